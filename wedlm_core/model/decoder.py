@@ -1,0 +1,138 @@
+"""A Qwen2.5- or Qwen3-style causal decoder, shape-agnostic in its leading dimensions.
+
+The network asks an ``Attend`` callable for attention, and that is the only difference between its users:
+the engine passes one that reads and writes a paged KV pool for packed rows ``[T]``; training passes one
+with the dual-stream pattern for batches ``[B, T]``. Projections are fused (q, k, v in one matrix; gate and
+up in another); :mod:`wedlm_core.model.weights` splits and joins them to the Hugging Face names.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wedlm_core.config import ModelConfig
+from wedlm_core.model.rope import apply_rope, rope_tables
+
+__all__ = ["Attend", "Decoder", "DecoderLayer", "RMSNorm"]
+
+
+class Attend(Protocol):
+    """Attention over whatever context the caller keeps."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """``q [..., H, Dh]``, ``k, v [..., Hkv, Dh]`` of this forward's rows -> ``[..., H, Dh]``."""
+        ...
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm in float32, out of place: a float32 residual is never aliased or changed."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension; same shape and dtype as ``x``."""
+        wide = x.float()
+        scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
+        return self.weight * scaled.to(x.dtype)
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm attention and gated MLP."""
+
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = config.head_dim
+        width, bias = config.hidden_size, config.attention_bias
+        self.input_norm = RMSNorm(width, config.rms_norm_eps)
+        self.qkv_proj = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
+        self.post_norm = RMSNorm(width, config.rms_norm_eps)
+        self.gate_up_proj = nn.Linear(width, 2 * config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """``x [..., D]`` -> ``[..., D]``; ``cos, sin [..., 1, Dh // 2]``."""
+        qkv = self.qkv_proj(self.input_norm(x)).unflatten(-1, (-1, self.head_dim))
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=-2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        context = attend(self.index, apply_rope(q, cos, sin), apply_rope(k, cos, sin), v)
+        x = x + self.o_proj(context.flatten(-2))
+        gate, up = self.gate_up_proj(self.post_norm(x)).chunk(2, dim=-1)
+        return x + self.down_proj(F.silu(gate) * up)
+
+
+class Decoder(nn.Module):
+    """Token ids and logical positions in, final hidden states out; logits on request only.
+
+    Args:
+        config: shape of the model.
+        max_positions: length of the rotary tables; None takes ``max_position_embeddings``. An engine asks
+            for more, since a window may run past ``max_tokens`` (design, section 4, rule 5).
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig, max_positions: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.embed.weight
+        self.set_max_positions(max_positions or config.max_position_embeddings)
+
+    def set_max_positions(self, length: int) -> None:
+        """Rebuild the rotary tables for positions below ``length`` on the model's device, in its dtype."""
+        like = self.embed.weight
+        device = "cpu" if like.device.type == "meta" else like.device
+        cos, sin = rope_tables(self.config, length)
+        self.register_buffer("cos", cos.to(device=device, dtype=like.dtype), persistent=False)
+        self.register_buffer("sin", sin.to(device=device, dtype=like.dtype), persistent=False)
+
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Random initialisation for training from scratch: normal, residual outputs scaled by depth."""
+        std = self.config.initializer_range
+        for name, parameter in self.named_parameters():
+            if name.endswith("norm.weight"):
+                nn.init.ones_(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                shrink = (2 * len(self.layers)) ** 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+                nn.init.normal_(parameter, std=std / shrink, generator=generator)
+
+    def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Run all layers.
+
+        Args:
+            ids: int64 ``[...]`` token ids in physical order.
+            positions: int64 ``[...]`` logical positions, each below the rotary tables' length.
+            attend: attention over the caller's context.
+
+        Returns:
+            ``[..., D]``: hidden states after the final norm.
+        """
+        cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x, cos, sin, attend)
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[..., D]`` -> float32 ``[..., V]``."""
+        return self.lm_head(hidden).float()

@@ -1,0 +1,266 @@
+"""Frozen values at the border of the engine: what goes in, what comes out. A leaf: imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from wedlm_core.errors import RequestError, explain
+
+__all__ = [
+    "DEFAULT_WINDOW",
+    "CommitStats",
+    "Delta",
+    "FinishReason",
+    "Generation",
+    "Request",
+    "SamplingParams",
+    "Strategy",
+    "Timings",
+]
+
+DEFAULT_WINDOW = 16
+"""Masks per forward when ``window_size="auto"`` (a fixed window until the allotment chooses it)."""
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended: a stop token or string, the token limit, or an error."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+
+
+class Strategy(StrEnum):
+    """How tokens are chosen and committed (design, sections 3 to 6)."""
+
+    VERIFIED = "verified"
+    REFERENCE = "reference"
+    STREAMING = "streaming"
+    AUTOREGRESSIVE = "autoregressive"
+    BLOCKWISE = "blockwise"
+
+
+def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
+    if not ok:
+        raise RequestError(explain(name, value, rule, remedy))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How one prompt is decoded. Names follow vLLM where vLLM has the notion.
+
+    Attributes:
+        max_tokens: tokens to generate at most; 0 gives an empty generation.
+        temperature: 0 is greedy (argmax); otherwise logits are divided by it, then top-k, then top-p.
+        top_p: smallest set of tokens whose probability reaches this, in (0, 1].
+        top_k: keep this many most likely tokens; 0 keeps all.
+        seed: seed of the counter-based noise; None derives one from the engine's seed and the request.
+        stop: strings that end the text at their first occurrence; not part of ``text``.
+        stop_token_ids: token ids that end the generation; kept in ``token_ids``.
+        ignore_eos: do not stop at the tokenizer's or model's end-of-sequence token.
+        n: samples per prompt; each is a Generation of its own.
+        logprobs: return the log-probability of each token under the next-token head (strategies
+            ``verified`` and ``autoregressive``; nats, of the unfiltered distribution at temperature 1).
+        strategy: see :class:`Strategy`.
+        window_size: masks per forward, or "auto".
+        entropy_threshold: nats; a mask is filled when its penalised entropy is below; None fills one.
+        position_penalty: nats per logical position of distance to the leftmost mask (lambda in the paper).
+
+    Raises:
+        RequestError: a value is outside its range; the message names value, rule and remedy.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: Sequence[str] | str = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: bool = False
+    strategy: Strategy | str = Strategy.VERIFIED
+    window_size: int | Literal["auto"] = "auto"
+    entropy_threshold: float | None = 0.4
+    position_penalty: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Normalise sequences to tuples and check every field."""
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        _require(
+            isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
+            "stop", self.stop, "each stop is a non-empty string", "Pass a string or a list of strings.",
+        )  # fmt: skip
+        ids = self.stop_token_ids
+        _require(
+            isinstance(ids, Sequence) and not isinstance(ids, str) and all(_is_int(i) and i >= 0 for i in ids),
+            "stop_token_ids", ids, "each is a token id (an integer of 0 or more)", "Pass a list of integers.",
+        )  # fmt: skip
+        names = [s.value for s in Strategy]
+        _require(self.strategy in names, "strategy", self.strategy, f"one of {names}", "Pick one of these.")
+        object.__setattr__(self, "stop", tuple(stop))
+        object.__setattr__(self, "stop_token_ids", tuple(ids))
+        object.__setattr__(self, "strategy", Strategy(self.strategy))
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        tokens, temperature, threshold = self.max_tokens, self.temperature, self.entropy_threshold
+        _require(_is_int(tokens) and tokens >= 0, "max_tokens", tokens, "an integer of 0 or more",
+                 "Set how many tokens to generate at most.")  # fmt: skip
+        _require(_is_real(temperature) and temperature >= 0, "temperature", temperature,
+                 "a finite number of 0 or more", "Use 0 for greedy decoding.")  # fmt: skip
+        _require(_is_real(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]",
+                 "Use 1.0 to keep every token.")  # fmt: skip
+        _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "an integer of 0 or more",
+                 "Use 0 to keep every token.")  # fmt: skip
+        _require(self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63), "seed", self.seed,
+                 "None or an integer in [0, 2**63)", "Drop it or pick one in range.")  # fmt: skip
+        _require(_is_int(self.n) and self.n >= 1, "n", self.n, "an integer of 1 or more",
+                 "Set how many samples each prompt gets.")  # fmt: skip
+        _require(self.window_size == "auto" or (_is_int(self.window_size) and self.window_size >= 1),
+                 "window_size", self.window_size, '"auto" or an integer of 1 or more',
+                 'Use strategy="autoregressive" for no window at all.')  # fmt: skip
+        _require(threshold is None or (_is_real(threshold) and threshold >= 0), "entropy_threshold", threshold,
+                 "None or a number of nats of 0 or more", "Use None to fill one position a step.")  # fmt: skip
+        _require(_is_real(self.position_penalty) and self.position_penalty >= 0, "position_penalty",
+                 self.position_penalty, "a number of nats of 0 or more", "Use 0 for no penalty.")  # fmt: skip
+        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "true or false", "Pass a bool.")
+        _require(isinstance(self.logprobs, bool), "logprobs", self.logprobs, "true or false", "Pass a bool.")
+        has_head = self.strategy in (Strategy.VERIFIED, Strategy.AUTOREGRESSIVE)
+        _require(not self.logprobs or has_head, "logprobs", self.logprobs,
+                 f"strategy {self.strategy.value!r} has no next-token distribution for its tokens",
+                 'Use strategy "verified" or "autoregressive".')  # fmt: skip
+
+    @property
+    def window(self) -> int:
+        """Masks per forward: 0 for ``autoregressive``, else the window size with "auto" resolved."""
+        if self.strategy == Strategy.AUTOREGRESSIVE:
+            return 0
+        return DEFAULT_WINDOW if self.window_size == "auto" else int(self.window_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One sample of one prompt, tokenised: what the engine takes.
+
+    Attributes:
+        request_id: the caller's key; comes back on the Generation. Unique among unfinished requests.
+        prompt_token_ids: token ids, at least one.
+        params: sampling parameters; ``params.n`` is not expanded here (the caller makes n requests).
+        seed: the seed of this sample's noise, in [0, 2**63).
+        sample_index: which of the prompt's samples this is.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int = 0
+    sample_index: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitStats:
+    """How one generation came to be; counts are of this sequence alone, never of its batch.
+
+    Attributes:
+        generated_tokens: N_gen, the tokens in ``token_ids``.
+        decode_forwards: forwards after the prompt was prefilled that carried rows of this sequence. The
+            forward that runs the prompt's last token is prefill, also where (``autoregressive``,
+            ``verified``, ``streaming``) it yields the first token, as every autoregressive engine counts.
+        rows_forwarded: N_fwd, token rows forwarded after the prompt: masks, drafts, recomputed tokens.
+        commit_histogram: entry i is the number of decode forwards that committed i tokens.
+        mean_entropy, max_entropy: nats, over the emitted tokens, of the distribution each was taken from
+            (at fill for masks; at verification for ``verified``); None when nothing was generated.
+        out_of_order_fills: emitted tokens that were filled while a position before them was still a mask.
+        mean_logprob: mean log-probability (nats) of the emitted tokens under the next-token head; None
+            where the strategy does not compute it.
+        draft_agreement: share of verified drafts that equalled the next-token head's choice; None where
+            no draft was verified.
+        cached_prompt_tokens: prompt tokens whose KV came from the prefix cache.
+        preemptions: times the sequence lost its pages and was recomputed.
+        window_mean, max_window: mean and largest number of rows of this sequence in a decode forward.
+    """
+
+    generated_tokens: int = 0
+    decode_forwards: int = 0
+    rows_forwarded: int = 0
+    commit_histogram: tuple[int, ...] = ()
+    mean_entropy: float | None = None
+    max_entropy: float | None = None
+    out_of_order_fills: int = 0
+    mean_logprob: float | None = None
+    draft_agreement: float | None = None
+    cached_prompt_tokens: int = 0
+    preemptions: int = 0
+    window_mean: float = 0.0
+    max_window: int = 0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """N_gen / decode forwards; N_gen itself when every token came with the prefill."""
+        return self.generated_tokens / max(1, self.decode_forwards)
+
+    @property
+    def prefix_cacheability(self) -> float:
+        """p_cache = N_gen / N_fwd (paper, equation 4); 1 where no row was forwarded after the prompt."""
+        return self.generated_tokens / self.rows_forwarded if self.rows_forwarded else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timings:
+    """Wall-clock seconds of one generation: waiting for its first forward, then until it finished."""
+
+    queue_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One finished sample.
+
+    Attributes:
+        text: decoded ``token_ids`` without special tokens, cut at the first stop string.
+        token_ids: generated ids; a stop token is kept, what follows it is dropped.
+        finish_reason: see :class:`FinishReason`.
+        error: message when ``finish_reason`` is ``error``, else None.
+        logprobs: nats per token when asked for, else None.
+        trace: one mapping per decode forward when ``EngineConfig(trace=True)``, else None.
+    """
+
+    request_id: str
+    sample_index: int = 0
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    prompt_tokens: int = 0
+    finish_reason: FinishReason = FinishReason.LENGTH
+    error: str | None = None
+    seed: int = 0
+    stats: CommitStats = field(default_factory=CommitStats)
+    timings: Timings = field(default_factory=Timings)
+    logprobs: tuple[float, ...] | None = None
+    trace: tuple[Mapping[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delta:
+    """A piece of a streamed generation: whole characters and the tokens committed since the last piece.
+
+    ``generation`` is set on the last piece only.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    generation: Generation | None = None
