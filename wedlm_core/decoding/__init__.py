@@ -1,0 +1,1 @@
+"""Decoding rules: windows, selection, sampling, verification, stopping. Knows logits; knows no model, KV pool or rows."""
