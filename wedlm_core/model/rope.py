@@ -24,7 +24,7 @@ def _yarn(frequencies: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tup
     if yarn.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    ramp = (torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)
+    ramp = (torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / max(high - low, 0.001)
     keep = 1.0 - ramp.clamp(0, 1)
     mixed = frequencies / yarn.factor * (1 - keep) + frequencies * keep
 
@@ -41,11 +41,12 @@ def _yarn(frequencies: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tup
 def rope_tables(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines for positions ``0 .. length-1``: two float32 ``[length, head_dim // 2]``."""
     dim = config.head_dim
-    frequencies = 1.0 / (config.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim))
+    # On the CPU whatever the default device is: a model laid out on the meta device still needs its tables.
+    frequencies = 1.0 / (config.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.int64, device="cpu").float() / dim))
     attention_scale = 1.0
     if config.rope_scaling is not None:
         frequencies, attention_scale = _yarn(frequencies, config.rope_theta, dim, config.rope_scaling)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)
     return angles.cos() * attention_scale, angles.sin() * attention_scale
 
 

@@ -1,0 +1,146 @@
+"""Where a model comes from: the shipped ``tiny``, a folder, an fsspec URL, or a hub id. Gives a local folder.
+
+Imports no torch, so that tokenising tasks can use it. Remote folders are downloaded once per content into
+a cache (``$WEDLM_CACHE``, else ``$XDG_CACHE_HOME/wedlm-batch``, else ``~/.cache/wedlm-batch``); a folder
+appears there complete or not at all, also with several processes or a kill in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from wedlm_core.errors import ConfigError, WeightsError, explain
+
+__all__ = ["MODEL_FILES", "cache_root", "resolve"]
+
+MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
+"""Patterns of the files a model needs; nothing else is downloaded (no pickles, no code)."""
+
+_TINY = Path(__file__).resolve().parent.parent / "tiny"
+
+
+def resolve(
+    model: str | os.PathLike[str],
+    revision: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Path:
+    """The local folder with ``config.json``, weights and tokenizer of ``model``.
+
+    Args:
+        model: ``"tiny"``; a local folder; an fsspec URL (``s3://bucket/folder``); or a hub id
+            (``owner/name``). A local folder wins over a hub id of the same spelling.
+        revision: branch, tag or commit; hub ids only.
+        storage_options: keyword arguments of the fsspec file system; URLs only.
+
+    Raises:
+        WeightsError: nothing usable is there; the message says what to do.
+        ConfigError: ``revision`` given for something that has none.
+    """
+    name = os.fspath(model)
+    is_url = "://" in name
+    folder = _TINY if name == "tiny" else Path(name.removeprefix("file://")).expanduser()
+    is_local = name == "tiny" or (not is_url and folder.is_dir()) or name.startswith("file://")
+    if revision is not None and (is_local or is_url):
+        raise ConfigError(
+            explain("revision", revision, f"only hub ids have revisions, and model={name!r} is not one", "Drop it.")
+        )
+    if is_local:
+        return _checked(folder, name)
+    if is_url:
+        return _checked(_download(name, dict(storage_options or {})), name)
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise WeightsError(explain("model", name, "no such folder", "Check the path (relative to the working folder)."))
+    return _checked(_from_hub(name, revision), name)
+
+
+def cache_root() -> Path:
+    """Folder under which remote models are kept."""
+    if own := os.environ.get("WEDLM_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "wedlm-batch"
+
+
+def _checked(folder: Path, name: str) -> Path:
+    if not folder.is_dir():
+        raise WeightsError(explain("model", name, f"{folder} is not a folder", "Check the path."))
+    if not (folder / "config.json").is_file():
+        raise WeightsError(
+            explain("model", name, f"{folder} has no config.json", "Give a folder in Hugging Face layout.")
+        )
+    return folder
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        reason = f"neither a local folder nor loadable from the hub ({type(error).__name__}: {_first_line(error)})"
+        remedy = "Check the name and revision; offline, give a local folder or fill the hub's cache beforehand."
+        raise WeightsError(explain("model", name, reason, remedy)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "no message")
+
+
+def _download(url: str, options: dict[str, Any]) -> Path:
+    """Copy the model files under ``url`` into the cache, unless a folder of equal content key is there."""
+    import fsspec
+    from filelock import FileLock
+
+    try:
+        fs, root = fsspec.core.url_to_fs(url, **options)
+        files = _listing(fs, root)
+        if not files:
+            raise WeightsError(explain("model", url, "no model files there", f"It needs some of {MODEL_FILES}."))
+        target = cache_root() / "models" / _content_key(fs, url, files)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # The lock keeps several actors of a host from downloading the same gigabytes at once.
+        with FileLock(f"{target}.lock"):
+            if not target.is_dir():
+                _fetch(fs, files, target)
+    except WeightsError:
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        reason = f"cannot be read ({type(error).__name__}: {_first_line(error)})"
+        remedy = "Check the URL, credentials and storage_options, and that its fsspec package is installed."
+        raise WeightsError(explain("model", url, reason, remedy)) from error
+    return target
+
+
+def _listing(fs: Any, root: str) -> dict[str, str]:
+    """``{file name: remote path}`` of the model files directly under ``root``."""
+    fs.invalidate_cache()
+    paths = fs.find(root, maxdepth=1)
+    names = {path.rsplit("/", 1)[-1]: path for path in paths}
+    return {name: path for name, path in sorted(names.items()) if any(fnmatch(name, p) for p in MODEL_FILES)}
+
+
+def _content_key(fs: Any, url: str, files: Mapping[str, str]) -> str:
+    """Hash of the URL, file names and the store's own checksums (ETag, or time and size where it has none)."""
+    digest = hashlib.blake2b(url.encode(), digest_size=16)
+    for name, path in files.items():
+        digest.update(f"\x1f{name}\x1f{fs.checksum(path)}".encode())
+    return digest.hexdigest()
+
+
+def _fetch(fs: Any, files: Mapping[str, str], target: Path) -> None:
+    """Download next to ``target``, then rename: a kill leaves a stray temporary folder, never half a model."""
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for name, path in files.items():
+            fs.get_file(path, str(staging / name))
+        os.replace(staging, target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,162 @@
+"""Text to token ids and back: a thin wrapper over a fast Hugging Face tokenizer. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["TextStream", "Tokenizer"]
+
+_REPLACEMENT = "\ufffd"
+
+
+class Tokenizer:
+    """Tokenizer of a model folder.
+
+    Attributes:
+        eos_token_ids: the tokenizer's end-of-sequence id, then those of ``generation_config.json``.
+        mask_token_id: id of the mask token, or None where the tokenizer names none.
+        vocab_size: number of ids it knows, added tokens included; a model's may be larger (padding).
+    """
+
+    def __init__(self, fast: PreTrainedTokenizerFast, eos_token_ids: Sequence[int] = ()) -> None:
+        self._fast = fast
+        self._backend = fast.backend_tokenizer
+        own = [fast.eos_token_id] if fast.eos_token_id is not None else []
+        self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *eos_token_ids]))
+        self.mask_token_id: int | None = fast.mask_token_id
+        self.vocab_size: int = len(fast)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Tokenizer:
+        """Read ``tokenizer.json``, ``tokenizer_config.json`` and ``generation_config.json`` of ``folder``.
+
+        Raises:
+            WeightsError: ``tokenizer.json`` is absent or unreadable.
+        """
+        from transformers import PreTrainedTokenizerFast
+
+        folder = Path(folder)
+        if not (folder / "tokenizer.json").is_file():
+            raise WeightsError(
+                explain("model", str(folder), "has no tokenizer.json", "Save its tokenizer as a fast tokenizer there.")
+            )
+        try:
+            fast = PreTrainedTokenizerFast.from_pretrained(str(folder))
+            generation = folder / "generation_config.json"
+            eos = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id") if generation.is_file() else ()
+        except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
+            raise WeightsError(
+                explain("model", str(folder), f"its tokenizer cannot be read ({error})", "Download it again.")
+            ) from error
+        return cls(fast, (eos,) if isinstance(eos, int) else tuple(eos or ()))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``; special tokens written in the text are recognised, none are added."""
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """:meth:`encode` of each text."""
+        return [e.ids for e in self._backend.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ``ids``; bytes that are not UTF-8 become U+FFFD, ids beyond the vocabulary nothing."""
+        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether :meth:`apply_chat_template` can be used."""
+        return self._fast.chat_template is not None
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        tokenize: Literal[True] = True,
+    ) -> list[int]: ...
+    @overload
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, tokenize: Literal[False]
+    ) -> str: ...
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, tokenize: bool = True
+    ) -> list[int] | str:
+        """Render a conversation with the tokenizer's template.
+
+        Args:
+            messages: mappings with ``role`` and ``content``; not changed.
+            add_generation_prompt: append the opening of the assistant's turn.
+            tokenize: give token ids; else the rendered text.
+
+        Raises:
+            ConfigError: the tokenizer has no chat template.
+            RequestError: the template refuses these messages.
+        """
+        if not self.has_chat_template:
+            raise ConfigError(
+                explain(
+                    "chat_template", None, "this tokenizer has none", "Pass plain prompts, or add a template to it."
+                )
+            )
+        try:
+            text = self._fast.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        except Exception as error:  # whatever a template does with unexpected messages
+            raise RequestError(
+                explain(
+                    "messages",
+                    messages,
+                    f"the chat template refuses them ({error})",
+                    'Give a list of {"role": ..., "content": ...}.',
+                )
+            ) from error
+        assert isinstance(text, str)
+        return self.encode(text) if tokenize else text
+
+
+class TextStream:
+    """Incremental detokeniser that gives whole characters only.
+
+    A character whose bytes are spread over tokens is held back until it is whole; what :meth:`push` and
+    :meth:`finish` return, joined, equals ``decode`` of all ids pushed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        # Ids since the last but one clean boundary. Decoding starts one chunk early because some decoders
+        # treat the first token of a text specially (they strip its leading space).
+        self._ids: list[int] = []
+        self._context = 0
+        self._given = 0
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Add ids; the characters that are final with them (possibly none)."""
+        self._ids.extend(token_ids)
+        text = self._tokenizer.decode(self._ids, self._skip)
+        # Bytes of an unfinished character show as U+FFFD at the end; what stands before them is final.
+        end = len(text.rstrip(_REPLACEMENT))
+        piece = text[self._given : end]
+        self._given = max(self._given, end)
+        chunk = self._ids[self._context :]
+        chunk_text = self._tokenizer.decode(chunk, self._skip) if end == len(text) else ""
+        if chunk_text:
+            self._ids, self._context, self._given = chunk, len(chunk), len(chunk_text)
+        return piece
+
+    def finish(self) -> str:
+        """What is still held back, as :meth:`Tokenizer.decode` renders it. The stream is spent afterwards."""
+        piece = self._tokenizer.decode(self._ids, self._skip)[self._given :]
+        self._ids, self._context, self._given = [], 0, 0
+        return piece
