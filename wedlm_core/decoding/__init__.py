@@ -1,1 +1,4 @@
-"""Decoding rules: windows, selection, sampling, verification, stopping. Knows logits; knows no model, KV pool or rows."""
+"""How tokens are chosen, verified and committed: vectorised over sequences, on tensors only.
+
+Knows windows, logits and noise; knows nothing of pages, queues, requests or text (but for :mod:`.stopping`).
+"""
