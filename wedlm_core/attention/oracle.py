@@ -1,0 +1,45 @@
+"""The slow oracle: attention written from its definition, one sequence and one layer at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wedlm_core.attention.protocol import PackedRows
+from wedlm_core.kv.pool import KVPool
+
+__all__ = ["OracleAttention"]
+
+
+class _OraclePlan:
+    def __init__(self, rows: PackedRows, pool: KVPool) -> None:
+        self.rows, self.pool = rows, pool
+
+    def attend(self, layer: int, q_THD: Tensor) -> Tensor:
+        rows, pool, size = self.rows, self.pool, self.pool.page_size
+        out_THD = torch.zeros_like(q_THD)
+        group = q_THD.shape[1] // pool.heads
+        for s in range(len(rows.counts_S)):
+            start, count, cached = int(rows.starts_S[s]), int(rows.counts_S[s]), int(rows.cached_S[s])
+            index_L = torch.arange(cached + count, device=q_THD.device)
+            slots_L = rows.pages_SP[s, index_L // size] * size + index_L % size
+            k_HLD = pool.k[layer][pool.rows_of(slots_L)].view(pool.heads, -1, pool.head_dim)
+            v_HLD = pool.v[layer][pool.rows_of(slots_L)].view(pool.heads, -1, pool.head_dim)
+            for r in range(count):
+                seen = cached + r + 1
+                for h in range(q_THD.shape[1]):
+                    scores_L = k_HLD[h // group, :seen].float() @ q_THD[start + r, h].float()
+                    weights_L = torch.softmax(scores_L * pool.head_dim**-0.5, dim=-1)
+                    out_THD[start + r, h] = (weights_L @ v_HLD[h // group, :seen].float()).to(out_THD.dtype)
+        return out_THD
+
+
+class OracleAttention:
+    """One dot product after the other; tests hold every other backend equal to it."""
+
+    name = "oracle"
+    batch_invariant = False
+
+    def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _OraclePlan:
+        """Nothing to prepare."""
+        return _OraclePlan(rows, pool)

@@ -1,0 +1,181 @@
+"""Batch-invariant attention for CPU: ragged tiles of queries against fixed blocks of keys, in order.
+
+A sequence's rows are cut into query tiles, its KV into blocks of ``KV_BLOCK`` entries at fixed indices. All
+(tile, block) pairs of the forward go through *one* batched matrix product, without padding to the longest
+sequence. Why each row's result is bitwise the same whatever else is in the forward:
+
+- a pair's product has fixed inner and key dimensions; its row count only has to be 4 or more (measured on
+  float32 CPU kernels: rows are bitwise equal for any row count from 4 up), which the tile size respects;
+- the maximum is exact in any order; the exponential acts on whole vector lanes (64 keys), never on a tail;
+- blocks are added in ascending order, and a block that a row cannot see adds exactly zero.
+
+Pairs are laid out block-major, with tiles sorted by their number of blocks: the tiles that have a block j
+are then always a prefix of the tiles, and reductions over blocks are sums of leading slices (views).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wedlm_core.attention.protocol import IntArray, PackedRows
+from wedlm_core.kv.pool import KVPool
+
+__all__ = ["KV_BLOCK", "TiledAttention", "choose_query_tile"]
+
+KV_BLOCK = 64
+_TILES = (2, 4, 8, 16, 32, 64)
+_GATHER_ROWS = 4  # cost of fetching one KV block, in query rows computed against it (measured, one CPU core)
+_TILE_ROWS = 2  # cost of a tile's own bookkeeping, in the same unit
+_GROUP_SCORES = 8 << 20  # scores of one group of tiles at most (float32: 32 MiB)
+
+
+def choose_query_tile(counts_S: IntArray, cached_S: IntArray, group: int) -> int:
+    """Rows per query tile that minimise padded work for these sequences.
+
+    Args:
+        counts_S: rows of each sequence in this forward.
+        cached_S: its KV entries before it.
+        group: query heads per KV head; a tile of Q rows is a matrix of ``Q * group`` rows.
+    """
+    blocks_S = -(-(cached_S + counts_S) // KV_BLOCK)
+    tiles = [t for t in _TILES if t * group >= 4]
+
+    def work(tile: int) -> int:
+        tiles_S = -(-counts_S // tile)
+        return int((tiles_S * (blocks_S * (tile * group + _GATHER_ROWS) + _TILE_ROWS)).sum())
+
+    return min(tiles, key=work)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Tiles that are computed together: N tiles of Q rows, P (tile, block) pairs, J blocks at most."""
+
+    source_NQ: Tensor  # forward row of each tile row (the last real row repeats behind the end)
+    real: Tensor  # indices into the flattened [N * Q] of the rows that are real
+    real_rows: Tensor  # the forward rows they belong to
+    pair_tile_P: Tensor
+    kv_rows_HP: Tensor  # rows of the pool viewed in KV_BLOCK (or page) chunks, head after head
+    mask_PQ1K: Tensor  # 0 or -inf
+    prefix_J: list[tuple[int, int]]  # block j: (first pair, number of pairs = number of leading tiles)
+
+
+class _TiledPlan:
+    def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
+        self.pool, self.group_size = pool, num_heads // pool.heads
+        self.tile = choose_query_tile(rows.counts_S, rows.cached_S, self.group_size)
+        self.chunk = min(KV_BLOCK, pool.page_size)
+        tiles_S = -(-rows.counts_S // self.tile)
+        seq_N = np.repeat(np.arange(len(tiles_S)), tiles_S)
+        first_N = (np.arange(len(seq_N)) - np.repeat(np.cumsum(tiles_S) - tiles_S, tiles_S)) * self.tile
+        last_N = np.minimum(first_N + self.tile, rows.counts_S[seq_N])  # one past the tile's last real row
+        blocks_N = -(-(rows.cached_S[seq_N] + last_N) // KV_BLOCK)
+        order_N = np.argsort(-blocks_N, kind="stable")
+        seq_N, first_N, last_N, blocks_N = seq_N[order_N], first_N[order_N], last_N[order_N], blocks_N[order_N]
+        per_block = self.tile * num_heads * KV_BLOCK
+        cuts = _cuts(blocks_N * per_block)
+        self.groups = [
+            self._group(rows, seq_N[a:b], first_N[a:b], last_N[a:b], blocks_N[a:b]) for a, b in cuts
+        ]  # fmt: skip
+
+    def _group(
+        self, rows: PackedRows, seq_N: IntArray, first_N: IntArray, last_N: IntArray, blocks_N: IntArray
+    ) -> _Group:
+        pool, tile = self.pool, self.tile
+        device = rows.pages_SP.device
+        row_NQ = np.minimum(first_N[:, None] + np.arange(tile), last_N[:, None] - 1)
+        real_NQ = first_N[:, None] + np.arange(tile) < last_N[:, None]
+        source_NQ = rows.starts_S[seq_N][:, None] + row_NQ
+        depth = int(blocks_N[0])
+        tiles_J = np.searchsorted(-blocks_N, -np.arange(depth), side="left")  # tiles with more than j blocks
+        start_J = np.cumsum(tiles_J) - tiles_J
+        block_P = np.repeat(np.arange(depth), tiles_J)
+        tile_P = np.arange(len(block_P)) - np.repeat(start_J, tiles_J)
+        key_PK = block_P[:, None] * KV_BLOCK + np.arange(KV_BLOCK)
+        query_PQ = (rows.cached_S[seq_N][:, None] + row_NQ)[tile_P]
+        mask_PQK = np.where(key_PK[:, None, :] <= query_PQ[:, :, None], np.float32(0), np.float32(-np.inf))
+        chunk_PC = (block_P[:, None] * KV_BLOCK + np.arange(0, KV_BLOCK, self.chunk)) // pool.page_size
+        within_PC = (block_P[:, None] * KV_BLOCK + np.arange(0, KV_BLOCK, self.chunk)) % pool.page_size
+        chunk_PC = np.minimum(chunk_PC, rows.pages_SP.shape[1] - 1)
+        pages_PC = rows.pages_SP[torch.from_numpy(seq_N[tile_P])[:, None].to(device), torch.from_numpy(chunk_PC)]
+        chunks_PC = (pages_PC * pool.page_size + torch.from_numpy(within_PC)) // self.chunk
+        head_H = torch.arange(pool.heads, device=device)[:, None] * (pool.num_slots // self.chunk)
+        return _Group(
+            source_NQ=torch.from_numpy(source_NQ),
+            real=torch.from_numpy(np.flatnonzero(real_NQ)),
+            real_rows=torch.from_numpy(source_NQ[real_NQ]),
+            pair_tile_P=torch.from_numpy(tile_P),
+            kv_rows_HP=(head_H + chunks_PC.flatten()).flatten(),
+            mask_PQ1K=torch.from_numpy(mask_PQK)[:, :, None, :],
+            prefix_J=list(zip(start_J.tolist(), tiles_J.tolist(), strict=True)),
+        )
+
+    def attend(self, layer: int, q_THD: Tensor) -> Tensor:
+        out_THD = torch.zeros_like(q_THD)
+        for group in self.groups:
+            context_RHD = self._attend_group(layer, q_THD, group)
+            out_THD.index_copy_(0, group.real_rows, context_RHD)
+        return out_THD
+
+    def _blocks(self, cache: Tensor, kv_rows_HP: Tensor) -> Tensor:
+        """Fetch KV blocks: ``[Hkv * P, KV_BLOCK, Dh]``, a copy in pool order."""
+        chunks = cache.view(-1, self.chunk * self.pool.head_dim)
+        return chunks.index_select(0, kv_rows_HP).view(-1, KV_BLOCK, self.pool.head_dim)
+
+    def _attend_group(self, layer: int, q_THD: Tensor, group: _Group) -> Tensor:
+        heads, dim, tile, per = self.pool.heads, self.pool.head_dim, self.tile, self.group_size
+        tiles, pairs = group.source_NQ.shape[0], len(group.pair_tile_P)
+        scaled_TD = (q_THD * dim**-0.5).flatten(1)
+        q_HNMD = scaled_TD.index_select(0, group.source_NQ.flatten())
+        q_HNMD = q_HNMD.view(tiles, tile, heads, per, dim).permute(2, 0, 1, 3, 4).reshape(heads, tiles, -1)
+        q_HPMD = q_HNMD if pairs == tiles else q_HNMD.index_select(1, group.pair_tile_P)
+        keys = self._blocks(self.pool.k[layer], group.kv_rows_HP)
+        scores = torch.bmm(q_HPMD.reshape(heads * pairs, tile * per, dim), keys.transpose(1, 2))
+        scores = scores.view(heads, pairs, tile, per, KV_BLOCK).add_(group.mask_PQ1K)
+        scores = scores.view(heads, pairs, tile * per, KV_BLOCK)
+
+        best_HNM = scores[:, :tiles].amax(dim=-1)
+        for start, count in group.prefix_J[1:]:
+            lead = best_HNM[:, :count]
+            torch.maximum(lead, scores[:, start : start + count].amax(dim=-1), out=lead)
+        best_HPM = best_HNM if pairs == tiles else best_HNM.index_select(1, group.pair_tile_P)
+        weights = scores.sub_(best_HPM.unsqueeze(-1)).exp_()
+
+        sums_HPM = weights.sum(dim=-1)
+        values = self._blocks(self.pool.v[layer], group.kv_rows_HP)
+        context = torch.bmm(weights.view(heads * pairs, tile * per, KV_BLOCK), values)
+        context = context.view(heads, pairs, tile * per, dim)
+        total_HNM, out_HNMD = sums_HPM[:, :tiles], context[:, :tiles]
+        for start, count in group.prefix_J[1:]:
+            total_HNM[:, :count] += sums_HPM[:, start : start + count]
+            out_HNMD[:, :count] += context[:, start : start + count]
+        out_HNMD = out_HNMD / total_HNM.unsqueeze(-1)
+        out = out_HNMD.reshape(heads, tiles, tile, per, dim).permute(1, 2, 0, 3, 4).reshape(tiles * tile, -1)
+        return out.index_select(0, group.real).view(-1, heads * per, dim)
+
+
+def _cuts(scores_N: IntArray) -> list[tuple[int, int]]:
+    """Cut tiles into consecutive groups of at most ``_GROUP_SCORES`` scores (one tile at least)."""
+    ends = np.cumsum(scores_N)
+    cuts, start = [], 0
+    while start < len(scores_N):
+        base = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, base + _GROUP_SCORES, side="right")))
+        cuts.append((start, stop))
+        start = stop
+    return cuts
+
+
+class TiledAttention:
+    """Ragged query tiles over fixed KV blocks; bitwise batch invariant in float32 on CPU."""
+
+    name = "tiled"
+    batch_invariant = True
+
+    def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _TiledPlan:
+        """Cut rows into tiles and pairs (numpy on the host, no per-sequence Python)."""
+        return _TiledPlan(rows, pool, num_heads)

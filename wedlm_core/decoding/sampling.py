@@ -1,0 +1,114 @@
+"""From logits to a token, its entropy and its log-probability: a deterministic function of (row, seed, position).
+
+Every operation works row by row or element by element on whole vector lanes, so a row's choice does not
+depend on the other rows (design, section 6, "batch invariance").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wedlm_core.decoding.noise import gumbel_noise
+
+__all__ = ["Choice", "SamplingRows", "choose", "entropy_of", "filter_logits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingRows:
+    """Per-row sampling inputs, all ``[R]``.
+
+    Attributes:
+        temperature_R: float32; 0 is greedy.
+        top_k_R: int64; 0 keeps all.
+        top_p_R: float32; 1 keeps all.
+        seed_R: int64, the seed of the row's sequence.
+        position_R: int64, the absolute position of the token being chosen.
+        suppress_R: bool, rows that may never choose the mask id or padded vocabulary.
+        sampled, filtered_k, filtered_p, suppressing: whether any row needs that stage (known on the host,
+            so that the stage is skipped without looking at the device).
+    """
+
+    temperature_R: Tensor
+    top_k_R: Tensor
+    top_p_R: Tensor
+    seed_R: Tensor
+    position_R: Tensor
+    suppress_R: Tensor
+    sampled: bool
+    filtered_k: bool
+    filtered_p: bool
+    suppressing: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Per row ``[R]``: token (int64), entropy of the distribution it was taken from and its log-probability (nats).
+
+    Both are of the raw logits at temperature 1 (design, section 4, rule 4). Rows with ``suppress_R`` leave the
+    suppressed ids out, and where such a row samples, its entropy is of the distribution that is sampled from
+    (section 5).
+    """
+
+    token_R: Tensor
+    entropy_R: Tensor
+    logprob_R: Tensor
+
+
+def entropy_of(logits_RV: Tensor) -> Tensor:
+    """Shannon entropy in nats, float32 ``[R]``; -inf logits count nothing."""
+    log_RV = torch.log_softmax(logits_RV, dim=-1)
+    # softmax and log_softmax run row by row; a plain exp over the flat tensor would round its tail otherwise.
+    return -(torch.softmax(logits_RV, dim=-1) * log_RV.clamp_min(-1e30)).sum(dim=-1)
+
+
+def filter_logits(scaled_RV: Tensor, top_k_R: Tensor, top_p_R: Tensor, *, use_k: bool, use_p: bool) -> Tensor:
+    """Top-k, then top-p, on temperature-scaled logits; what is dropped becomes -inf.
+
+    Top-k keeps every token that ties with the k-th. Top-p keeps the smallest set of most likely tokens whose
+    probability reaches p: the token that crosses p is kept, so at least one is.
+    """
+    vocab = scaled_RV.shape[-1]
+    if use_k:
+        keep_R = torch.where(top_k_R > 0, top_k_R, vocab).clamp(max=vocab)
+        sorted_RV = scaled_RV.sort(dim=-1, descending=True).values
+        floor_R1 = sorted_RV.gather(-1, keep_R[:, None] - 1)
+        scaled_RV = scaled_RV.masked_fill(scaled_RV < floor_R1, -torch.inf)
+    if use_p:
+        sorted_RV, token_RV = scaled_RV.sort(dim=-1, descending=True, stable=True)
+        mass_RV = torch.softmax(sorted_RV, dim=-1)
+        before_RV = mass_RV.cumsum(dim=-1) - mass_RV
+        drop_RV = (before_RV >= top_p_R[:, None]) & (top_p_R[:, None] < 1)
+        drop_RV[:, 0] = False
+        scaled_RV = scaled_RV.masked_fill(torch.zeros_like(drop_RV).scatter_(-1, token_RV, drop_RV), -torch.inf)
+    return scaled_RV
+
+
+def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
+    """Choose one token per row: ``argmax(filter(logits / T) + gumbel(seed, position))``, argmax at T = 0.
+
+    Args:
+        logits_RV: float32 ``[R, V]``.
+        rows: sampling inputs of each row.
+        mask_token_id: id that rows with ``suppress_R`` never choose.
+        vocab_limit: ids from here on are padding, never chosen by rows with ``suppress_R``.
+    """
+    allowed_RV = logits_RV
+    if rows.suppressing:
+        allowed_RV = logits_RV.clone()
+        allowed_RV[:, mask_token_id].masked_fill_(rows.suppress_R, -torch.inf)
+        allowed_RV[:, vocab_limit:].masked_fill_(rows.suppress_R[:, None], -torch.inf)
+    token_R = allowed_RV.argmax(dim=-1)
+    entropy_R = entropy_of(allowed_RV)
+    if rows.sampled:
+        greedy_R = rows.temperature_R == 0
+        scaled_RV = allowed_RV / torch.where(greedy_R, 1.0, rows.temperature_R)[:, None]
+        kept_RV = filter_logits(scaled_RV, rows.top_k_R, rows.top_p_R, use_k=rows.filtered_k, use_p=rows.filtered_p)
+        noise_RV = gumbel_noise(rows.seed_R, rows.position_R, logits_RV.shape[-1])
+        token_R = torch.where(greedy_R, token_R, (kept_RV + noise_RV).argmax(dim=-1))
+        if rows.suppressing:
+            entropy_R = torch.where(rows.suppress_R & ~greedy_R, entropy_of(kept_RV), entropy_R)
+    logprob_R = torch.log_softmax(allowed_RV, dim=-1).gather(-1, token_R[:, None]).squeeze(-1)
+    return Choice(token_R=token_R, entropy_R=entropy_R, logprob_R=logprob_R)
