@@ -1,0 +1,136 @@
+"""Slow decoders that can be read at one sitting: no KV cache, no batching, plain attention, plain Python.
+
+Every step runs the whole sequence again through the network. They anchor the engine: its ``reference`` and
+``autoregressive`` strategies must give what these give (design, sections 4 and 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wedlm_core.decoding.noise import gumbel_noise
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.types import FinishReason, SamplingParams
+
+__all__ = ["OracleResult", "autoregressive", "causal_logits", "choose_token", "positions_to_fill", "reference"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleResult:
+    """Tokens, why they end, and for ``reference`` one record per decode forward (fields of a conformance step)."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    steps: tuple[dict[str, Any], ...] = ()
+
+
+@torch.inference_mode()
+def causal_logits(model: Decoder, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """Float32 ``[T, V]`` on the CPU: row t sees rows 0..t, in the order given, whatever their positions."""
+    device = model.embed.weight.device
+    hidden_for = torch.ones(len(ids), len(ids), dtype=torch.bool, device=device).triu(diagonal=1)
+
+    def attend(layer: int, q_THD: Tensor, k_THD: Tensor, v_THD: Tensor) -> Tensor:
+        group = q_THD.shape[1] // k_THD.shape[1]
+        q, k, v = q_THD, k_THD.repeat_interleave(group, dim=1), v_THD.repeat_interleave(group, dim=1)
+        scores_HTT = torch.einsum("qhd,khd->hqk", q, k).float() * q.shape[-1] ** -0.5
+        weights_HTT = scores_HTT.masked_fill(hidden_for, -torch.inf).softmax(dim=-1)
+        return torch.einsum("hqk,khd->qhd", weights_HTT.to(v.dtype), v)
+
+    ids_T, positions_T = torch.tensor(ids, device=device), torch.tensor(positions, device=device)
+    return model.logits(model(ids_T, positions_T, attend)).cpu()
+
+
+def choose_token(logits_V: Tensor, params: SamplingParams, seed: int, position: int) -> int:
+    """Greedy at temperature 0; else temperature, top-k, top-p, and the argmax with the position's own noise."""
+    if params.temperature == 0:
+        return int(logits_V.argmax())
+    scaled_V = logits_V / params.temperature
+    if params.top_k:
+        smallest_kept = scaled_V.sort(descending=True).values[min(params.top_k, len(scaled_V)) - 1]
+        scaled_V = scaled_V.masked_fill(scaled_V < smallest_kept, -torch.inf)
+    if params.top_p < 1:
+        probability_V, token_V = scaled_V.softmax(-1).sort(descending=True, stable=True)
+        mass_before_V = probability_V.cumsum(-1) - probability_V
+        dropped = token_V[1:][mass_before_V[1:] >= params.top_p]
+        scaled_V = scaled_V.index_fill(0, dropped, -torch.inf)
+    noise_V = gumbel_noise(torch.tensor([seed]), torch.tensor([position]), len(scaled_V))[0]
+    return int((scaled_V + noise_V).argmax())
+
+
+def autoregressive(
+    model: Decoder, prompt: Sequence[int], params: SamplingParams, seed: int = 0, eos: Sequence[int] = ()
+) -> OracleResult:
+    """One token per forward from the last row's logits. ``eos``: stop tokens beside ``params.stop_token_ids``."""
+    known, stops = list(prompt), {*params.stop_token_ids, *eos}
+    while len(known) < len(prompt) + params.max_tokens:
+        logits_TV = causal_logits(model, known, range(len(known)))
+        known.append(choose_token(logits_TV[-1], params, seed, len(known)))
+        if known[-1] in stops:
+            return OracleResult(token_ids=tuple(known[len(prompt) :]), finish_reason=FinishReason.STOP)
+    return OracleResult(token_ids=tuple(known[len(prompt) :]), finish_reason=FinishReason.LENGTH)
+
+
+def positions_to_fill(
+    entropies: Sequence[float], masks: Sequence[int], threshold: float | None, penalty: float
+) -> list[int]:
+    """Indices into ``masks`` (logical slots, ascending) of those the published rule fills (design, 4, rule 4)."""
+    adjusted = [h + penalty * (slot - masks[0]) for h, slot in zip(entropies, masks, strict=True)]
+    certain = [i for i, value in enumerate(adjusted) if threshold is not None and value < threshold]
+    return certain or [adjusted.index(min(adjusted))]
+
+
+def reference(
+    model: Decoder,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    mask_id: int,
+    seed: int = 0,
+    eos: Sequence[int] = (),
+) -> OracleResult:
+    """The published rule with a fixed window (arXiv 2512.22737, Algorithm 1 as design section 4 states it)."""
+    stops, output, steps = {*params.stop_token_ids, *eos}, list[int](), list[dict[str, Any]]()
+    window: list[int | None] = [None] * params.window  # None is a mask: an id could not tell (rule 6)
+    while len(output) < params.max_tokens:
+        known = [*prompt, *output]
+        lead = next((i for i, token in enumerate(window) if token is None), len(window))
+        window += [None] * lead
+        masks = [i for i, token in enumerate(window) if token is None]
+        order = [i for i, token in enumerate(window) if token is not None] + masks
+        tokens = [mask_id if token is None else token for token in window]
+        ids, positions = [tokens[i] for i in order], [len(known) + i for i in order]
+
+        leading = tokens[:lead]
+        stop = next((i for i, token in enumerate(leading) if token in stops), lead)
+        committed = leading[: stop + 1][: params.max_tokens - len(output)]
+        output += committed
+        ended = bool(committed) and committed[-1] in stops
+        finished = ended or len(output) == params.max_tokens
+        steps.append({"base_position": len(known), "window_size": len(window), "window_tokens": tokens,
+                      "mask_flags": [int(t is None) for t in window], "physical_order": order, "input_ids": ids,
+                      "positions": positions, "num_filled": len(order) - len(masks), "prefix_len": lead,
+                      "decoder_committed": leading[: stop + 1], "committed": committed, "finished": finished,
+                      "mask_positions": [], "entropies": [], "argmax": [], "fill_indices": [],
+                      "fill_positions": [], "fill_tokens": []})  # fmt: skip
+        if finished:
+            return OracleResult(token_ids=tuple(output), steps=tuple(steps),
+                                finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH)  # fmt: skip
+
+        logits_TV = causal_logits(model, known + ids, [*range(len(known)), *positions])
+        rows_MV = logits_TV[len(known) + order.index(masks[0]) :]  # a mask's row predicts its own token (rule 1)
+        log_MV = rows_MV.log_softmax(-1)
+        entropies = (-(log_MV.exp() * log_MV).sum(-1)).tolist()
+        at = [len(known) + i for i in masks]
+        chosen = [choose_token(row_V, params, seed, p) for row_V, p in zip(rows_MV, at, strict=True)]
+        fills = positions_to_fill(entropies, masks, params.entropy_threshold, params.position_penalty)
+        steps[-1] |= {"mask_positions": at, "entropies": entropies, "argmax": chosen, "fill_indices": fills,
+                      "fill_positions": [at[i] for i in fills], "fill_tokens": [chosen[i] for i in fills]}  # fmt: skip
+        for i in fills:
+            window[masks[i]] = chosen[i]
+        window = window[lead:]
+    return OracleResult(token_ids=(), finish_reason=FinishReason.LENGTH)

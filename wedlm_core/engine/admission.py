@@ -1,0 +1,63 @@
+"""What a request has to satisfy before it is queued; each refusal names value, rule and remedy. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wedlm_core.errors import CapacityError, RequestError, explain
+from wedlm_core.types import Request, Strategy
+
+__all__ = ["Limits", "check_request"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of one engine: ids below ``vocab_size``, ``max_model_len`` tokens, KV entries of the whole pool."""
+
+    vocab_size: int
+    max_model_len: int
+    max_window: int
+    pool_tokens: int
+    page_size: int
+    has_mask_token: bool
+
+
+def check_request(request: Request, limits: Limits) -> None:
+    """Refuse what cannot be served.
+
+    Raises:
+        RequestError: empty prompt, ids out of range, too long, window too large, no mask token.
+        CapacityError: the KV pool could not hold the request even alone.
+    """
+    prompt, params = request.prompt_token_ids, request.params
+    if not prompt:
+        raise RequestError(explain("prompt", (), "a prompt has at least one token", "Give it some text."))
+    for place, token in ((prompt.index(t), t) for t in (min(prompt), max(prompt))):
+        if not 0 <= token < limits.vocab_size:
+            raise RequestError(
+                explain(f"prompt_token_ids[{place}]", token, f"ids are in [0, {limits.vocab_size})",
+                        "Use the tokenizer of this model.")  # fmt: skip
+            )
+    total = len(prompt) + params.max_tokens
+    if total > limits.max_model_len:
+        raise RequestError(
+            explain("prompt + max_tokens", f"{len(prompt)} + {params.max_tokens}",
+                    f"at most max_model_len = {limits.max_model_len} tokens together",
+                    "Shorten the prompt or lower max_tokens.")  # fmt: skip
+        )
+    if params.window > limits.max_window:
+        raise RequestError(
+            explain("window_size", params.window, f"at most EngineConfig.max_window = {limits.max_window}",
+                    "Lower window_size, or raise max_window.")  # fmt: skip
+        )
+    if params.strategy != Strategy.AUTOREGRESSIVE and not limits.has_mask_token:
+        raise RequestError(
+            explain("strategy", params.strategy.value if isinstance(params.strategy, Strategy) else params.strategy,
+                    "this model has no mask token", 'Use strategy="autoregressive", or set mask_token_id.')  # fmt: skip
+        )
+    need = total + 2 * params.window + 1
+    if -(-need // limits.page_size) * limits.page_size > limits.pool_tokens:
+        raise CapacityError(
+            explain("prompt + max_tokens + window rows", need, f"the KV pool holds {limits.pool_tokens} tokens in all",
+                    "Raise num_pages or kv_cache_bytes, or lower max_tokens.")  # fmt: skip
+        )

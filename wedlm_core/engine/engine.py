@@ -1,0 +1,296 @@
+"""The engine loop: requests in, one packed forward per step, finished generations out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+
+from wedlm_core.attention import resolve_backend
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.stopping import StopStrings
+from wedlm_core.decoding.strategies import Decoding, decoding_of
+from wedlm_core.engine.admission import Limits, check_request
+from wedlm_core.engine.runner import Runner, StepDetail
+from wedlm_core.engine.scheduler import ForwardPlan, Scheduler, context_length, most_rows
+from wedlm_core.engine.sequence import Sequence
+from wedlm_core.engine.slots import Emission, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.trace import step_record
+from wedlm_core.errors import IntegrityError, RequestError, explain
+from wedlm_core.kv.pages import PageManager
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model import Decoder
+from wedlm_core.tokenizer import TextStream, Tokenizer
+from wedlm_core.types import CommitStats, FinishReason, Generation, Request, Strategy, Timings
+
+__all__ = ["Engine"]
+
+_DEFAULT_POOL_BYTES = 512 << 20
+
+
+class Engine:
+    """Continuous batching over one model on one device. Not thread safe: one thread calls it.
+
+    Args:
+        model: the decoder; its rotary tables are extended to what windows can reach.
+        tokenizer: for text, stop strings and end-of-sequence ids.
+        config: see :class:`EngineConfig`.
+
+    Raises:
+        ConfigError: the attention backend does not fit the configuration.
+    """
+
+    def __init__(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig | None = None) -> None:
+        self.config = config = config or EngineConfig()
+        self.tokenizer, self.model_config = tokenizer, model.config
+        device, dtype = model.embed.weight.device, model.embed.weight.dtype
+        invariant = config.batch_invariant
+        if invariant == "auto":
+            invariant = device.type == "cpu" and dtype == torch.float32 and config.attention in ("auto", "tiled")
+        backend = resolve_backend(config.attention, device=device, batch_invariant=bool(invariant))
+        self.max_model_len = config.max_model_len or model.config.max_position_embeddings
+        reach = self.max_model_len + 2 * config.max_window + 2
+        if model.cos.shape[0] < reach:
+            model.set_max_positions(reach)
+        self.eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
+        mask = model.config.mask_token_id if model.config.mask_token_id is not None else tokenizer.mask_token_id
+        pages = self._count_pages(model, reach)
+        self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
+        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s) for s in Strategy))
+        self._runner = Runner(
+            model=model.eval(),
+            pool=KVPool(model.config, pages, config.page_size, device=device, dtype=dtype),
+            backend=backend,
+            config=config,
+            mask_token_id=mask if mask is not None else 0,
+            vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
+            max_positions=reach,
+            decodings=self._decodings,
+        )
+        self._limits = Limits(
+            vocab_size=model.config.vocab_size,
+            max_model_len=self.max_model_len,
+            max_window=config.max_window,
+            pool_tokens=self.pages.capacity_tokens,
+            page_size=config.page_size,
+            has_mask_token=mask is not None,
+        )
+        self._table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
+        self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
+        self._sequences: dict[str, Sequence] = {}
+        self._done: list[Generation] = []
+        self._arrivals = 0
+
+    def _count_pages(self, model: Decoder, reach: int) -> int:
+        config = self.config
+        if config.num_pages is not None:
+            return config.num_pages
+        dtype = model.embed.weight.dtype
+        per_page = KVPool.bytes_per_page(model.config, config.page_size, dtype)
+        useful = config.max_num_seqs * -(-reach // config.page_size)
+        by_bytes = max(1, (config.kv_cache_bytes or _DEFAULT_POOL_BYTES) // per_page)
+        return by_bytes if config.kv_cache_bytes is not None else min(useful, by_bytes)
+
+    # ---- requests -------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            RequestError: the request cannot be served, or its id is in use; the engine is unaffected.
+            CapacityError: the KV pool could not hold it even alone.
+        """
+        if request.request_id in self._sequences:
+            raise RequestError(
+                explain("request_id", request.request_id, "unfinished requests have different ids", "Pick another.")
+            )
+        check_request(request, self._limits)
+        params = request.params
+        sequence = Sequence(
+            request=request,
+            arrival=self._arrivals,
+            head=decoding_of(Strategy(params.strategy)).head,
+            token_ids=list(request.prompt_token_ids),
+            stops=StopStrings(tuple(params.stop), TextStream(self.tokenizer)) if params.stop else None,
+        )
+        self._arrivals += 1
+        if params.max_tokens == 0:
+            sequence.finish = FinishReason.LENGTH
+            self._done.append(self._generation(sequence))
+            return
+        self._sequences[request.request_id] = sequence
+        self._scheduler.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """Forget an unfinished request and free what it holds; an unknown id is ignored."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._scheduler.finish(sequence)
+
+    def has_work(self) -> bool:
+        """Whether :meth:`step` would do or return anything."""
+        return bool(self._sequences or self._done)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that are queued, running or preempted."""
+        return len(self._sequences)
+
+    def committed(self, request_id: str) -> list[int]:
+        """Tokens an unfinished request has generated so far."""
+        return self._sequences[request_id].generated
+
+    # ---- the step -------------------------------------------------------------------------------------
+
+    def step(self) -> list[Generation]:
+        """Run one forward; return what finished with it (in no particular order).
+
+        Raises:
+            IntegrityError: requests wait but none can run, which admission rules out.
+        """
+        if self._sequences:
+            plan = self._scheduler.schedule()
+            if not plan.sequences:
+                raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
+            self._sync_pages()
+            now = time.perf_counter()
+            for sequence in plan.sequences:
+                sequence.started_at = sequence.started_at or now
+            outcome, details = self._runner.forward(plan, self._table.group[plan.slots_S])
+            self._consume(plan, outcome, details)
+        done, self._done = self._done, []
+        return done
+
+    def _set_up(self, sequences: list[Sequence]) -> None:
+        """Fill the table and the device state of sequences that just got a slot."""
+        table = self._table
+        groups, stops = [], []
+        for sequence in sequences:
+            params, slot = sequence.request.params, sequence.slot
+            ids = tuple(dict.fromkeys((*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids))))
+            table.set_stop_ids(slot, ids)
+            table.context[slot] = context_length(sequence)
+            table.most_rows[slot] = most_rows(sequence)
+            table.limit[slot] = params.max_tokens
+            table.head[slot] = sequence.head
+            table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy)))
+            groups.append(int(table.group[slot]))
+            stops.append(ids)
+        slots = [s.slot for s in sequences]
+        table.rows[slots] = self._runner.setup([s.request for s in sequences], slots, groups, stops)
+
+    def _sync_pages(self) -> None:
+        """Write page tables that grew or were opened since the last forward."""
+        for sequence in self._scheduler.take_changed():
+            if sequence.pages is not None:
+                self._runner.set_pages(sequence.slot, sequence.pages.pages)
+
+    def _consume(self, plan: ForwardPlan, outcome: StepOutcome, details: list[StepDetail]) -> None:
+        """Account the forward, hand committed tokens to their sequences, finish what ended."""
+        table, decoding = self._table, int(np.count_nonzero(plan.decode_S))
+        slots_D = plan.slots_S[:decoding]
+        context_D = (plan.cached_S + plan.prefill_S)[:decoding]
+        table.cached[plan.slots_S] += plan.prefill_S
+        emission = table.emission(slots_D, outcome)
+        emit_D = self._stop_strings(plan.sequences[:decoding], outcome, emission)
+        table.record(slots_D, plan.decode_S[:decoding], outcome, emit_D)
+        table.context[slots_D] = context_D + outcome.context_D
+        table.cached[slots_D] = table.context[slots_D]
+        table.rows[slots_D] = outcome.next_rows_D
+        ended_D = emission.stopped_D | emission.full_D
+        for i in np.flatnonzero(emit_D):
+            self._append(plan.sequences[i], outcome, int(i), int(emit_D[i]))
+        if self.config.trace:
+            self._trace(plan, details, context_D, emit_D, emission)
+        self._seal(plan, context_D, decoding)
+        for i in range(decoding):
+            sequence = plan.sequences[i]
+            if sequence.finish is None and ended_D[i]:
+                sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
+            if sequence.finish is not None:
+                self._finish(sequence)
+
+    def _stop_strings(self, sequences: Seq[Sequence], outcome: StepOutcome, emission: Emission) -> IntArray:
+        """Cut emissions at stop strings; only sequences that have some are looked at one by one."""
+        emit_D = emission.emit_D.copy()
+        for i, sequence in enumerate(sequences):
+            if sequence.stops is not None and emit_D[i]:
+                kept = sequence.stops.push(outcome.token_DC[i, : emit_D[i]].tolist())
+                if kept is not None:
+                    emit_D[i] = kept
+                    sequence.finish = FinishReason.STOP
+        return emit_D
+
+    @staticmethod
+    def _append(sequence: Sequence, outcome: StepOutcome, row: int, count: int) -> None:
+        sequence.token_ids.extend(outcome.token_DC[row, :count].tolist())
+        if sequence.request.params.logprobs:
+            sequence.logprobs.extend(outcome.logprob_DC[row, :count].tolist())
+
+    def _seal(self, plan: ForwardPlan, context_D: IntArray, decoding: int) -> None:
+        """Index pages whose KV became final, where a page boundary was crossed."""
+        if not self.config.prefix_caching:
+            return
+        size = self.config.page_size
+        final_S = self._table.cached[plan.slots_S]
+        crossed = final_S // size > plan.cached_S // size
+        for i in np.flatnonzero(crossed):
+            sequence = plan.sequences[i]
+            if sequence.pages is not None:
+                # A commit may run past the output's end; what lies behind it is no one's prefix.
+                self.pages.seal(sequence.pages, sequence.token_ids, min(int(final_S[i]), len(sequence.token_ids)))
+
+    def _trace(
+        self, plan: ForwardPlan, details: list[StepDetail], context_D: IntArray, emit_D: IntArray, emission: Emission
+    ) -> None:
+        row = 0
+        for detail in details:
+            for member in range(len(detail.layout.count_S)):
+                sequence = plan.sequences[row]
+                record = step_record(
+                    detail, member, context=int(context_D[row]), emitted=sequence.token_ids[-int(emit_D[row]) :]
+                    if emit_D[row] else [], finished=bool(emission.stopped_D[row] or emission.full_D[row]
+                    or sequence.finish is not None), stopped=bool(emission.stopped_D[row]),
+                )  # fmt: skip
+                sequence.trace.append(record)
+                row += 1
+
+    # ---- results --------------------------------------------------------------------------------------
+
+    def _finish(self, sequence: Sequence) -> None:
+        self._done.append(self._generation(sequence))
+        del self._sequences[sequence.request.request_id]
+        self._scheduler.finish(sequence)
+
+    def _generation(self, sequence: Sequence) -> Generation:
+        request, tokens = sequence.request, sequence.generated
+        if sequence.stops is not None:
+            sequence.stops.finish()
+            text = sequence.stops.text
+        else:
+            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        now = time.perf_counter()
+        started = sequence.started_at or now
+        stats = CommitStats()
+        if sequence.slot >= 0:
+            stats = self._table.stats(
+                sequence.slot,
+                tokens=len(tokens),
+                cached_prompt_tokens=sequence.cached_prompt_tokens,
+                preemptions=sequence.preemptions,
+            )
+        return Generation(
+            request_id=request.request_id,
+            sample_index=request.sample_index,
+            text=text,
+            token_ids=tuple(tokens),
+            prompt_tokens=sequence.prompt_length,
+            finish_reason=sequence.finish or FinishReason.LENGTH,
+            seed=request.seed,
+            stats=stats,
+            timings=Timings(queue_seconds=started - sequence.added_at, run_seconds=now - started),
+            logprobs=tuple(sequence.logprobs) if request.params.logprobs else None,
+            trace=tuple(sequence.trace) if self.config.trace else None,
+        )

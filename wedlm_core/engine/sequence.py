@@ -1,0 +1,56 @@
+"""One request on its way through the engine. Torch-free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wedlm_core.decoding.stopping import StopStrings
+from wedlm_core.kv.pages import SequencePages
+from wedlm_core.types import FinishReason, Request
+
+__all__ = ["Sequence"]
+
+
+@dataclass(kw_only=True, eq=False)
+class Sequence:
+    """Host state of a request that is not in the slot table's arrays.
+
+    Attributes:
+        request: what was asked.
+        arrival: order of arrival; the latest is preempted first.
+        head: whether the strategy keeps a head token (see :mod:`wedlm_core.decoding.window`).
+        slot: row of the slot table and of the device state; -1 before admission. A preempted sequence
+            keeps its slot (and with it its window), and loses only its pages.
+        pages: its KV pages; None while it has none.
+        token_ids: prompt and generated tokens.
+        stops: watcher of stop strings, if there are any.
+        finish: set when the sequence has ended.
+    """
+
+    request: Request
+    arrival: int
+    head: bool
+    slot: int = -1
+    pages: SequencePages | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stops: StopStrings | None = None
+    finish: FinishReason | None = None
+    cached_prompt_tokens: int = 0
+    preemptions: int = 0
+    trace: list[Mapping[str, Any]] = field(default_factory=list)
+    added_at: float = field(default_factory=time.perf_counter)
+    started_at: float | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def generated(self) -> list[int]:
+        """A copy of the tokens generated so far."""
+        return self.token_ids[self.prompt_length :]

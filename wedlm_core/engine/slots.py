@@ -1,0 +1,136 @@
+"""What the host knows of each slot, as numpy arrays, so that a step's bookkeeping is vectorised. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wedlm_core.types import CommitStats
+
+__all__ = ["Emission", "SlotTable", "StepOutcome"]
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutcome:
+    """What a forward committed for its D decoding sequences, on the host; C places of which ``count_D`` count.
+
+    ``token_DC`` int64; ``entropy_DC, logprob_DC`` float32 nats; ``early_DC`` bool; ``next_rows_D`` rows of
+    the next forward; ``context_D`` tokens whose KV became final; ``drafts_D, agreed_D`` verified drafts.
+    """
+
+    count_D: IntArray
+    next_rows_D: IntArray
+    context_D: IntArray
+    drafts_D: IntArray
+    agreed_D: IntArray
+    token_DC: IntArray
+    entropy_DC: FloatArray
+    logprob_DC: FloatArray
+    early_DC: BoolArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emission:
+    """How much of a step's commits is output: ``emit_D`` tokens each, ``stopped_D`` by a stop token, ``full_D`` by limit."""
+
+    emit_D: IntArray
+    stopped_D: BoolArray
+    full_D: BoolArray
+
+
+class SlotTable:
+    """Arrays by slot.
+
+    ``context`` counts tokens that must be in the KV cache before decode rows can run; ``cached`` those that
+    are; ``capacity`` the KV entries its pages hold; ``rows`` the decode rows of the next forward; ``most_rows`` the most a forward can need;
+    ``generated`` and ``limit`` count output tokens; ``group`` numbers the decoding implementation.
+    """
+
+    def __init__(self, slots: int, widest: int, stop_ids: int = 16) -> None:
+        def integers(*shape: int) -> IntArray:
+            return np.zeros((slots, *shape), dtype=np.int64)
+
+        self.context, self.cached, self.rows, self.most_rows = integers(), integers(), integers(), integers()
+        self.capacity = integers()
+        self.generated, self.limit, self.group = integers(), integers(), integers()
+        self.head = np.zeros(slots, dtype=np.bool_)
+        self.stop_ids = np.full((slots, stop_ids), -1, dtype=np.int64)
+        self._forwards, self._rows_forwarded = integers(), integers()
+        self._window_rows, self._widest = integers(), integers()
+        self._histogram = integers(widest + 2)
+        self._early, self._drafts, self._agreed = integers(), integers(), integers()
+        self._entropy_sum = np.zeros(slots, dtype=np.float64)
+        self._entropy_max = np.zeros(slots, dtype=np.float64)
+        self._logprob_sum = np.zeros(slots, dtype=np.float64)
+
+    def clear(self, slot: int) -> None:
+        """Reset a slot for a new sequence."""
+        for name, array in vars(self).items():
+            array[slot] = -1 if name == "stop_ids" else 0
+
+    def set_stop_ids(self, slot: int, ids: tuple[int, ...]) -> None:
+        """Stop tokens of a slot; the table widens when a request brings more than it has room for."""
+        missing = len(ids) - self.stop_ids.shape[1]
+        if missing > 0:
+            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=-1)
+        self.stop_ids[slot, : len(ids)] = ids
+
+    def emission(self, slots_D: IntArray, outcome: StepOutcome) -> Emission:
+        """Cut commits at ``max_tokens`` and behind the first stop token (which is kept)."""
+        place_C = np.arange(outcome.token_DC.shape[1])
+        left_D = self.limit[slots_D] - self.generated[slots_D]
+        emit_D = np.minimum(outcome.count_D, left_D)
+        stops_DK = self.stop_ids[slots_D]
+        stops_DK = stops_DK[:, : max(1, int((stops_DK >= 0).sum(axis=1).max(initial=1)))]
+        hit_DC = (outcome.token_DC[:, :, None] == stops_DK[:, None, :]).any(axis=2) & (place_C < emit_D[:, None])
+        stopped_D = hit_DC.any(axis=1)
+        emit_D = np.where(stopped_D, hit_DC.argmax(axis=1) + 1, emit_D)
+        full_D = self.generated[slots_D] + emit_D >= self.limit[slots_D]
+        return Emission(emit_D=emit_D, stopped_D=stopped_D, full_D=full_D)
+
+    def record(self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
+        """Account a forward: ``rows_D`` decode rows ran, ``emit_D`` of the commits were output."""
+        place_C = np.arange(outcome.token_DC.shape[1])
+        kept_DC = place_C < emit_D[:, None]
+        # The forward that runs the prompt's last token as head is prefill (CommitStats.decode_forwards).
+        prefill_D = self.head[slots_D] & (self.generated[slots_D] == 0)
+        self._forwards[slots_D] += ~prefill_D
+        self._rows_forwarded[slots_D] += rows_D - prefill_D
+        self._window_rows[slots_D] += np.where(prefill_D, 0, rows_D)
+        self._widest[slots_D] = np.maximum(self._widest[slots_D], np.where(prefill_D, 0, rows_D))
+        self._histogram[slots_D, emit_D] += ~prefill_D
+        entropy_DC = np.where(kept_DC, outcome.entropy_DC, 0)
+        self._entropy_sum[slots_D] += entropy_DC.sum(axis=1)
+        self._entropy_max[slots_D] = np.maximum(self._entropy_max[slots_D], entropy_DC.max(axis=1))
+        self._logprob_sum[slots_D] += np.where(kept_DC, outcome.logprob_DC, 0).sum(axis=1)
+        self._early[slots_D] += (outcome.early_DC & kept_DC).sum(axis=1)
+        self._drafts[slots_D] += np.minimum(outcome.drafts_D, emit_D)
+        self._agreed[slots_D] += np.minimum(outcome.agreed_D, emit_D)
+        self.generated[slots_D] += emit_D
+
+    def stats(self, slot: int, *, tokens: int, cached_prompt_tokens: int, preemptions: int) -> CommitStats:
+        """The finished sequence's statistics; ``tokens`` is N_gen after any cut by a stop string."""
+        forwards, drafts = int(self._forwards[slot]), int(self._drafts[slot])
+        histogram = np.trim_zeros(self._histogram[slot], "b")
+        logprob = float(self._logprob_sum[slot])
+        counted = int(self.generated[slot])
+        return CommitStats(
+            generated_tokens=tokens,
+            decode_forwards=forwards,
+            rows_forwarded=int(self._rows_forwarded[slot]),
+            commit_histogram=tuple(int(n) for n in histogram),
+            mean_entropy=float(self._entropy_sum[slot]) / counted if counted else None,
+            max_entropy=float(self._entropy_max[slot]) if counted else None,
+            out_of_order_fills=int(self._early[slot]),
+            mean_logprob=logprob / counted if counted and np.isfinite(logprob) else None,
+            draft_agreement=int(self._agreed[slot]) / drafts if drafts else None,
+            cached_prompt_tokens=cached_prompt_tokens,
+            preemptions=preemptions,
+            window_mean=float(self._window_rows[slot]) / forwards if forwards else 0.0,
+            max_window=int(self._widest[slot]),
+        )

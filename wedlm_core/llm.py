@@ -1,0 +1,204 @@
+"""``LLM``: a model, its tokenizer and one engine behind three calls: generate, chat, stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.errors import ConfigError, RequestError, explain
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.seeds import row_seed, sample_seed
+from wedlm_core.tokenizer import TextStream, Tokenizer
+from wedlm_core.types import Delta, Generation, Request, SamplingParams
+
+__all__ = ["LLM", "Prompt"]
+
+logger = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int]
+
+
+class LLM:
+    """Load a model and generate with it.
+
+    Args:
+        model: ``"tiny"`` (shipped), a local folder, an fsspec URL (``s3://...``), or a hub id.
+        config: engine configuration.
+        device: ``"auto"`` (CUDA if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` ...
+        dtype: ``"auto"`` (float32 on CPU, bfloat16 on CUDA), ``"float32"``, ``"bfloat16"``, ``"float16"``.
+        revision: branch, tag or commit of a hub id.
+        storage_options: passed to fsspec for a URL.
+
+    Raises:
+        WeightsError: the model cannot be found or its weights do not fit its configuration.
+        ConfigError: an unknown device or dtype, or a configuration that contradicts itself.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        config: EngineConfig | None = None,
+        device: str = "auto",
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+        revision: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        place = _device(device)
+        folder = resolve(model, revision=revision, storage_options=dict(storage_options or {}) or None)
+        self.name = model
+        self.tokenizer = Tokenizer.load(folder)
+        decoder = load_model(folder, device=place, dtype=_dtype(dtype, place))
+        self.model_config = decoder.config
+        self.engine = Engine(decoder, self.tokenizer, config)
+        self._requests = 0
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Generation]:
+        """Generate for every prompt; all are batched continuously.
+
+        Args:
+            prompts: texts (encoded as they are, no template) or lists of token ids; a single one is taken
+                as a list of one.
+            params: one for all, or one per prompt.
+
+        Returns:
+            Prompt-major: the ``n`` samples of the first prompt, then those of the second, and so on.
+
+        Raises:
+            RequestError, CapacityError: a prompt or its parameters cannot be served; nothing was generated.
+        """
+        listed = _as_list(prompts)
+        chosen = _per_prompt(params, len(listed))
+        requests = [r for prompt, p in zip(listed, chosen, strict=True) for r in self._requests_of(prompt, p)]
+        added: list[str] = []
+        try:
+            for request in requests:
+                self.engine.add(request)
+                added.append(request.request_id)
+            done: dict[str, Generation] = {}
+            while len(done) < len(requests):
+                done.update((g.request_id, g) for g in self.engine.step())
+        except BaseException:
+            for request_id in added:
+                self.engine.abort(request_id)
+            raise
+        return [done[r.request_id] for r in requests]
+
+    def chat(
+        self,
+        conversations: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Generation]:
+        """Generate the assistant's next turn of each conversation, through the tokenizer's chat template.
+
+        Args:
+            conversations: one list of ``{"role", "content"}`` messages, or several.
+            params: as in :meth:`generate`.
+
+        Raises:
+            ConfigError: the tokenizer has no chat template.
+            RequestError: the template refuses the messages.
+        """
+        single = bool(conversations) and isinstance(conversations[0], Mapping)
+        listed: Any = [conversations] if single else conversations
+        return self.generate([self.tokenizer.apply_chat_template(messages) for messages in listed], params)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+        """Generate for one prompt, piece by piece, in whole characters.
+
+        The last :class:`Delta` carries the Generation; the pieces joined are its ``text``. Text that may be
+        the beginning of a stop string is held back. Leaving the iterator early aborts the request.
+        """
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise RequestError(explain("n", params.n, "stream gives one sample", "Call it once per sample."))
+        (request,) = self._requests_of(prompt, params)
+        self.engine.add(request)
+        text = TextStream(self.tokenizer)
+        hold = max((len(stop) for stop in params.stop), default=1) - 1
+        shown, whole, tokens = 0, "", 0
+        try:
+            while True:
+                final = next((g for g in self.engine.step() if g.request_id == request.request_id), None)
+                ids = list(final.token_ids) if final else self.engine.committed(request.request_id)
+                fresh, tokens = tuple(ids[tokens:]), len(ids)
+                whole = final.text if final else whole + text.push(fresh)
+                end = len(whole) if final else max(shown, len(whole) - hold)
+                if fresh or final:
+                    yield Delta(text=whole[shown:end], token_ids=fresh, generation=final)
+                shown = end
+                if final:
+                    return
+        finally:
+            self.engine.abort(request.request_id)
+
+    def _requests_of(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
+        """The n requests of a prompt; ids are encoded or copied, never kept by reference."""
+        ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else _token_ids(prompt)
+        self._requests += 1
+        seed = params.seed if params.seed is not None else row_seed(self.engine.config.seed, str(self._requests))
+        return [
+            Request(
+                request_id=f"{self._requests}.{i}",
+                prompt_token_ids=ids,
+                params=params,
+                seed=sample_seed(seed, i),
+                sample_index=i,
+            )
+            for i in range(params.n)
+        ]
+
+
+def _token_ids(prompt: object) -> tuple[int, ...]:
+    if not isinstance(prompt, Sequence) or not all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
+        raise RequestError(
+            explain("prompt", prompt, "a prompt is a string or a list of integer token ids", "Pass one of the two.")
+        )
+    return tuple(prompt)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    listed: list[Any] = list(prompts)
+    return [listed] if listed and all(isinstance(p, int) for p in listed) else listed
+
+
+def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise RequestError(
+            explain("params", f"{len(params)} of them", f"one for all, or one for each of the {count} prompts",
+                    "Pass a list of the same length.")  # fmt: skip
+        )
+    return list(params)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(explain("device", name, 'one of "auto", "cpu", "cuda", "cuda:N"', 'Use "auto".')) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(explain("device", name, "no CUDA device is available here", 'Use device="cpu" or "auto".'))
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known:
+        raise ConfigError(explain("dtype", name, f'one of {sorted(known)} or "auto"', 'Use "auto".'))
+    return known[name]
