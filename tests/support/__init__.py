@@ -1,0 +1,1 @@
+"""What several tests need: small real models, and the conformance cases."""
