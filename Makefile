@@ -1,0 +1,36 @@
+# Each target works from a fresh clone by itself: it makes the virtual environment first if there is none.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: venv demo test check format clean
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+# The main job on the shipped model and the shipped prompts.
+demo: $(STAMP)
+	$(BIN)/python -m jobs.demo --output out/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+# Style, types and import directions.
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf out build dist *.egg-info .mypy_cache .ruff_cache
