@@ -1,0 +1,24 @@
+"""Models every test may use, made once per session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.models import write_model
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def qwen3_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen3-style model."""
+    return write_model(tmp_path_factory.mktemp("models") / "qwen3", qwen3=True, seed=1)
+
+
+@pytest.fixture(scope="session")
+def qwen25_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen2.5-style model, tied embeddings."""
+    return write_model(tmp_path_factory.mktemp("models") / "qwen25", qwen3=False, seed=2)

@@ -1,0 +1,90 @@
+"""Small random models with tokenizers, in Hugging Face layout: fast, and uneven enough to be telling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from wedlm_core.config import ModelConfig
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.weights import save_model
+
+SPECIAL = ("<|endoftext|>", "<|im_end|>", "<|mask|>", "<|im_start|>")
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEXT = (
+    "The quick brown fox counts from one to nine, and nine plus one is ten.",
+    "Grüße aus Köln, 東京の猫, naïve café, 😀😀 👩‍👩‍👧 ½ + ¼ = ¾, €100.",
+    "Count from 3 to 9. Solve 2x + 3 = 11. Write a short story about a fox.",
+)
+
+
+def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
+    """A byte-level BPE with ChatML template; the first ids are the special tokens."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXT * 4, trainer)
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": SPECIAL[1], "pad_token": SPECIAL[0], "mask_token": SPECIAL[2], "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}))
+
+
+def random_decoder(*, qwen3: bool, seed: int, sharpness: float = 1.0, max_positions: int = 512) -> Decoder:
+    """Random weights scaled so that entropies run from nearly 0 to several nats.
+
+    Args:
+        qwen3: q/k norm, no bias, untied; else bias, no norm, tied, as Qwen2.5.
+        seed: of the weights.
+        sharpness: scale of the logits; larger is more certain.
+        max_positions: ``max_position_embeddings`` of the configuration.
+    """
+    config = ModelConfig(
+        vocab_size=336,  # more than the tokenizer has: the rest is padding
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=max_positions,
+        rope_theta=10_000.0,
+        attention_bias=not qwen3,
+        qk_norm=qwen3,
+        tie_word_embeddings=not qwen3,
+        mask_token_id=2,
+        eos_token_ids=(1,),
+        pad_token_id=0,
+    )
+    model = Decoder(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.uniform_(0.5, 1.5, generator=generator)
+            else:
+                parameter.normal_(std=0.25, generator=generator)
+        model.norm.weight.mul_(2.0 * sharpness)
+    return model.requires_grad_(False).eval()
+
+
+def write_model(folder: Path, *, qwen3: bool, seed: int, sharpness: float = 1.0, max_positions: int = 512) -> Path:
+    """A complete model folder: weights, configuration, tokenizer."""
+    model = random_decoder(qwen3=qwen3, seed=seed, sharpness=sharpness, max_positions=max_positions)
+    save_model(model, folder)
+    write_tokenizer(folder)
+    return folder
