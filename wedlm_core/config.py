@@ -60,17 +60,34 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Check that the sizes fit together."""
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-                     "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"):  # fmt: skip
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+        ):
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Mend config.json.")
-        _require(self.num_attention_heads % self.num_key_value_heads == 0, "num_key_value_heads",
-                 self.num_key_value_heads, f"divides num_attention_heads={self.num_attention_heads}",
-                 "Mend config.json.")  # fmt: skip
+        _require(
+            self.num_attention_heads % self.num_key_value_heads == 0,
+            "num_key_value_heads",
+            self.num_key_value_heads,
+            f"divides num_attention_heads={self.num_attention_heads}",
+            "Mend config.json.",
+        )
         _require(self.head_dim % 2 == 0, "head_dim", self.head_dim, "even, for rotary pairs", "Mend config.json.")
         if self.mask_token_id is not None:
-            _require(0 <= self.mask_token_id < self.vocab_size, "mask_token_id", self.mask_token_id,
-                     f"an id below vocab_size={self.vocab_size}", "Mend config.json.")  # fmt: skip
+            _require(
+                0 <= self.mask_token_id < self.vocab_size,
+                "mask_token_id",
+                self.mask_token_id,
+                f"an id below vocab_size={self.vocab_size}",
+                "Mend config.json.",
+            )
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], *, mask_token_id: int | None = None) -> ModelConfig:
@@ -88,14 +105,27 @@ class ModelConfig:
             ConfigError: unknown model type, activation, rotary scaling, or a missing size.
         """
         kind = raw.get("model_type", "wedlm")
-        _require(kind in ("wedlm", "qwen2", "qwen3"), "model_type", kind,
-                 "one of wedlm, qwen2, qwen3", "Convert the checkpoint to one of these layouts.")  # fmt: skip
+        _require(
+            kind in ("wedlm", "qwen2", "qwen3"),
+            "model_type",
+            kind,
+            "one of wedlm, qwen2, qwen3",
+            "Convert the checkpoint to one of these layouts.",
+        )
         activation = raw.get("hidden_act", "silu")
         _require(activation == "silu", "hidden_act", activation, "only silu is implemented", "Use a Qwen-style model.")
-        _require(not raw.get("use_sliding_window", False), "use_sliding_window", True,
-                 "sliding-window attention is not implemented", "Set it to false if the context allows.")  # fmt: skip
-        missing = [n for n in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-                               "num_attention_heads") if n not in raw]  # fmt: skip
+        _require(
+            not raw.get("use_sliding_window", False),
+            "use_sliding_window",
+            True,
+            "sliding-window attention is not implemented",
+            "Set it to false if the context allows.",
+        )
+        missing = [
+            n
+            for n in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+            if n not in raw
+        ]
         _require(not missing, "config.json", missing, "these sizes are required", "Add them to config.json.")
         heads = raw["num_attention_heads"]
         theta, scaling = _rope(raw)
@@ -128,10 +158,24 @@ class ModelConfig:
         if self.rope_scaling is not None:
             given = {k: v for k, v in vars(self.rope_scaling).items() if v is not None}
             rope = {**given, "rope_type": "yarn", "rope_theta": self.rope_theta}
-        names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                 "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "attention_bias",
-                 "qk_norm", "tie_word_embeddings", "mask_token_id", "bos_token_id", "pad_token_id",
-                 "initializer_range")  # fmt: skip
+        names = (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+            "rms_norm_eps",
+            "attention_bias",
+            "qk_norm",
+            "tie_word_embeddings",
+            "mask_token_id",
+            "bos_token_id",
+            "pad_token_id",
+            "initializer_range",
+        )
         return {
             "architectures": ["WeDLMForCausalLM"],
             "model_type": "wedlm",
@@ -156,8 +200,13 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
         return theta, None
-    _require(kind == "yarn", "rope_scaling", kind, "only default and yarn rotary scaling are implemented",
-             "Remove rope_scaling (shorter context), or convert the model to YaRN.")  # fmt: skip
+    _require(
+        kind == "yarn",
+        "rope_scaling",
+        kind,
+        "only default and yarn rotary scaling are implemented",
+        "Remove rope_scaling (shorter context), or convert the model to YaRN.",
+    )
     _require("factor" in scaling, "rope_scaling", dict(scaling), "yarn needs a factor", "Add it to config.json.")
     known = {k: scaling[k] for k in YarnScaling.__dataclass_fields__ if scaling.get(k) is not None}
     original = known.pop("original_max_position_embeddings", None)
@@ -215,12 +264,26 @@ class EngineConfig:
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
         for name in ("prefill_chunk", "max_model_len", "num_pages", "kv_cache_bytes"):
             value = getattr(self, name)
-            _require(value is None or (isinstance(value, int) and value >= 1), name, value,
-                     "None or an integer of 1 or more", "Drop it to use the default.")  # fmt: skip
-        _require(self.batch_invariant in (True, False, "auto"), "batch_invariant", self.batch_invariant,
-                 'true, false or "auto"', 'Use "auto".')  # fmt: skip
+            _require(
+                value is None or (isinstance(value, int) and value >= 1),
+                name,
+                value,
+                "None or an integer of 1 or more",
+                "Drop it to use the default.",
+            )
+        _require(
+            self.batch_invariant in (True, False, "auto"),
+            "batch_invariant",
+            self.batch_invariant,
+            'true, false or "auto"',
+            'Use "auto".',
+        )
         _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
         rows = 2 * self.max_window + 1
-        _require(self.max_batch_rows >= rows, "max_batch_rows", self.max_batch_rows,
-                 f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
-                 "Raise max_batch_rows or lower max_window.")  # fmt: skip
+        _require(
+            self.max_batch_rows >= rows,
+            "max_batch_rows",
+            self.max_batch_rows,
+            f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
+            "Raise max_batch_rows or lower max_window.",
+        )

@@ -177,8 +177,12 @@ def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count:
         return [params or SamplingParams()] * count
     if len(params) != count:
         raise RequestError(
-            explain("params", f"{len(params)} of them", f"one for all, or one for each of the {count} prompts",
-                    "Pass a list of the same length.")  # fmt: skip
+            explain(
+                "params",
+                f"{len(params)} of them",
+                f"one for all, or one for each of the {count} prompts",
+                "Pass a list of the same length.",
+            )
         )
     return list(params)
 

@@ -102,13 +102,19 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         _require(
             isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
-            "stop", self.stop, "each stop is a non-empty string", "Pass a string or a list of strings.",
-        )  # fmt: skip
+            "stop",
+            self.stop,
+            "each stop is a non-empty string",
+            "Pass a string or a list of strings.",
+        )
         ids = self.stop_token_ids
         _require(
             isinstance(ids, Sequence) and not isinstance(ids, str) and all(_is_int(i) and i >= 0 for i in ids),
-            "stop_token_ids", ids, "each is a token id (an integer of 0 or more)", "Pass a list of integers.",
-        )  # fmt: skip
+            "stop_token_ids",
+            ids,
+            "each is a token id (an integer of 0 or more)",
+            "Pass a list of integers.",
+        )
         names = [s.value for s in Strategy]
         _require(self.strategy in names, "strategy", self.strategy, f"one of {names}", "Pick one of these.")
         object.__setattr__(self, "stop", tuple(stop))
@@ -118,31 +124,79 @@ class SamplingParams:
 
     def _check_numbers(self) -> None:
         tokens, temperature, threshold = self.max_tokens, self.temperature, self.entropy_threshold
-        _require(_is_int(tokens) and tokens >= 0, "max_tokens", tokens, "an integer of 0 or more",
-                 "Set how many tokens to generate at most.")  # fmt: skip
-        _require(_is_real(temperature) and temperature >= 0, "temperature", temperature,
-                 "a finite number of 0 or more", "Use 0 for greedy decoding.")  # fmt: skip
-        _require(_is_real(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]",
-                 "Use 1.0 to keep every token.")  # fmt: skip
-        _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "an integer of 0 or more",
-                 "Use 0 to keep every token.")  # fmt: skip
-        _require(self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63), "seed", self.seed,
-                 "None or an integer in [0, 2**63)", "Drop it or pick one in range.")  # fmt: skip
-        _require(_is_int(self.n) and self.n >= 1, "n", self.n, "an integer of 1 or more",
-                 "Set how many samples each prompt gets.")  # fmt: skip
-        _require(self.window_size == "auto" or (_is_int(self.window_size) and self.window_size >= 1),
-                 "window_size", self.window_size, '"auto" or an integer of 1 or more',
-                 'Use strategy="autoregressive" for no window at all.')  # fmt: skip
-        _require(threshold is None or (_is_real(threshold) and threshold >= 0), "entropy_threshold", threshold,
-                 "None or a number of nats of 0 or more", "Use None to fill one position a step.")  # fmt: skip
-        _require(_is_real(self.position_penalty) and self.position_penalty >= 0, "position_penalty",
-                 self.position_penalty, "a number of nats of 0 or more", "Use 0 for no penalty.")  # fmt: skip
+        _require(
+            _is_int(tokens) and tokens >= 0,
+            "max_tokens",
+            tokens,
+            "an integer of 0 or more",
+            "Set how many tokens to generate at most.",
+        )
+        _require(
+            _is_real(temperature) and temperature >= 0,
+            "temperature",
+            temperature,
+            "a finite number of 0 or more",
+            "Use 0 for greedy decoding.",
+        )
+        _require(
+            _is_real(self.top_p) and 0 < self.top_p <= 1,
+            "top_p",
+            self.top_p,
+            "in (0, 1]",
+            "Use 1.0 to keep every token.",
+        )
+        _require(
+            _is_int(self.top_k) and self.top_k >= 0,
+            "top_k",
+            self.top_k,
+            "an integer of 0 or more",
+            "Use 0 to keep every token.",
+        )
+        _require(
+            self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63),
+            "seed",
+            self.seed,
+            "None or an integer in [0, 2**63)",
+            "Drop it or pick one in range.",
+        )
+        _require(
+            _is_int(self.n) and self.n >= 1,
+            "n",
+            self.n,
+            "an integer of 1 or more",
+            "Set how many samples each prompt gets.",
+        )
+        _require(
+            self.window_size == "auto" or (_is_int(self.window_size) and self.window_size >= 1),
+            "window_size",
+            self.window_size,
+            '"auto" or an integer of 1 or more',
+            'Use strategy="autoregressive" for no window at all.',
+        )
+        _require(
+            threshold is None or (_is_real(threshold) and threshold >= 0),
+            "entropy_threshold",
+            threshold,
+            "None or a number of nats of 0 or more",
+            "Use None to fill one position a step.",
+        )
+        _require(
+            _is_real(self.position_penalty) and self.position_penalty >= 0,
+            "position_penalty",
+            self.position_penalty,
+            "a number of nats of 0 or more",
+            "Use 0 for no penalty.",
+        )
         _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "true or false", "Pass a bool.")
         _require(isinstance(self.logprobs, bool), "logprobs", self.logprobs, "true or false", "Pass a bool.")
         has_head = self.strategy in (Strategy.VERIFIED, Strategy.AUTOREGRESSIVE)
-        _require(not self.logprobs or has_head, "logprobs", self.logprobs,
-                 f"strategy {self.strategy.value!r} has no next-token distribution for its tokens",
-                 'Use strategy "verified" or "autoregressive".')  # fmt: skip
+        _require(
+            not self.logprobs or has_head,
+            "logprobs",
+            self.logprobs,
+            f"strategy {str(self.strategy)!r} has no next-token distribution for its tokens",
+            'Use strategy "verified" or "autoregressive".',
+        )
 
     @property
     def window(self) -> int:

@@ -42,7 +42,11 @@ def resolve_backend(name: str, *, device: torch.device, batch_invariant: bool) -
     backend = _BACKENDS[name]()
     if batch_invariant and not backend.batch_invariant:
         raise ConfigError(
-            explain("attention", name, "this backend is not batch invariant", 'Use attention="tiled" or "auto", '
-                    "or set batch_invariant=False.")  # fmt: skip
+            explain(
+                "attention",
+                name,
+                "this backend is not batch invariant",
+                'Use attention="tiled" or "auto", or set batch_invariant=False.',
+            )
         )
     return backend

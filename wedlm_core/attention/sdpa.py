@@ -27,7 +27,7 @@ class _SdpaPlan:
         cached_S1 = torch.from_numpy(rows.cached_S).to(device)[:, None]
         starts_S1 = torch.from_numpy(rows.starts_S).to(device)[:, None]
         row_Q, key_L = torch.arange(queries, device=device), torch.arange(keys, device=device)
-        self.shape = (sequences, queries, keys)
+        self.shape = (sequences, keys)
         self.source_SQ = starts_S1 + torch.minimum(row_Q, counts_S1 - 1)
         self.real_SQ = row_Q < counts_S1
         slots_SL = rows.pages_SP[:, key_L // pool.page_size] * pool.page_size + key_L % pool.page_size
@@ -35,7 +35,7 @@ class _SdpaPlan:
         self.mask_S1QL = (key_L <= (cached_S1 + row_Q)[..., None])[:, None]
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
-        sequences, queries, keys = self.shape
+        sequences, keys = self.shape
         pool = self.pool
 
         def gather(cache: Tensor) -> Tensor:

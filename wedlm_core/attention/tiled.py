@@ -78,9 +78,7 @@ class _TiledPlan:
         seq_N, first_N, last_N, blocks_N = seq_N[order_N], first_N[order_N], last_N[order_N], blocks_N[order_N]
         per_block = self.tile * num_heads * KV_BLOCK
         cuts = _cuts(blocks_N * per_block)
-        self.groups = [
-            self._group(rows, seq_N[a:b], first_N[a:b], last_N[a:b], blocks_N[a:b]) for a, b in cuts
-        ]  # fmt: skip
+        self.groups = [self._group(rows, seq_N[a:b], first_N[a:b], last_N[a:b], blocks_N[a:b]) for a, b in cuts]
 
     def _group(
         self, rows: PackedRows, seq_N: IntArray, first_N: IntArray, last_N: IntArray, blocks_N: IntArray

@@ -110,7 +110,7 @@ def _to_slots(layout: RowLayout, value_SR: Tensor) -> Tensor:
 
 
 def _through_stop(window: Window, params: WindowParams) -> Tensor:
-    """bool ``[S, L]``: slots up to and including the first filled stop token."""
+    """Which slots ``[S, L]`` stand up to and including the first filled stop token."""
     stop_SL = (window.token_SL[:, :, None] == params.stop_SK[:, None, :]).any(-1) & window.filled_SL
     return stop_SL.to(torch.int64).cumsum(dim=-1) - stop_SL.to(torch.int64) == 0
 
@@ -294,9 +294,7 @@ def _commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:
     )
 
 
-def _fill(
-    window: Window, fill_SL: Tensor, token_SL: Tensor, entropy_SL: Tensor, upto_S1: Tensor | int = -1
-) -> None:
+def _fill(window: Window, fill_SL: Tensor, token_SL: Tensor, entropy_SL: Tensor, upto_S1: Tensor | int = -1) -> None:
     """Put chosen tokens in the slots of ``fill_SL`` and note which came before an earlier slot.
 
     ``upto_S1``: slots up to this one count as filled (``streaming`` fills it through the next-token head).

@@ -48,8 +48,14 @@ class Window:
 
     def gather(self, slots_S: Tensor, width: int) -> Window:
         """Copies of these slots' state, windows cut to their first ``width`` slots."""
-        return Window(**{f.name: getattr(self, f.name)[..., :width][slots_S] if f.name.endswith("_SL")
-                         else getattr(self, f.name).index_select(0, slots_S) for f in fields(self)})  # fmt: skip
+        return Window(
+            **{
+                f.name: getattr(self, f.name)[..., :width][slots_S]
+                if f.name.endswith("_SL")
+                else getattr(self, f.name).index_select(0, slots_S)
+                for f in fields(self)
+            }
+        )
 
     def scatter(self, slots_S: Tensor, part: Window) -> None:
         """Write gathered state back to its slots."""
@@ -123,7 +129,7 @@ class RowLayout:
 
 def lay_out(window: Window) -> RowLayout:
     """Physical rows of a decode forward: observed first, positions logical (paper, section 3.1)."""
-    slots, width = window.token_SL.shape
+    width = window.token_SL.shape[1]
     slot_L = torch.arange(width, device=window.token_SL.device)
     order_SL = observed_first(window.filled_SL, slot_L < window.length_S[:, None])
     has_head_S = window.head_S >= 0

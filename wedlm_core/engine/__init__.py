@@ -1,4 +1,4 @@
-"""Continuous batching: sequences, scheduler, forwards. Knows requests and pages; knows nothing of training, files or Ray."""
+"""Continuous batching: sequences, scheduler, forwards. Knows requests and pages; nothing of files or Ray."""
 
 from wedlm_core.engine.engine import Engine
 

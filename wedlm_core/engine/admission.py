@@ -35,29 +35,48 @@ def check_request(request: Request, limits: Limits) -> None:
     for place, token in ((prompt.index(t), t) for t in (min(prompt), max(prompt))):
         if not 0 <= token < limits.vocab_size:
             raise RequestError(
-                explain(f"prompt_token_ids[{place}]", token, f"ids are in [0, {limits.vocab_size})",
-                        "Use the tokenizer of this model.")  # fmt: skip
+                explain(
+                    f"prompt_token_ids[{place}]",
+                    token,
+                    f"ids are in [0, {limits.vocab_size})",
+                    "Use the tokenizer of this model.",
+                )
             )
     total = len(prompt) + params.max_tokens
     if total > limits.max_model_len:
         raise RequestError(
-            explain("prompt + max_tokens", f"{len(prompt)} + {params.max_tokens}",
-                    f"at most max_model_len = {limits.max_model_len} tokens together",
-                    "Shorten the prompt or lower max_tokens.")  # fmt: skip
+            explain(
+                "prompt + max_tokens",
+                f"{len(prompt)} + {params.max_tokens}",
+                f"at most max_model_len = {limits.max_model_len} tokens together",
+                "Shorten the prompt or lower max_tokens.",
+            )
         )
     if params.window > limits.max_window:
         raise RequestError(
-            explain("window_size", params.window, f"at most EngineConfig.max_window = {limits.max_window}",
-                    "Lower window_size, or raise max_window.")  # fmt: skip
+            explain(
+                "window_size",
+                params.window,
+                f"at most EngineConfig.max_window = {limits.max_window}",
+                "Lower window_size, or raise max_window.",
+            )
         )
     if params.strategy != Strategy.AUTOREGRESSIVE and not limits.has_mask_token:
         raise RequestError(
-            explain("strategy", params.strategy.value if isinstance(params.strategy, Strategy) else params.strategy,
-                    "this model has no mask token", 'Use strategy="autoregressive", or set mask_token_id.')  # fmt: skip
+            explain(
+                "strategy",
+                str(params.strategy),
+                "this model has no mask token",
+                'Use strategy="autoregressive", or set mask_token_id.',
+            )
         )
     need = total + 2 * params.window + 1
     if -(-need // limits.page_size) * limits.page_size > limits.pool_tokens:
         raise CapacityError(
-            explain("prompt + max_tokens + window rows", need, f"the KV pool holds {limits.pool_tokens} tokens in all",
-                    "Raise num_pages or kv_cache_bytes, or lower max_tokens.")  # fmt: skip
+            explain(
+                "prompt + max_tokens + window rows",
+                need,
+                f"the KV pool holds {limits.pool_tokens} tokens in all",
+                "Raise num_pages or kv_cache_bytes, or lower max_tokens.",
+            )
         )

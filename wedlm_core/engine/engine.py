@@ -200,8 +200,8 @@ class Engine:
         table.cached[slots_D] = table.context[slots_D]
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
-        for i in np.flatnonzero(emit_D):
-            self._append(plan.sequences[i], outcome, int(i), int(emit_D[i]))
+        for i in np.flatnonzero(emit_D).tolist():
+            self._append(plan.sequences[i], outcome, i, int(emit_D[i]))
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)
@@ -250,10 +250,13 @@ class Engine:
             for member in range(len(detail.layout.count_S)):
                 sequence = plan.sequences[row]
                 record = step_record(
-                    detail, member, context=int(context_D[row]), emitted=sequence.token_ids[-int(emit_D[row]) :]
-                    if emit_D[row] else [], finished=bool(emission.stopped_D[row] or emission.full_D[row]
-                    or sequence.finish is not None), stopped=bool(emission.stopped_D[row]),
-                )  # fmt: skip
+                    detail,
+                    member,
+                    context=int(context_D[row]),
+                    emitted=sequence.token_ids[-int(emit_D[row]) :] if emit_D[row] else [],
+                    finished=bool(emission.stopped_D[row] or emission.full_D[row] or sequence.finish is not None),
+                    stopped=bool(emission.stopped_D[row]),
+                )
                 sequence.trace.append(record)
                 row += 1
 

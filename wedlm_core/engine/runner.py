@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -188,8 +189,11 @@ class Runner:
             ids_T[rows_D] = torch.cat([g.layout.id_SR.flatten() for g in groups])[flat_D]
             positions_T[rows_D] = context_D + torch.cat([g.layout.offset_SR.flatten() for g in groups])[flat_D]
 
-        hidden_TD = self._run_model(ids_T, positions_T, PackedRows(
-            counts_S=counts_S, cached_S=plan.cached_S, starts_S=starts_S, pages_SP=pages_SP))  # fmt: skip
+        hidden_TD = self._run_model(
+            ids_T,
+            positions_T,
+            PackedRows(counts_S=counts_S, cached_S=plan.cached_S, starts_S=starts_S, pages_SP=pages_SP),
+        )
         return self._advance(plan, groups, hidden_TD, positions_T, rows_D, flat_D, seq_T[decode_rows])
 
     def _groups(self, plan: ForwardPlan, groups_S: IntArray) -> list[_Group]:
@@ -198,7 +202,7 @@ class Runner:
         numbers = groups_S[:decoding_count]
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), decoding_count] if decoding_count else []
         groups, base = [], 0
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in pairwise(edges):
             slots = plan.slots_S[start:stop]
             width = max(1, 2 * int(self._window_sizes[slots].max()))
             slots_S = torch.from_numpy(slots).to(self.device)
@@ -206,9 +210,14 @@ class Runner:
             groups.append(
                 _Group(
                     decoding=self.decodings[int(numbers[start])],
-                    start=start, stop=stop, base=base, slots_S=slots_S,
-                    params=self.params.gather(slots_S), window=window, layout=lay_out(window),
-                )  # fmt: skip
+                    start=start,
+                    stop=stop,
+                    base=base,
+                    slots_S=slots_S,
+                    params=self.params.gather(slots_S),
+                    window=window,
+                    layout=lay_out(window),
+                )
             )
             base += (stop - start) * (width + 1)
         return groups
@@ -296,7 +305,7 @@ class Runner:
         token_F = torch.zeros(size, dtype=torch.int64, device=self.device)
         entropy_F = torch.zeros(size, device=self.device)
         logprob_F = torch.zeros(size, device=self.device)
-        temperature, top_k, top_p = self._sampled[plan.slots_S].any(axis=0).tolist()
+        sampled, top_k, top_p = np.any(self._sampled[plan.slots_S], axis=0).tolist()
         suppressing = bool(self._suppresses[plan.slots_S].any())
         chunk = self.config.logits_chunk_rows
         for start in range(0, len(row_R), chunk):
@@ -313,7 +322,7 @@ class Runner:
                     seed_R=self.params.seed_S[slots],
                     position_R=target_R[part],
                     suppress_R=self._suppress_S[slots],
-                    sampled=temperature,
+                    sampled=sampled,
                     filtered_k=top_k,
                     filtered_p=top_p,
                     suppressing=suppressing,
@@ -350,9 +359,7 @@ def _copy(window: Window) -> Window:
 
 def _fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
     """Bring one group's commit to the host: integers in one copy, floats in another."""
-    counts_S5 = torch.stack(
-        [commit.count_S, next_rows_S, commit.context_S, commit.drafts_S, commit.agreed_S], dim=1
-    )  # fmt: skip
+    counts_S5 = torch.stack([commit.count_S, next_rows_S, commit.context_S, commit.drafts_S, commit.agreed_S], dim=1)
     whole = torch.cat([counts_S5, commit.token_SC, commit.early_SC.to(torch.int64)], dim=1).cpu().numpy()
     real = torch.cat([commit.entropy_SC, commit.logprob_SC], dim=1).cpu().numpy()
     places = commit.token_SC.shape[1]
@@ -379,7 +386,9 @@ def _join(parts: list[StepOutcome]) -> StepOutcome:
     def matrix(name: str) -> np.ndarray:
         if not parts:
             return np.zeros((0, places), dtype=np.int64)
-        return np.concatenate([np.pad(getattr(p, name), ((0, 0), (0, places - getattr(p, name).shape[1]))) for p in parts])
+        return np.concatenate(
+            [np.pad(getattr(p, name), ((0, 0), (0, places - getattr(p, name).shape[1]))) for p in parts]
+        )
 
     names = {f.name: column(f.name) if f.name.endswith("_D") else matrix(f.name) for f in fields(StepOutcome)}
     return parts[0] if len(parts) == 1 else StepOutcome(**names)

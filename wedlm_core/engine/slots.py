@@ -36,7 +36,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Emission:
-    """How much of a step's commits is output: ``emit_D`` tokens each, ``stopped_D`` by a stop token, ``full_D`` by limit."""
+    """How much of a step's commits is output, and which sequences a stop token or ``max_tokens`` ended."""
 
     emit_D: IntArray
     stopped_D: BoolArray
@@ -47,8 +47,9 @@ class SlotTable:
     """Arrays by slot.
 
     ``context`` counts tokens that must be in the KV cache before decode rows can run; ``cached`` those that
-    are; ``capacity`` the KV entries its pages hold; ``rows`` the decode rows of the next forward; ``most_rows`` the most a forward can need;
-    ``generated`` and ``limit`` count output tokens; ``group`` numbers the decoding implementation.
+    are; ``capacity`` the KV entries its pages hold; ``rows`` the decode rows of the next forward;
+    ``most_rows`` the most a forward can need; ``generated`` and ``limit`` count output tokens; ``group``
+    numbers the decoding implementation.
     """
 
     def __init__(self, slots: int, widest: int, stop_ids: int = 16) -> None:
