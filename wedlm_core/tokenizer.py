@@ -108,6 +108,14 @@ class Tokenizer:
                     "chat_template", None, "this tokenizer has none", "Pass plain prompts, or add a template to it."
                 )
             )
+        for message in messages:
+            if not isinstance(message, Mapping) or not all(
+                isinstance(message.get(k), str) for k in ("role", "content")
+            ):
+                raise RequestError(
+                    explain("messages", message, "each message has a role and a content, both strings",
+                            'Give a list of {"role": ..., "content": ...}.')
+                )  # fmt: skip
         try:
             text = self._fast.apply_chat_template(
                 [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt

@@ -1,0 +1,118 @@
+"""Text survives the tokenizer, streams give whole characters, and no torch is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wedlm_core.errors import ConfigError, RequestError, WeightsError
+from wedlm_core.tokenizer import TextStream, Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(qwen3_folder: Path) -> Tokenizer:
+    return Tokenizer.load(qwen3_folder)
+
+
+def test_ids_and_sizes_come_from_the_folder(tokenizer: Tokenizer) -> None:
+    assert tokenizer.eos_token_ids == (1, 0)
+    assert tokenizer.mask_token_id == 2
+    assert 256 < tokenizer.vocab_size <= 320
+
+
+@given(text=st.text())
+@settings(deadline=None)
+def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert tokenizer.encode_batch([text, "x"]) == [ids, tokenizer.encode("x")]
+
+
+def test_special_tokens_are_recognised_and_skipped(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a<|im_end|>b")
+    assert 1 in ids
+    assert tokenizer.decode(ids) == "ab"
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "a<|im_end|>b"
+    assert tokenizer.decode([335]) == "", "padded vocabulary has no text"
+
+
+@given(data=st.data(), ids=st.lists(st.integers(0, 335), max_size=40), skip=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_stream_joined_is_the_decoded_whole(
+    tokenizer: Tokenizer, data: st.DataObject, ids: list[int], skip: bool
+) -> None:
+    stream, pieces, at = TextStream(tokenizer, skip), [], 0
+    while at < len(ids):
+        step = data.draw(st.integers(0, 5))
+        pieces.append(stream.push(ids[at : at + step]))
+        at += step
+    pieces.append(stream.finish())
+    assert "".join(pieces) == tokenizer.decode(ids, skip)
+
+
+@given(text=st.text(alphabet="aé東😀👩‍ \n", max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_a_stream_of_valid_text_never_shows_a_broken_character(tokenizer: Tokenizer, text: str) -> None:
+    stream, shown = TextStream(tokenizer), ""
+    for count, token in enumerate(ids := tokenizer.encode(text), start=1):
+        piece = stream.push([token])
+        assert "\ufffd" not in piece
+        shown += piece
+        # Nothing whole is held back either.
+        assert shown == tokenizer.decode(ids[:count]).rstrip("\ufffd")
+    assert shown + stream.finish() == text
+
+
+def test_a_long_stream_decodes_only_its_end(tokenizer: Tokenizer) -> None:
+    """Cost per token must not grow with the text: the ids decoded are counted."""
+    decoded = 0
+
+    class Counting(Tokenizer):
+        def decode(self, ids, skip_special_tokens=True):  # type: ignore[no-untyped-def]
+            nonlocal decoded
+            decoded += len(ids)
+            return super().decode(ids, skip_special_tokens)
+
+    counting = Counting(tokenizer._fast)
+    stream, ids = TextStream(counting), tokenizer.encode("counting from one to nine " * 100)
+    for token in ids:
+        stream.push([token])
+    assert decoded < 10 * len(ids)
+
+
+def test_chat_template(tokenizer: Tokenizer) -> None:
+    messages = [{"role": "user", "content": "Hi 😀"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text == "<|im_start|>user\nHi 😀<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.apply_chat_template(messages) == tokenizer.encode(text)
+    assert tokenizer.apply_chat_template(messages, False, tokenize=False).endswith("<|im_end|>\n")
+    assert messages == [{"role": "user", "content": "Hi 😀"}]
+    for bad in ([{"role": "user"}], ["Hi"], [{"role": "user", "content": None}], [{"role": 3, "content": "Hi"}]):
+        with pytest.raises(RequestError, match="messages"):
+            tokenizer.apply_chat_template(bad)  # type: ignore[arg-type]
+
+
+def test_errors_name_the_remedy(tokenizer: Tokenizer, tmp_path: Path, qwen3_folder: Path) -> None:
+    with pytest.raises(WeightsError, match=r"no tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(WeightsError, match="cannot be read"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes((qwen3_folder / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="chat_template"):
+        Tokenizer.load(tmp_path).apply_chat_template([{"role": "user", "content": "Hi"}])
+
+
+def test_tokenising_needs_no_torch(qwen3_folder: Path) -> None:
+    code = (
+        "import sys; from wedlm_core.tokenizer import Tokenizer, TextStream\n"
+        f"t = Tokenizer.load({str(qwen3_folder)!r}); t.apply_chat_template([dict(role='user', content='Hi')])\n"
+        "TextStream(t).push(t.encode('x')); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
