@@ -1,0 +1,233 @@
+"""RunConfig: everything a run depends on, frozen and validated; from code, YAML or the command line.
+
+What changes the output is in :meth:`RunConfig.fingerprint_fields`; everything else (actors, threads,
+units in flight) may change between a run and its continuation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
+from pipeline.errors import ConfigError
+
+__all__ = ["MODES", "RunConfig", "build", "field_names"]
+
+MODES = ("resume", "new", "error_if_exists")
+
+
+def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
+    if not ok:
+        raise ConfigError(explain(name, value, rule, remedy))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One generation job.
+
+    Attributes:
+        input: what to read: a path, folder or glob of Parquet or JSONL files, a list of dicts, a
+            ``pyarrow.Table``, a pandas frame, a ``datasets.Dataset``, or a ``ray.data.Dataset``.
+        output: folder to write to; holds the published tables and the state that a re-run continues from.
+        model: ``"tiny"``, a folder, an fsspec URL or a hub id.
+        revision: of a hub id.
+        sampling: how to decode; rows may override it (``sampling_columns``).
+        engine: how each engine runs.
+        seed: run seed; with row id and sample index it decides each sample's noise.
+        prompt_column, messages_column, token_ids_column: the column of prompts: text, chat messages, or token
+            ids. At most one; when none is set, the one column named ``prompt``, ``messages`` or
+            ``prompt_token_ids``.
+        chat: wrap each text prompt as a user message in the model's chat template.
+        system_prompt: system message in front of each conversation that has none; implies the chat template.
+        id_column: column of unique row ids (text or integers); None derives ids from file and row number.
+        sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s.
+        columns: input columns to pass through (None: all); columns that are read for prompts, ids or
+            parameters need not be among them.
+        column_prefix: put before the names of all result columns.
+        include_token_ids: write the ``token_ids`` column.
+        limit: read this many rows at most.
+        mode: "resume" continues or starts; "error_if_exists" only starts; "new" discards what is there.
+        actors: generate actors, each with an engine, a model and a KV pool of its own.
+        gpus_per_actor: "auto" is 1 where the cluster has GPUs, else 0.
+        cpus_per_actor: Ray CPUs reserved per actor; "auto" leaves a quarter of the cluster to other tasks.
+        num_threads: torch threads per actor; None is the cluster's CPUs over actors, at least 1.
+        device, dtype: of the model, or "auto".
+        unit_rows: input rows per unit; None sizes units by expected tokens.
+        units_in_flight: units an actor works on at once; None keeps about 8 times the engine's slots busy.
+        target_part_bytes: published files are closed when they reach about this size.
+        max_engine_deaths: times one unit may lose its actor before the job stops.
+        expect_autoscaling: do not insist that the cluster has the resources already.
+        storage_options: keyword arguments for the file system of the model's URL.
+
+    Raises:
+        ConfigError: a value is out of range, or two contradict each other.
+    """
+
+    input: Any
+    output: str
+    model: str = "tiny"
+    revision: str | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    seed: int = 0
+    prompt_column: str | None = None
+    messages_column: str | None = None
+    token_ids_column: str | None = None
+    chat: bool = False
+    system_prompt: str | None = None
+    id_column: str | None = None
+    sampling_columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] | None = None
+    column_prefix: str = ""
+    include_token_ids: bool = True
+    limit: int | None = None
+    mode: Literal["resume", "new", "error_if_exists"] = "resume"
+    actors: int = 1
+    gpus_per_actor: float | Literal["auto"] = "auto"
+    cpus_per_actor: float | Literal["auto"] = "auto"
+    num_threads: int | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    unit_rows: int | None = None
+    units_in_flight: int | None = None
+    target_part_bytes: int = 256 * 2**20
+    max_engine_deaths: int = 3
+    expect_autoscaling: bool = False
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check ranges and contradictions; fix the types of collections."""
+        object.__setattr__(self, "output", os.fspath(self.output))
+        object.__setattr__(self, "model", os.fspath(self.model))
+        object.__setattr__(self, "sampling_columns", dict(self.sampling_columns))
+        if self.columns is not None:
+            _require(not isinstance(self.columns, str), "columns", self.columns, "a list of names", "Use [name].")
+            object.__setattr__(self, "columns", tuple(self.columns))
+        _require(isinstance(self.sampling, SamplingParams), "sampling", self.sampling, "SamplingParams",
+                 "Pass SamplingParams(...), or a mapping in YAML.")  # fmt: skip
+        _require(isinstance(self.engine, EngineConfig), "engine", self.engine, "EngineConfig",
+                 "Pass EngineConfig(...), or a mapping in YAML.")  # fmt: skip
+        _require(self.output != "", "output", self.output, "a folder", "Name the folder to write to.")
+        _require(self.mode in MODES, "mode", self.mode, f"one of {list(MODES)}", "Pick one of these.")
+        self._check_numbers()
+        given = [n for n in ("prompt_column", "messages_column", "token_ids_column") if getattr(self, n) is not None]
+        _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
+        known = {f.name for f in fields(SamplingParams)}
+        unknown = [name for name in self.sampling_columns if name not in known]
+        _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
+                 "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
+
+    def _check_numbers(self) -> None:
+        for name in ("actors", "target_part_bytes"):
+            value = getattr(self, name)
+            _require(_is_int(value) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
+        for name in ("limit", "num_threads", "unit_rows", "units_in_flight"):
+            value = getattr(self, name)
+            _require(value is None or (_is_int(value) and value >= 1), name, value,
+                     "None or an integer of 1 or more", "Drop it to use the default.")  # fmt: skip
+        for name in ("gpus_per_actor", "cpus_per_actor"):
+            value = getattr(self, name)
+            fine = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+            _require(value == "auto" or fine, name, value, '"auto" or a number of 0 or more', 'Use "auto".')
+        _require(_is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)",
+                 "Pick one in range.")  # fmt: skip
+        _require(_is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
+                 self.max_engine_deaths, "an integer of 0 or more", "Use 3.")  # fmt: skip
+
+    @classmethod
+    def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
+        """From nested plain data, as YAML gives it; ``sampling`` and ``engine`` are mappings of their own.
+
+        Raises:
+            ConfigError: unknown fields (the nearest known name is suggested) or bad values.
+        """
+        return build(cls, raw)
+
+    def fingerprint_fields(self) -> dict[str, Any]:
+        """Settings that change the output, by dotted name; plain values. Input and model are added by content."""
+        sampling = {f"sampling.{k}": v for k, v in asdict(self.sampling).items()}
+        names = ("seed", "prompt_column", "messages_column", "token_ids_column", "chat", "system_prompt",
+                 "id_column", "column_prefix", "include_token_ids", "limit", "dtype")  # fmt: skip
+        own = {name: getattr(self, name) for name in names}
+        limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant")}
+        return {
+            **{k: list(v) if isinstance(v, tuple) else v for k, v in sampling.items()},
+            **own,
+            **limits,
+            "columns": None if self.columns is None else list(self.columns),
+            "sampling_columns": dict(sorted(self.sampling_columns.items())),
+        }
+
+    def resolved_unit_rows(self) -> int:
+        """Rows per unit: as set, else so many that a unit is at most about 8k tokens, between 8 and 512."""
+        if self.unit_rows is not None:
+            return self.unit_rows
+        tokens_per_row = max(1, self.sampling.max_tokens * self.sampling.n)
+        return min(512, max(8, 8192 // tokens_per_row))
+
+    def resolved_units_in_flight(self, unit_rows: int) -> int:
+        """Units per actor: as set, else about 8 times the engine's slots in rows, between 2 and 64."""
+        if self.units_in_flight is not None:
+            return self.units_in_flight
+        rows = 8 * self.engine.max_num_seqs
+        return min(64, max(2, -(-rows // (unit_rows * self.sampling.n))))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_NESTED: Mapping[str, type] = {"sampling": SamplingParams, "engine": EngineConfig}
+
+
+def field_names(kind: type, prefix: str = "") -> list[str]:
+    """Dotted names of all fields of a configuration class, nested ones included."""
+    names: list[str] = []
+    for f in fields(kind):
+        names.append(prefix + f.name)
+        if f.name in _NESTED and not prefix:
+            names += field_names(_NESTED[f.name], f"{f.name}.")
+    return names
+
+
+def build(kind: type, raw: Mapping[str, Any], prefix: str = "") -> Any:
+    """An instance of a configuration class from plain data.
+
+    Raises:
+        ConfigError: unknown fields, a missing one, or a bad value; names are dotted.
+    """
+    if not isinstance(raw, Mapping):
+        raise ConfigError(explain(prefix.rstrip(".") or "config", raw, "a mapping of fields", "Write name: value."))
+    known = [f.name for f in fields(kind)]
+    for name in raw:
+        if name not in known:
+            raise ConfigError(_unknown(f"{prefix}{name}", prefix))
+    values = dict(raw)
+    if not prefix:
+        for name, nested in _NESTED.items():
+            if name in values and not is_dataclass(values[name]):
+                values[name] = build(nested, values[name] or {}, f"{name}.")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{error}. Known fields: {', '.join(prefix + name for name in known)}.") from error
+    except WeDLMError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+
+
+def _unknown(name: str, prefix: str) -> str:
+    every = field_names(RunConfig)
+    near = difflib.get_close_matches(name, every, n=1, cutoff=0.5)
+    # A field of the other level ("max_tokens" for "sampling.max_tokens") is the likelier slip: same last part.
+    same_tail = [other for other in every if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
+    best = next(iter(same_tail or near), None)
+    hint = (
+        f"Did you mean {best!r}?"
+        if best is not None
+        else f"Known: {', '.join(n for n in every if n.startswith(prefix))}."
+    )
+    return explain("field", name, "no such field in the configuration", hint)

@@ -1,0 +1,51 @@
+"""The exception tree of ``pipeline``. A leaf: imports nothing of this project."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "EngineDiedError",
+    "FingerprintError",
+    "LeaseError",
+    "OutputError",
+    "PipelineError",
+    "ResourceError",
+    "SinkError",
+    "SourceError",
+]
+
+
+class PipelineError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class ConfigError(PipelineError, ValueError):
+    """A configuration value is unknown, out of range, or contradicts another."""
+
+
+class SourceError(PipelineError, ValueError):
+    """The input cannot be read, lacks a column, or is not what an earlier run of this output read."""
+
+
+class OutputError(PipelineError):
+    """The output folder cannot be used: it exists, is not ours, or is not finished."""
+
+
+class FingerprintError(OutputError, ValueError):
+    """The output was begun with other settings than these; the message lists each difference."""
+
+
+class LeaseError(OutputError):
+    """Another live run is writing to this output."""
+
+
+class SinkError(PipelineError):
+    """A result could not be written, also after retries."""
+
+
+class ResourceError(PipelineError):
+    """The cluster does not have what the actors ask for."""
+
+
+class EngineDiedError(PipelineError):
+    """Generate actors died more often than allowed; what was committed stays, a re-run continues."""

@@ -1,0 +1,67 @@
+"""The ledger: the only truth about what is committed. Append-only segments, each put in one piece.
+
+A unit is committed when a segment names it, and a segment is written only after the unit's results are
+staged. Committing a unit twice is harmless: the staged name is deterministic and the later entry wins.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from pipeline import layout
+from pipeline.errors import OutputError
+from pipeline.storage import Storage
+from pipeline.types import CommitRecord
+
+__all__ = ["Ledger"]
+
+_COMPACT_SEGMENTS = 64
+
+
+class Ledger:
+    """Committed units by id, in memory and in the output's state folder. One writer."""
+
+    def __init__(self, storage: Storage, records: Iterable[CommitRecord] = ()) -> None:
+        self._storage = storage
+        self._session = uuid.uuid4().hex[:12]
+        self._segments = 0
+        self.records: dict[str, CommitRecord] = {r.unit_id: r for r in records}
+
+    @classmethod
+    def load(cls, storage: Storage) -> Ledger:
+        """Read all segments.
+
+        Raises:
+            OutputError: a segment is damaged.
+        """
+        keys = storage.keys(layout.LEDGER)
+        records: list[CommitRecord] = []
+        for key in keys:
+            try:
+                records += [CommitRecord.from_json(line) for line in storage.read(key).decode().splitlines()]
+            except (ValueError, KeyError) as error:
+                raise OutputError(
+                    f"{storage.url}/{key}: not a readable ledger segment ({error!r}). Remove it: its units are redone."
+                ) from error
+        ledger = cls(storage, records)
+        if len(keys) > _COMPACT_SEGMENTS:
+            ledger._compact(keys)
+        return ledger
+
+    def commit(self, records: Sequence[CommitRecord]) -> None:
+        """Enter units whose results are staged."""
+        self._put(records)
+        self.records.update((r.unit_id, r) for r in records)
+
+    def _put(self, records: Iterable[CommitRecord]) -> None:
+        key = f"{layout.LEDGER}/{self._session}-{self._segments:08d}.jsonl"
+        self._segments += 1
+        with self._storage.create(key) as file:
+            file.write("".join(f"{record.to_json()}\n" for record in records).encode())
+
+    def _compact(self, keys: Sequence[str]) -> None:
+        # Whatever a kill leaves behind here names the same units again, which changes nothing.
+        self._put(self.records.values())
+        for key in keys:
+            self._storage.delete(key)

@@ -1,0 +1,117 @@
+"""Every column name and Arrow schema of the output, once.
+
+Output table (version 1): the input columns with their Arrow types, then the columns of
+:data:`RESULT_FIELDS`. ``stats`` says how a row came to be and ``timings`` when: both may differ from run
+to run. All other result columns are *data*: with a deterministic strategy they are byte-identical for any
+number of actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pipeline.errors import ConfigError
+
+__all__ = [
+    "DATA_COLUMNS",
+    "DEAD_FIELDS",
+    "RESULT_FIELDS",
+    "SCHEMA_VERSION",
+    "STATS_TYPE",
+    "TIMINGS_TYPE",
+    "check_collisions",
+    "dead_schema",
+    "output_schema",
+    "result_fields",
+]
+
+SCHEMA_VERSION = 1
+_VERSION_KEY = b"wedlm.schema_version"
+
+STATS_TYPE = pa.struct(
+    [
+        pa.field("decode_forwards", pa.int32()),
+        pa.field("rows_forwarded", pa.int64()),
+        pa.field("tokens_per_forward", pa.float64()),
+        pa.field("prefix_cacheability", pa.float64()),
+        pa.field("commit_histogram", pa.list_(pa.int32())),
+        pa.field("mean_entropy", pa.float64()),
+        pa.field("max_entropy", pa.float64()),
+        pa.field("out_of_order_fills", pa.int32()),
+        pa.field("mean_logprob", pa.float64()),
+        pa.field("draft_agreement", pa.float64()),
+        pa.field("cached_prompt_tokens", pa.int32()),
+        pa.field("preemptions", pa.int32()),
+        pa.field("window_mean", pa.float64()),
+        pa.field("max_window", pa.int32()),
+    ]
+)
+"""Fields of ``wedlm_core.CommitStats`` under their names there; entropies in nats."""
+
+TIMINGS_TYPE = pa.struct([pa.field("queue_seconds", pa.float64()), pa.field("run_seconds", pa.float64())])
+
+RESULT_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("row_id", pa.string(), nullable=False),
+    pa.field("sample_index", pa.int32(), nullable=False),
+    pa.field("text", pa.string()),
+    pa.field("token_ids", pa.list_(pa.int32())),
+    pa.field("finish_reason", pa.string(), nullable=False),
+    pa.field("error", pa.string()),
+    pa.field("prompt_tokens", pa.int32()),
+    pa.field("completion_tokens", pa.int32()),
+    pa.field("model", pa.string(), nullable=False),
+    pa.field("strategy", pa.string()),
+    pa.field("params_hash", pa.string()),
+    pa.field("seed", pa.int64()),
+    pa.field("logprobs", pa.list_(pa.float32())),
+    pa.field("stats", STATS_TYPE),
+    pa.field("timings", TIMINGS_TYPE),
+)
+
+DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "error", "seed")
+"""Result columns that a re-run reproduces byte for byte (with the input columns)."""
+
+DEAD_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("row_id", pa.string(), nullable=False),
+    pa.field("error_class", pa.string(), nullable=False),
+    pa.field("error", pa.string(), nullable=False),
+    pa.field("attempt", pa.int32(), nullable=False),
+    pa.field("raw", pa.string()),
+)
+"""Dead-letter columns after the input columns; ``raw`` is the row as text where it did not fit its columns."""
+
+
+def result_fields(*, token_ids: bool, logprobs: bool, prefix: str = "") -> list[pa.Field]:
+    """The result columns of a run; the two optional ones are left out unless asked for."""
+    left_out = {name for name, wanted in (("token_ids", token_ids), ("logprobs", logprobs)) if not wanted}
+    return [field.with_name(prefix + field.name) for field in RESULT_FIELDS if field.name not in left_out]
+
+
+def output_schema(columns: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
+    """Schema of the output: the input's columns, then ``fields``; carries the version as metadata."""
+    metadata = {**(columns.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
+    # pandas' notes describe the input's columns only and would mislead a reader of the wider table.
+    metadata.pop(b"pandas", None)
+    return pa.schema([*columns, *fields], metadata=metadata)
+
+
+def dead_schema(columns: pa.Schema, prefix: str = "") -> pa.Schema:
+    """Schema of the dead-letter table."""
+    return output_schema(columns, [field.with_name(prefix + field.name) for field in DEAD_FIELDS])
+
+
+def check_collisions(columns: Sequence[str], prefix: str) -> None:
+    """Refuse input columns that have the name of an output column.
+
+    Raises:
+        ConfigError: names the columns and the remedy.
+    """
+    ours = {prefix + field.name for field in (*RESULT_FIELDS, *DEAD_FIELDS)}
+    both = [name for name in columns if name in ours]
+    if both:
+        raise ConfigError(
+            f"input columns {both} have names of output columns. "
+            'Set column_prefix (for example "gen_") to rename the output\'s, or leave these out with columns=[...].'
+        )

@@ -1,0 +1,9 @@
+"""Sinks: how units are staged and how published part files are written.
+
+Knows Arrow tables and the storage seam; knows nothing of Ray, models or which units exist.
+"""
+
+from pipeline.sinks.base import PartFormat, PartWriter
+from pipeline.sinks.parquet import ParquetFormat
+
+__all__ = ["ParquetFormat", "PartFormat", "PartWriter"]

@@ -1,0 +1,34 @@
+"""The protocol of a published file format."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+__all__ = ["PartFormat", "PartWriter"]
+
+
+class PartWriter(Protocol):
+    """An open part file."""
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; the schema is the part's."""
+        ...
+
+    def close(self) -> None:
+        """Finish the file; the caller closes the stream underneath."""
+        ...
+
+
+class PartFormat(Protocol):
+    """A file format that plain readers know. Picklable."""
+
+    @property
+    def suffix(self) -> str:
+        """File name ending, with its dot."""
+        ...
+
+    def open(self, file: BinaryIO, schema: pa.Schema) -> PartWriter:
+        """Begin a part file."""
+        ...

@@ -1,0 +1,9 @@
+"""Sources: rows of prompts from files and from memory, cut into slices that stay the same on every run.
+
+Knows files, Arrow and row numbers; knows nothing of models, Ray or the output.
+"""
+
+from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, Source
+from pipeline.sources.opening import open_source
+
+__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "open_source"]

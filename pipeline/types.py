@@ -1,0 +1,141 @@
+"""Frozen values that move between the parts of the pipeline. A leaf: imports nothing of this project."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+__all__ = ["CommitRecord", "Slice", "SourceFile", "Totals", "Unit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        key: name inside the source, stable when the whole source moves; part of row ids.
+        path: where to open it.
+        digest: hash of size and (sampled) content; another digest under the same key is another file.
+    """
+
+    key: str
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """Consecutive rows of one file.
+
+    Attributes:
+        file: index into the source's files.
+        first_row: 0-based row number in the file.
+        num_rows: at least one.
+        group: slices of one group are cheapest to read together (a Parquet row group; a stretch of lines).
+        start, stop: byte range, for sources that are read by bytes; else 0.
+    """
+
+    file: int
+    first_row: int
+    num_rows: int
+    group: int = 0
+    start: int = 0
+    stop: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """What is lost, redone and committed as a whole: a slice under an identity of its own."""
+
+    unit_id: str
+    index: int
+    rows: Slice
+
+    def to_json(self) -> str:
+        """Text that :meth:`from_json` reads back."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Unit:
+        """Inverse of :meth:`to_json`."""
+        raw = json.loads(text)
+        return cls(unit_id=raw["unit_id"], index=raw["index"], rows=Slice(**raw["rows"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitRecord:
+    """A ledger entry: this unit's results are staged, whole, under its deterministic name.
+
+    Counts are over the unit; ``samples`` are generations of rows that succeeded, ``data_sha256`` is the
+    checksum of the data columns (those that do not depend on load).
+    """
+
+    unit_id: str
+    file_key: str
+    first_row: int
+    num_rows: int
+    failed_rows: int
+    samples: int
+    prompt_tokens: int
+    completion_tokens: int
+    decode_forwards: int
+    rows_forwarded: int
+    staged_bytes: int
+    data_sha256: str
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> CommitRecord:
+        """Inverse of :meth:`to_json`; fields of later versions are ignored."""
+        raw: dict[str, Any] = json.loads(line)
+        return cls(**{f.name: raw[f.name] for f in fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over units."""
+
+    units: int = 0
+    rows: int = 0
+    failed_rows: int = 0
+    samples: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    decode_forwards: int = 0
+    rows_forwarded: int = 0
+
+    @classmethod
+    def of(cls, records: Iterable[CommitRecord]) -> Totals:
+        """Sum of ``records``."""
+        total = cls()
+        for record in records:
+            total = total.plus(record)
+        return total
+
+    def plus(self, record: CommitRecord) -> Totals:
+        """These totals and one more unit."""
+        return Totals(
+            units=self.units + 1,
+            rows=self.rows + record.num_rows,
+            failed_rows=self.failed_rows + record.failed_rows,
+            samples=self.samples + record.samples,
+            prompt_tokens=self.prompt_tokens + record.prompt_tokens,
+            completion_tokens=self.completion_tokens + record.completion_tokens,
+            decode_forwards=self.decode_forwards + record.decode_forwards,
+            rows_forwarded=self.rows_forwarded + record.rows_forwarded,
+        )
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Generated tokens over the decode forwards of all generations (0 where there were none)."""
+        return self.completion_tokens / self.decode_forwards if self.decode_forwards else 0.0
+
+    @property
+    def prefix_cacheability(self) -> float:
+        """Generated tokens over token rows forwarded after the prompts (1 where there were none)."""
+        return self.completion_tokens / self.rows_forwarded if self.rows_forwarded else 1.0
