@@ -1,0 +1,115 @@
+"""Train a model: ``python -m jobs.train --recipe tiny --output runs/tiny``.
+
+``--recipe`` is the name of a recipe that ships with this package, or the path of a YAML file. A run that
+was interrupted goes on from its checkpoint when the same command is given again. Under ``torchrun`` every
+process takes its share of each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import yaml
+from tokenizers import Tokenizer
+
+from wedlm_core.config import ModelConfig
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.weights import load_model, save_model
+from wedlm_core.training import corpus
+from wedlm_core.training.bpe import save_tokenizer, train_tokenizer
+from wedlm_core.training.examples import Vocabulary
+from wedlm_core.training.recipe import Recipe, load_recipe, parse_recipe
+from wedlm_core.training.trainer import Trainer
+
+__all__ = ["build_model", "build_tokenizer", "main"]
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def build_tokenizer(recipe: Recipe) -> Tokenizer:
+    """The recipe's tokenizer: of the checkpoint to start from, or trained on the corpus."""
+    if recipe.model.start is not None:
+        return Tokenizer.from_file(str(Path(recipe.model.start) / "tokenizer.json"))
+    problems = corpus.stream(recipe.run.seed, "train", recipe.data.families)
+    drawn = list(itertools.islice(problems, recipe.data.tokenizer_texts))
+    return train_tokenizer((f"{p.prompt}\n{p.answer}\nuser\nassistant\n" for p in drawn), recipe.model.vocab_size)
+
+
+def build_model(recipe: Recipe, vocabulary: Vocabulary, device: torch.device) -> Decoder:
+    """The decoder to train: from a checkpoint folder, or with random weights of the recipe's seed."""
+    shape = dataclasses.asdict(recipe.model)
+    start = shape.pop("start")
+    if start is not None:
+        return load_model(Path(start), device=device, dtype=torch.float32)
+    config = ModelConfig(
+        **shape, tie_word_embeddings=True, mask_token_id=vocabulary.mask, pad_token_id=vocabulary.pad,
+        eos_token_ids=(vocabulary.eos,),
+    )  # fmt: skip
+    model = Decoder(config)
+    model.init_weights(torch.Generator().manual_seed(recipe.run.seed))
+    return model.to(device)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="tiny", help="name of a shipped recipe, or path of a YAML file")
+    parser.add_argument("--output", type=Path, default=None, help="folder of the run (default runs/<recipe>)")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="e.g. run.steps=100")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def _recipe(name: str, overrides: list[str]) -> Recipe:
+    path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
+    if not path.is_file():
+        raise SystemExit(
+            f"recipe {name!r}: no file {path}. Shipped are {sorted(p.stem for p in RECIPES.glob('*.yaml'))}."
+        )
+    recipe = dataclasses.asdict(load_recipe(path))
+    for override in overrides:
+        field, _, value = override.partition("=")
+        *sections, last = field.split(".")
+        place = recipe
+        for section in sections:
+            place = place.get(section) or {}
+        place[last] = yaml.safe_load(value)
+    return parse_recipe(recipe)
+
+
+def main() -> None:
+    """Train, then write the model folder ``<output>/model``."""
+    arguments = _arguments()
+    recipe = _recipe(arguments.recipe, arguments.set)
+    folder = arguments.output or Path("runs") / Path(arguments.recipe).stem
+    device = torch.device(arguments.device)
+    torch.set_num_threads(recipe.run.threads)
+    if "RANK" in os.environ:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        if device.type == "cuda":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    tokenizer = build_tokenizer(recipe)
+    vocabulary = Vocabulary(tokenizer)
+    model = build_model(recipe, vocabulary, device)
+    trainer = Trainer(model, vocabulary, recipe, folder, lambda line: print(line, flush=True))
+    if first:
+        save_tokenizer(tokenizer, folder / "model", max_length=recipe.model.max_position_embeddings)
+        print(f"{sum(p.numel() for p in model.parameters())} parameters, vocabulary {tokenizer.get_vocab_size()}")
+    if trainer.resume():
+        print(f"going on from step {trainer.step}", flush=True)
+    trainer.train()
+    if first:
+        save_model(model, folder / "model")
+        print(f"model written to {folder / 'model'}")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

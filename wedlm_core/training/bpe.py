@@ -1,0 +1,66 @@
+"""The byte-level BPE tokenizer of the shipped model, trained on its own corpus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+__all__ = ["CHAT_TEMPLATE", "EOS", "MASK", "PAD", "START", "save_tokenizer", "train_tokenizer"]
+
+PAD, START, EOS, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+# Words without their leading space (a word is one token wherever it stands, which helps copying), digits one
+# by one (column arithmetic), punctuation with the blanks around it, line ends and runs of blanks alone.
+_PIECES = r"[A-Za-z]+|[0-9]| ?[^A-Za-z0-9\s]+ ?|\n| +|\s"
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Byte-level BPE over ``texts`` with all 256 bytes, so that any text round-trips.
+
+    Args:
+        texts: training texts.
+        vocab_size: ids in all, special tokens included; fewer if the texts have no more merges.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])  # fmt: skip
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in (PAD, START, EOS, MASK)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> None:
+    """Write ``tokenizer.json``, ``tokenizer_config.json`` and ``generation_config.json`` into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": EOS,
+        "pad_token": PAD,
+        "mask_token": MASK,
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    eos, pad = tokenizer.token_to_id(EOS), tokenizer.token_to_id(PAD)
+    generation = {"eos_token_id": [eos], "pad_token_id": pad, "do_sample": False}
+    for name, value in (("tokenizer_config.json", config), ("generation_config.json", generation)):
+        (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,60 @@
+"""Checkpoints from which a run goes on bit for bit: model, optimisers, step (= data position), generators."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands: optimiser steps done (batches follow from it) and seconds spent."""
+
+    step: int
+    seconds: float
+
+
+def save_checkpoint(
+    path: Path, model: nn.Module, optimisers: list[torch.optim.Optimizer], progress: Progress, recipe: dict[str, Any]
+) -> None:
+    """Write atomically: a reader sees the old file or the new one, whole."""
+    state = {
+        "model": model.state_dict(),
+        "optimisers": [o.state_dict() for o in optimisers],
+        "step": progress.step,
+        "seconds": progress.seconds,
+        "torch_rng": torch.get_rng_state(),
+        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "python_rng": random.getstate(),
+        "recipe": recipe,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + f".{os.getpid()}.partial")
+    torch.save(state, partial)
+    os.replace(partial, path)
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimisers: list[torch.optim.Optimizer]) -> Progress:
+    """Restore everything in place.
+
+    Raises:
+        RuntimeError: the checkpoint is of another model.
+    """
+    # The file holds generator states (tuples) beside tensors; it is this program's own output.
+    state = torch.load(path, map_location="cpu", weights_only=False)
+    model.load_state_dict(state["model"])
+    for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
+        optimiser.load_state_dict(saved)
+    torch.set_rng_state(state["torch_rng"])
+    if state["cuda_rng"]:
+        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    random.setstate(state["python_rng"])
+    return Progress(step=state["step"], seconds=state["seconds"])

@@ -1,0 +1,58 @@
+"""The procedural corpus of the shipped model: task families with checkers, split by hash of the prompt.
+
+Knows problems as text; knows no tokens, tensors or models.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+from wedlm_core.errors import ConfigError, explain
+from wedlm_core.training.corpus.high import HIGH
+from wedlm_core.training.corpus.low import LOW
+from wedlm_core.training.corpus.medium import MEDIUM
+from wedlm_core.training.corpus.problem import SPLITS, Family, Problem, Split, split_of
+
+__all__ = ["FAMILIES", "SPLITS", "Family", "Problem", "Split", "check", "distinct", "split_of", "stream"]
+
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (*LOW, *MEDIUM, *HIGH)}
+
+_TRIES_PER_PROBLEM = 2000
+
+
+def check(problem: Problem, text: str) -> bool:
+    """Whether ``text`` is a good answer to ``problem``."""
+    return FAMILIES[problem.family].check(problem.prompt, problem.answer, text)
+
+
+def stream(seed: int, split: Split, weights: Mapping[str, float]) -> Iterator[Problem]:
+    """Endless problems of ``split``, families drawn by ``weights``; the same for the same seed.
+
+    Raises:
+        ConfigError: a family in ``weights`` does not exist.
+    """
+    unknown = sorted(set(weights) - set(FAMILIES))
+    if unknown:
+        raise ConfigError(explain("weights", unknown, f"families are {sorted(FAMILIES)}", "Mend the recipe."))
+    rng = random.Random(f"{seed}/{split}")
+    names, shares = list(weights), list(weights.values())
+    while True:
+        family = FAMILIES[rng.choices(names, shares)[0]]
+        problem = family.draw(rng)
+        while split_of(problem.prompt) != split:
+            problem = family.draw(rng)
+        yield problem
+
+
+def distinct(family: str, split: Split, count: int, seed: int = 0) -> list[Problem]:
+    """Up to ``count`` problems of one family and split with distinct prompts (fewer if it has fewer)."""
+    rng = random.Random(f"{seed}/{family}/{split}")
+    found: dict[str, Problem] = {}
+    for _ in range(count * _TRIES_PER_PROBLEM):
+        if len(found) == count:
+            break
+        problem = FAMILIES[family].draw(rng)
+        if split_of(problem.prompt) == split:
+            found.setdefault(problem.prompt, problem)
+    return list(found.values())

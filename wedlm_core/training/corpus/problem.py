@@ -1,0 +1,67 @@
+"""What a task family is, and which split a problem belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["SPLITS", "Family", "Problem", "Regime", "Split", "exact", "split_of"]
+
+Regime = Literal["low", "medium", "high"]
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+_TEST_PERCENT = 10
+_VALIDATION_PERCENT = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One prompt and one good answer; ``unique`` where it is the only good one."""
+
+    family: str
+    regime: Regime
+    prompt: str
+    answer: str
+    unique: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A kind of task.
+
+    Attributes:
+        name: key of the family in recipes and tables.
+        regime: how predictable its answers are.
+        unique: whether a prompt has one good answer only.
+        make: draws ``(prompt, answer)`` from a random generator.
+        check: ``(prompt, answer, text) -> bool``: is ``text`` a good answer? Where ``unique``, ``answer``
+            is the one good answer; otherwise it is ignored and a validator judges ``text``.
+    """
+
+    name: str
+    regime: Regime
+    unique: bool
+    make: Callable[[random.Random], tuple[str, str]]
+    check: Callable[[str, str, str], bool]
+
+    def draw(self, rng: random.Random) -> Problem:
+        """A random problem of this family, of any split."""
+        prompt, answer = self.make(rng)
+        return Problem(family=self.name, regime=self.regime, prompt=prompt, answer=answer, unique=self.unique)
+
+
+def exact(prompt: str, answer: str, text: str) -> bool:
+    """Exact match up to white space around the text."""
+    return text.strip() == answer
+
+
+def split_of(prompt: str) -> Split:
+    """The split of a problem, from a hash of its prompt alone: no prompt is ever in two splits."""
+    slot = int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest(), "little") % 100
+    if slot < _TEST_PERCENT:
+        return "test"
+    return "validation" if slot < _TEST_PERCENT + _VALIDATION_PERCENT else "train"

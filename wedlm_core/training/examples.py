@@ -1,0 +1,51 @@
+"""A problem as token ids: the prompt (raw or in the chat template) and the answer with its end token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from wedlm_core.training.bpe import EOS, MASK, PAD, START
+
+__all__ = ["Example", "Vocabulary", "chat_prompt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Token ids of one document; ``answer`` ends with the end-of-sequence id."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+def chat_prompt(prompt: str) -> str:
+    """The chat template's rendering of one user message, opened for the assistant."""
+    return f"{START}user\n{prompt}{EOS}\n{START}assistant\n"
+
+
+class Vocabulary:
+    """Encodes examples with one tokenizer and knows the ids that training needs."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.eos, self.mask, self.pad = (self._id(token) for token in (EOS, MASK, PAD))
+
+    def _id(self, token: str) -> int:
+        found = self.tokenizer.token_to_id(token)
+        if found is None:
+            raise ValueError(f"the tokenizer lacks {token}: train it with wedlm_core.training.bpe")
+        return found
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of ``text``; special tokens in it are recognised, none are added."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def prompt(self, prompt: str, *, chat: bool) -> tuple[int, ...]:
+        """Ids of a prompt as it is decoded: in the chat template, or the text alone."""
+        return self.encode(chat_prompt(prompt) if chat else prompt)
+
+    def example(self, prompt: str, answer: str, *, chat: bool) -> Example:
+        """A training document; after a raw prompt the answer starts with a line end."""
+        text = answer if chat else "\n" + answer
+        return Example(prompt=self.prompt(prompt, chat=chat), answer=(*self.encode(text), self.eos))

@@ -1,0 +1,68 @@
+"""Muon: momentum whose matrix updates are orthogonalised (K. Jordan et al., 2024), batched by shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+__all__ = ["Muon", "orthogonalise"]
+
+_A, _B, _C = 3.4445, -4.7750, 2.0315  # quintic Newton-Schulz coefficients of the Muon write-up
+
+
+def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Approximate ``U V^T`` of each matrix ``[N, rows, columns]`` (rows <= columns) by Newton-Schulz."""
+    x = matrices / (matrices.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = _A * x + (_B * gram + _C * gram @ gram) @ x
+    return x
+
+
+class Muon(torch.optim.Optimizer):
+    """For 2-D parameters; parameters in ``split`` are orthogonalised as that many row blocks.
+
+    Args:
+        params: matrices.
+        lr: learning rate; an update is scaled by ``sqrt(max(1, rows / columns))``.
+        momentum: Nesterov momentum.
+        weight_decay: decoupled.
+        split: rows of the parts of a fused matrix (q, k, v; gate, up), by ``id`` of the parameter.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.02,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        split: dict[int, list[int]] | None = None,
+    ) -> None:
+        super().__init__(list(params), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self._split = split or {}
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            parts: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                buffer = state.setdefault("momentum", torch.zeros_like(parameter))
+                buffer.lerp_(parameter.grad, 1 - group["momentum"])
+                update = parameter.grad.lerp(buffer, group["momentum"])
+                if group["weight_decay"]:
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                rows = self._split.get(id(parameter), [parameter.shape[0]])
+                for weight, piece in zip(parameter.split(rows), update.split(rows), strict=True):
+                    wide = piece if piece.shape[0] <= piece.shape[1] else piece.mT
+                    parts.setdefault((wide.shape[0], wide.shape[1]), []).append((weight, piece))
+            for (rows_, _), members in parts.items():
+                stacked = torch.stack([p if p.shape[0] == rows_ else p.mT for _, p in members])
+                for (weight, piece), flat in zip(members, orthogonalise(stacked), strict=True):
+                    scale = max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5
+                    weight.add_(flat if piece.shape == flat.shape else flat.mT, alpha=-group["lr"] * scale)

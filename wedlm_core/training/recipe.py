@@ -1,0 +1,160 @@
+"""Recipes: everything that determines a trained model, as frozen dataclasses read from YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from wedlm_core.errors import ConfigError, explain
+from wedlm_core.training.masking import LossWeights, MaskingConfig
+
+__all__ = ["DataRecipe", "ModelRecipe", "OptimRecipe", "Recipe", "RunRecipe", "load_recipe", "parse_recipe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecipe:
+    """Shape of a model from scratch, or ``start``: a folder of a Hugging Face Qwen checkpoint to go on from."""
+
+    start: str | None = None
+    vocab_size: int = 1024
+    hidden_size: int = 128
+    intermediate_size: int = 384
+    num_hidden_layers: int = 5
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 32
+    max_position_embeddings: int = 1024
+    rope_theta: float = 10_000.0
+    initializer_range: float = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecipe:
+    """Batches: ``rows`` packed rows of ``length`` tokens; weights of families; share of chat-form prompts."""
+
+    rows: int = 8
+    length: int = 256
+    chat_share: float = 0.5
+    tokenizer_texts: int = 20_000
+    families: Mapping[str, float] = field(default_factory=dict)
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    loss: LossWeights = field(default_factory=LossWeights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimRecipe:
+    """Optimiser and schedule: linear warm-up, then cosine (or linear) decay to ``final_share`` of the peak.
+
+    ``matrices="muon"`` gives Muon to the matrices inside layers and AdamW to everything else.
+    """
+
+    matrices: Literal["muon", "adamw"] = "muon"
+    muon_lr: float = 0.02
+    muon_weight_decay: float = 0.0
+    lr: float = 3e-3
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    warmup_steps: int = 100
+    decay: Literal["cosine", "linear"] = "cosine"
+    final_share: float = 0.02
+    accumulate: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecipe:
+    """Length and form of a run.
+
+    Attributes:
+        seed: of initialisation and data.
+        steps: optimiser steps; the schedule spans them.
+        max_minutes: wall-clock budget, or None. The schedule then follows whichever of steps and minutes is
+            further on, so that the learning rate has come down when time is up; such a run does not
+            repeat bit for bit.
+        bf16: autocast to bfloat16. Pays on GPUs and on CPUs with bfloat16 units; slower on others.
+        compile: compile the decoder with torch.compile (fixed shapes).
+        threads: CPU threads.
+        log_every, checkpoint_every, validate_every: in steps; validate 0 is never.
+        validation_problems: validation problems of each family decoded greedily.
+    """
+
+    seed: int = 0
+    steps: int = 1000
+    max_minutes: float | None = None
+    bf16: bool = False
+    compile: bool = False
+    threads: int = 1
+    log_every: int = 20
+    checkpoint_every: int = 500
+    validate_every: int = 0
+    validation_problems: int = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole training run."""
+
+    model: ModelRecipe = field(default_factory=ModelRecipe)
+    data: DataRecipe = field(default_factory=DataRecipe)
+    optim: OptimRecipe = field(default_factory=OptimRecipe)
+    run: RunRecipe = field(default_factory=RunRecipe)
+
+
+def _scalar(value: Any, hint: Any, where: str) -> Any:
+    """Check a leaf against its annotation; integers are taken for floats, lists for tuples."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _scalar(value, next(a for a in arguments if a is not type(None)), where)
+    if origin is Literal:
+        fits = value in arguments
+    elif origin is tuple:
+        fits = isinstance(value, (list, tuple)) and bool(value)
+        value = tuple(value) if fits else value
+    elif hint is float:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        value = float(value) if fits else value
+    elif isinstance(hint, type):
+        fits = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+    else:
+        fits = isinstance(value, Mapping)
+    if not fits:
+        raise ConfigError(explain(where, value, f"expected {hint}", "Mend the recipe."))
+    return value
+
+
+def _build(kind: Any, raw: Any, where: str) -> Any:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(explain(where, raw, "expected a mapping of fields", "Mend the recipe."))
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(raw) - set(hints))
+    if unknown:
+        raise ConfigError(explain(where, unknown, f"unknown fields; known are {sorted(hints)}", "Mend the recipe."))
+    values = {}
+    for name, value in raw.items():
+        inner, place = hints[name], f"{where}.{name}"
+        values[name] = _build(inner, value, place) if dataclasses.is_dataclass(inner) else _scalar(value, inner, place)
+    return kind(**values)
+
+
+def parse_recipe(raw: Mapping[str, Any]) -> Recipe:
+    """A recipe from nested mappings.
+
+    Raises:
+        ConfigError: an unknown field or a value of the wrong type; the message says where.
+    """
+    recipe: Recipe = _build(Recipe, raw, "recipe")
+    return recipe
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read a YAML recipe; see :func:`parse_recipe`."""
+    return parse_recipe(yaml.safe_load(path.read_text(encoding="utf-8")) or {})

@@ -1,0 +1,176 @@
+"""The training loop: batches in, checkpoints and loss curves out; one process or several."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.training.batches import BatchConfig, make_batch
+from wedlm_core.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from wedlm_core.training.examples import Vocabulary
+from wedlm_core.training.greedy import accuracy
+from wedlm_core.training.loss import LossParts, dual_stream_loss
+from wedlm_core.training.optim import build_optimisers, learning_rate_factor, set_learning_rate
+from wedlm_core.training.recipe import DataRecipe, Recipe
+
+__all__ = ["Trainer", "batch_config"]
+
+CHECKPOINT = "checkpoint.pt"
+CURVE = "curve.csv"
+VALIDATION = "validation.csv"
+CURVE_COLUMNS = ("step", "seconds", "lr_factor", "loss", "next_token", "masked", "grad_norm", "rows_per_second")
+
+
+def batch_config(data: DataRecipe) -> BatchConfig:
+    """The batch shape and content that a recipe asks for."""
+    return BatchConfig(
+        rows=data.rows, length=data.length, chat_share=data.chat_share, families=data.families,
+        masking=data.masking, weights=data.loss,
+    )  # fmt: skip
+
+
+def _append(path: Path, columns: tuple[str, ...], values: tuple[object, ...]) -> None:
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        if new:
+            writer.writerow(columns)
+        writer.writerow(values)
+
+
+class Trainer:
+    """Trains ``model`` by ``recipe``, writing into ``folder``.
+
+    With an initialised process group each rank takes its own micro-batches: step s of R ranks that
+    accumulate A takes micro-batches ``s*R*A + rank*A .. + A``, so that R ranks equal one process that
+    accumulates R*A. Gradients are averaged over micro-batches and ranks.
+
+    Args:
+        model: decoder on the device to train on, in float32.
+        vocabulary: the tokenizer.
+        recipe: everything else.
+        folder: for the checkpoint, ``curve.csv`` and ``validation.csv``; rank 0 writes.
+        log: called with progress lines.
+    """
+
+    def __init__(
+        self, model: Decoder, vocabulary: Vocabulary, recipe: Recipe, folder: Path, log: Callable[[str], None] = print
+    ) -> None:
+        self.model, self.vocabulary, self.recipe, self.folder, self.log = model, vocabulary, recipe, folder, log
+        self.optimisers = build_optimisers(model, recipe.optim)
+        self.config = batch_config(recipe.data)
+        self.device = model.embed.weight.device
+        self.forward = torch.compile(model, dynamic=False) if recipe.run.compile else None
+        grouped = dist.is_available() and dist.is_initialized()
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if grouped else (0, 1)
+        self.step, self.seconds = 0, 0.0
+
+    def resume(self) -> bool:
+        """Go on from the folder's checkpoint, if there is one."""
+        path = self.folder / CHECKPOINT
+        if not path.is_file():
+            return False
+        progress = load_checkpoint(path, self.model, self.optimisers)
+        self.step, self.seconds = progress.step, progress.seconds
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint (rank 0)."""
+        if self.rank == 0:
+            progress = Progress(step=self.step, seconds=self.seconds)
+            save_checkpoint(
+                self.folder / CHECKPOINT, self.model, self.optimisers, progress, dataclasses.asdict(self.recipe)
+            )
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done: of its steps, or of its minutes if that is more."""
+        run = self.recipe.run
+        by_steps = self.step / run.steps
+        return by_steps if run.max_minutes is None else max(by_steps, self.seconds / 60 / run.max_minutes)
+
+    def train(self, until_step: int | None = None) -> None:
+        """Run to the end of the recipe (or to ``until_step``), logging and saving on the way."""
+        run = self.recipe.run
+        torch.set_num_threads(run.threads)
+        if self.rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        rows = self.config.rows * self.config.length * self.recipe.optim.accumulate * self.world
+        while self.progress < 1.0 and self.step != until_step:
+            started = time.monotonic()
+            factor = learning_rate_factor(self.step, self._agreed(self.progress), self.recipe.optim)
+            set_learning_rate(self.optimisers, factor)
+            parts, norm = self.update()
+            self.step += 1
+            took = time.monotonic() - started
+            self.seconds = self._agreed(self.seconds + took)
+            if self.rank == 0 and (self.step % run.log_every == 0 or self.step == 1):
+                self._log(factor, parts, norm, rows / took)
+            if self.step % run.checkpoint_every == 0:
+                self.save()
+            if run.validate_every and self.step % run.validate_every == 0 and self.rank == 0:
+                self._validate()
+        self.save()
+
+    def update(self) -> tuple[LossParts, float]:
+        """One optimiser step; the last micro-batch's losses and the gradient norm before clipping."""
+        accumulate = self.recipe.optim.accumulate
+        first = (self.step * self.world + self.rank) * accumulate
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        for index in range(first, first + accumulate):
+            batch = make_batch(self.recipe.run.seed, index, self.vocabulary, self.config).to(self.device)
+            with self._precision():
+                parts = dual_stream_loss(self.model, batch, self.forward)
+            (parts.total / accumulate).backward()
+        if self.world > 1:
+            self._average_gradients()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip_norm)
+        for optimiser in self.optimisers:
+            optimiser.step()
+        return parts, float(norm)
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        if self.recipe.run.bf16:
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _average_gradients(self) -> None:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        flat = torch.cat([g.flatten() for g in gradients])
+        dist.all_reduce(flat)
+        flat /= self.world
+        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def _agreed(self, value: float) -> float:
+        """Rank 0's clock decides, so that all ranks take the same number of steps at the same rate."""
+        if self.world == 1:
+            return value
+        tensor: Tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.broadcast(tensor, 0)
+        return float(tensor)
+
+    def _log(self, factor: float, parts: LossParts, norm: float, speed: float) -> None:
+        losses = (float(parts.total.detach()), float(parts.next_token), float(parts.masked))
+        values = (self.step, self.seconds, factor, *losses, norm, speed)
+        _append(self.folder / CURVE, CURVE_COLUMNS, tuple(round(v, 5) for v in values))
+        self.log(
+            f"step {self.step} {self.seconds / 60:.1f} min lr x{factor:.3f} next-token {losses[1]:.4f} "
+            f"masked {losses[2]:.4f} norm {norm:.2f} {speed:.0f} rows/s"
+        )
+
+    def _validate(self) -> None:
+        families = list(self.recipe.data.families)
+        found = accuracy(self.model, self.vocabulary, families, "validation", self.recipe.run.validation_problems)
+        _append(self.folder / VALIDATION, ("step", *families), (self.step, *(round(found[f], 4) for f in families)))
+        self.log(f"step {self.step} validation " + " ".join(f"{f} {a:.2f}" for f, a in found.items()))
