@@ -1,0 +1,43 @@
+"""Driving an engine in tests: run requests to the end and check that nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wedlm_core.engine import Engine
+from wedlm_core.types import Generation, Request, SamplingParams
+
+
+def requests_of(
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams | Sequence[SamplingParams],
+    seeds: Sequence[int] | None = None,
+) -> list[Request]:
+    """One request per prompt, named by its index."""
+    per_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+    return [
+        Request(request_id=str(i), prompt_token_ids=tuple(prompt), params=p, seed=seeds[i] if seeds else i)
+        for i, (prompt, p) in enumerate(zip(prompts, per_prompt, strict=True))
+    ]
+
+
+def run(engine: Engine, requests: Sequence[Request], at_once: int | None = None) -> list[Generation]:
+    """Run all requests to the end, at most ``at_once`` in the engine; results in the order of the requests.
+
+    Afterwards the engine must be empty and every page must be back.
+    """
+    waiting, done = list(reversed(requests)), dict[str, Generation]()
+    steps = 0
+    while waiting or engine.has_work():
+        while waiting and (at_once is None or engine.num_unfinished < at_once):
+            engine.add(waiting.pop())
+        for generation in engine.step():
+            assert generation.request_id not in done
+            done[generation.request_id] = generation
+        steps += 1
+        if steps % 7 == 0:
+            engine.pages.check_integrity()
+    engine.pages.check_integrity()
+    assert engine.num_unfinished == 0
+    assert engine.pages.num_free == engine.pages.num_pages
+    return [done[request.request_id] for request in requests]
