@@ -34,7 +34,9 @@ def test_splits_are_disjoint_and_the_test_split_is_large_enough(name):
     trained = {p.prompt for p in itertools.islice(corpus.stream(0, "train", weights), 1500)}
     chosen_by = {p.prompt for p in corpus.distinct(name, "validation", 60)}
     assert len(test) >= 40
-    assert not (test & trained or test & chosen_by or chosen_by & trained)
+    assert not test & trained
+    assert not test & chosen_by
+    assert not chosen_by & trained
 
 
 def test_open_answers_of_another_prompt_are_refused():

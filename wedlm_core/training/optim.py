@@ -16,7 +16,8 @@ __all__ = ["build_optimisers", "learning_rate_factor", "set_learning_rate"]
 
 def _layer_matrices(model: Decoder) -> tuple[list[nn.Parameter], dict[int, list[int]]]:
     """Weight matrices inside layers, and the row parts of the fused ones."""
-    matrices, parts = [], {}
+    matrices: list[nn.Parameter] = []
+    parts: dict[int, list[int]] = {}
     for layer in model.layers:
         assert isinstance(layer, DecoderLayer)
         qkv, gate_up = layer.qkv_proj.weight, layer.gate_up_proj.weight

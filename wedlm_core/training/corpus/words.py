@@ -22,11 +22,14 @@ PLACES = ("forest", "garden", "village", "park", "barn", "valley", "desert", "me
 
 THINGS = ("key", "lamp", "map", "ring", "box", "bell", "hat", "drum")
 
-WORDS = ("river", "stone", "cloud", "tree", "house", "light", "water", "fire", "wind", "snow", "rain", "star", "moon",
-         "sun", "sea", "hill", "road", "door", "table", "chair", "bread", "milk", "salt", "rice", "corn", "leaf", "seed",
-         "rose", "sand", "gold", "iron", "glass", "paper", "wool", "red", "blue", "green", "white", "black", "small",
-         "big", "old", "new", "warm", "cold", "fast", "slow", "soft", "dark", "bright", "north", "south", "east",
-         "west", "one", "two", "three", "four", "five", "six", *THINGS, *ANIMALS[:16])  # fmt: skip
+WORDS = (
+    "river", "stone", "cloud", "tree", "house", "light", "water", "fire", "wind", "snow", "rain", "star",
+    "moon", "sun", "sea", "hill", "road", "door", "table", "chair", "bread", "milk", "salt", "rice", "corn",
+    "leaf", "seed", "rose", "sand", "gold", "iron", "glass", "paper", "wool", "red", "blue", "green", "white",
+    "black", "small", "big", "old", "new", "warm", "cold", "fast", "slow", "soft", "dark", "bright", "north",
+    "south", "east", "west", "one", "two", "three", "four", "five", "six",
+    *THINGS, *ANIMALS[:16],
+)  # fmt: skip
 
 CATEGORIES = {
     "fruits": ("apple", "pear", "plum", "grape", "cherry", "lemon", "melon", "banana", "peach", "fig"),
