@@ -377,18 +377,16 @@ def _fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
 
 
 def _join(parts: list[StepOutcome]) -> StepOutcome:
-    """Outcomes of several groups as one, padded to the widest."""
+    """Outcomes of several groups as one, places padded to the widest."""
+    if len(parts) == 1:
+        return parts[0]
     places = max((p.token_DC.shape[1] for p in parts), default=1)
+    nothing = np.zeros((0, places), dtype=np.int64)
 
-    def column(name: str) -> np.ndarray:
-        return np.concatenate([getattr(p, name) for p in parts]) if parts else np.zeros(0, dtype=np.int64)
+    def joined(name: str) -> np.ndarray:
+        if name.endswith("_D"):
+            return np.concatenate([nothing[:, 0], *(getattr(p, name) for p in parts)])
+        matrices = [getattr(p, name) for p in parts]
+        return np.concatenate([nothing, *(np.pad(m, ((0, 0), (0, places - m.shape[1]))) for m in matrices)])
 
-    def matrix(name: str) -> np.ndarray:
-        if not parts:
-            return np.zeros((0, places), dtype=np.int64)
-        return np.concatenate(
-            [np.pad(getattr(p, name), ((0, 0), (0, places - getattr(p, name).shape[1]))) for p in parts]
-        )
-
-    names = {f.name: column(f.name) if f.name.endswith("_D") else matrix(f.name) for f in fields(StepOutcome)}
-    return parts[0] if len(parts) == 1 else StepOutcome(**names)
+    return StepOutcome(**{f.name: joined(f.name) for f in fields(StepOutcome)})

@@ -105,10 +105,11 @@ class SlotTable:
         self._window_rows[slots_D] += np.where(prefill_D, 0, rows_D)
         self._widest[slots_D] = np.maximum(self._widest[slots_D], np.where(prefill_D, 0, rows_D))
         self._histogram[slots_D, emit_D] += ~prefill_D
-        entropy_DC = np.where(kept_DC, outcome.entropy_DC, 0)
+        # float64 before summing: the order of float32 sums would follow the batch's widest commit.
+        entropy_DC = np.where(kept_DC, outcome.entropy_DC, 0).astype(np.float64)
         self._entropy_sum[slots_D] += entropy_DC.sum(axis=1)
         self._entropy_max[slots_D] = np.maximum(self._entropy_max[slots_D], entropy_DC.max(axis=1))
-        self._logprob_sum[slots_D] += np.where(kept_DC, outcome.logprob_DC, 0).sum(axis=1)
+        self._logprob_sum[slots_D] += np.where(kept_DC, outcome.logprob_DC, 0).astype(np.float64).sum(axis=1)
         self._early[slots_D] += (outcome.early_DC & kept_DC).sum(axis=1)
         self._drafts[slots_D] += np.minimum(outcome.drafts_D, emit_D)
         self._agreed[slots_D] += np.minimum(outcome.agreed_D, emit_D)

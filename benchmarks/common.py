@@ -1,0 +1,51 @@
+"""What every benchmark needs: the machine in words, dated result files, Markdown tables."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+__all__ = ["RESULTS", "machine", "table", "write_result"]
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine(threads: int | None = None) -> str:
+    """CPU model, cores and torch threads, and the versions that matter."""
+    import torch
+
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    model = found.group(1).strip() if found else platform.processor() or platform.machine()
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return (
+        f"{model}, {os.cpu_count()} cores{gpu}, {threads or torch.get_num_threads()} torch thread(s), "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; floats are shown with three significant digits."""
+
+    def cell(value: object) -> str:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join([*lines, *("| " + " | ".join(map(cell, row)) + " |" for row in rows)])
+
+
+def write_result(name: str, title: str, command: str, body: str, *, threads: int | None = None) -> Path:
+    """Write ``results/<date>-<name>.md`` with title, command, date and machine; print and return its path."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    path = RESULTS / f"{today}-{name}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = f"# {title}\n\n- Command: `{command}`\n- Date: {today}\n- Machine: {machine(threads)}\n\n"
+    path.write_text(head + body.rstrip() + "\n", encoding="utf-8")
+    print(f"{path.name}\n\n{body}")
+    return path
