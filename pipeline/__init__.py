@@ -3,3 +3,69 @@
 Knows tables, files, Ray and what was committed; knows nothing of tensors, training or command lines. Names
 are resolved on first use, so that importing the package pulls in neither torch nor Ray.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.codec import EngineConfig, SamplingParams
+    from pipeline.config import RunConfig
+    from pipeline.errors import (
+        ConfigError,
+        EngineDiedError,
+        FingerprintError,
+        LeaseError,
+        OutputError,
+        PipelineError,
+        ResourceError,
+        SinkError,
+        SourceError,
+    )
+    from pipeline.previewing import preview
+    from pipeline.progress import Progress, format_progress
+    from pipeline.reading import read, status
+    from pipeline.running import RunResult, RunSummary, run
+    from pipeline.validating import Validation, validate
+
+__all__ = [
+    "ConfigError",
+    "EngineConfig",
+    "EngineDiedError",
+    "FingerprintError",
+    "LeaseError",
+    "OutputError",
+    "PipelineError",
+    "Progress",
+    "ResourceError",
+    "RunConfig",
+    "RunResult",
+    "RunSummary",
+    "SamplingParams",
+    "SinkError",
+    "SourceError",
+    "Validation",
+    "format_progress",
+    "preview",
+    "read",
+    "run",
+    "status",
+    "validate",
+]
+
+_HOME = {
+    **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
+    "RunConfig": "config",
+    **dict.fromkeys(("Progress", "format_progress"), "progress"),
+    **dict.fromkeys(("read", "status"), "reading"),
+    **dict.fromkeys(("RunResult", "RunSummary", "run"), "running"),
+    **dict.fromkeys(("Validation", "validate"), "validating"),
+    "preview": "previewing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'errors')}"), name)

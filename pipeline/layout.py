@@ -12,6 +12,7 @@ __all__ = [
     "LEASE",
     "LEDGER",
     "MANIFEST",
+    "PUBLICATIONS",
     "PUBLISH",
     "RUN",
     "SCRATCH",
@@ -19,9 +20,9 @@ __all__ = [
     "STATE",
     "crash_note",
     "dead_letters",
-    "intent",
     "part",
     "publication",
+    "publication_record",
     "publishing",
     "staged_dead",
     "staged_rows",
@@ -34,6 +35,7 @@ MANIFEST = f"{STATE}/manifest.json"
 LEDGER = f"{STATE}/ledger"
 STAGED = f"{STATE}/staged"
 PUBLISH = f"{STATE}/publish"
+PUBLICATIONS = f"{STATE}/publications"
 SCRATCH = f"{STATE}/tmp"
 INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
@@ -49,9 +51,9 @@ def publishing(number: int) -> str:
     return f"{PUBLISH}/{publication(number)}"
 
 
-def intent(number: int) -> str:
+def publication_record(number: int) -> str:
     """The record of a publication that is complete and may be made visible."""
-    return f"{PUBLISH}/{publication(number)}.json"
+    return f"{PUBLICATIONS}/{publication(number)}.json"
 
 
 def part(number: int) -> str:

@@ -39,7 +39,7 @@ class Ledger:
         records: list[CommitRecord] = []
         for key in keys:
             try:
-                records += [CommitRecord.from_json(line) for line in storage.read(key).decode().splitlines()]
+                records += cls.parse(storage.read(key))
             except (ValueError, KeyError) as error:
                 raise OutputError(
                     f"{storage.url}/{key}: not a readable ledger segment ({error!r}). Remove it: its units are redone."
@@ -48,6 +48,11 @@ class Ledger:
         if len(keys) > _COMPACT_SEGMENTS:
             ledger._compact(keys)
         return ledger
+
+    @staticmethod
+    def parse(segment: bytes) -> list[CommitRecord]:
+        """The entries of one segment."""
+        return [CommitRecord.from_json(line) for line in segment.decode().splitlines()]
 
     def commit(self, records: Sequence[CommitRecord]) -> None:
         """Enter units whose results are staged."""

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pipeline import layout
 from pipeline.errors import SinkError
 from pipeline.storage import Storage
 

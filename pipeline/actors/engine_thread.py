@@ -1,0 +1,130 @@
+"""One engine in a thread of its own: units are submitted from many threads and batched continuously.
+
+The thread adds what has been submitted between two steps and hands every unit back when its last sample is
+done. No unit waits for another one's end: there is no batch barrier. Knows no Ray and no Arrow.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pipeline.codec import Failure, Generation, Request
+
+__all__ = ["EngineLike", "EngineThread"]
+
+Outcome = dict[str, "Generation | Failure"]
+
+
+class EngineLike(Protocol):
+    """What is needed of an engine."""
+
+    def add(self, request: Request) -> None:
+        """Take a request, or raise; the engine is unaffected by a bad one."""
+        ...
+
+    def step(self) -> list[Generation]:
+        """One forward; the generations that finished in it."""
+        ...
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        ...
+
+
+@dataclass(kw_only=True)
+class _Submission:
+    requests: Sequence[Request]
+    future: Future[Outcome]
+    outcome: Outcome = field(default_factory=dict)
+
+    def settle(self, request_id: str, result: Generation | Failure) -> None:
+        self.outcome[request_id] = result
+        if len(self.outcome) == len(self.requests):
+            self.future.set_result(self.outcome)
+
+
+class EngineThread:
+    """Owns ``engine``: nobody else may touch it.
+
+    Args:
+        engine: see :class:`EngineLike`.
+        on_fatal: called in the engine's thread with what ``step`` raised; an engine that failed in the middle
+            of a forward is never used again. If it returns, all waiting and later units get the exception. (It
+            comes first: were it to end the process, no unit may be reported as failed before.)
+    """
+
+    def __init__(self, engine: EngineLike, on_fatal: Callable[[BaseException], None] | None = None) -> None:
+        self._engine = engine
+        self._on_fatal = on_fatal
+        self._inbox: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
+        self._waiting: dict[str, _Submission] = {}
+        self._broken: BaseException | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Request]) -> Future[Outcome]:
+        """Queue requests (ids unique among unfinished ones); resolves to a result for each request id.
+
+        A request that the engine refuses resolves to a Failure and leaves the others alone.
+        """
+        submission = _Submission(requests=requests, future=Future())
+        with self._lock:
+            if self._broken is not None:
+                submission.future.set_exception(self._broken)
+            elif requests:
+                self._inbox.put(submission)
+            else:
+                submission.future.set_result({})
+        return submission.future
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        closing = False
+        try:
+            while not closing or self._engine.has_work():
+                closing = self._take(wait=not self._engine.has_work() and not closing) or closing
+                if self._engine.has_work():
+                    for generation in self._engine.step():
+                        self._waiting.pop(generation.request_id).settle(generation.request_id, generation)
+        except BaseException as error:
+            self._fail(error)
+
+    def _take(self, *, wait: bool) -> bool:
+        """Add what has been submitted; block for the first where ``wait``. True: no more will come."""
+        while True:
+            try:
+                submission = self._inbox.get(block=wait)
+            except queue.Empty:
+                return False
+            if submission is None:
+                return True
+            wait = False
+            for request in submission.requests:
+                try:
+                    self._engine.add(request)
+                except Exception as error:  # a bad request is its row's failure, whatever it raised
+                    submission.settle(request.request_id, Failure.of(error))
+                else:
+                    self._waiting[request.request_id] = submission
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._broken = error
+            waiting = {id(s): s for s in self._waiting.values()}
+            while not self._inbox.empty():
+                if (late := self._inbox.get()) is not None:
+                    waiting[id(late)] = late
+        if self._on_fatal is not None:
+            self._on_fatal(error)
+        for submission in waiting.values():
+            submission.future.set_exception(error)

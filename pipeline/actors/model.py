@@ -1,0 +1,57 @@
+"""The model as driver and tokenising tasks see it: a folder, a tokenizer, an identity. Imports no torch."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.sources.base import file_digest
+from wedlm_core.model.sources import resolve
+from wedlm_core.tokenizer import Tokenizer
+
+__all__ = ["load_tokenizer", "model_digest", "model_folder"]
+
+
+def model_folder(config: RunConfig) -> Path:
+    """The model's local folder, downloaded where need be.
+
+    Raises:
+        WeightsError: it cannot be found.
+    """
+    return resolve(config.model, config.revision, dict(config.storage_options) or None)
+
+
+def model_digest(config: RunConfig) -> str:
+    """Hash of configuration, tokenizer and weights (of large files: size and samples of the content)."""
+    digest = hashlib.blake2b(digest_size=12)
+    folder = model_folder(config)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt":
+            digest.update(f"{path.name}\x1f{file_digest(path)}\x1f".encode())
+    return digest.hexdigest()
+
+
+def load_tokenizer(config: RunConfig) -> Tokenizer:
+    """The model's tokenizer; loaded once per process.
+
+    Raises:
+        WeightsError: the model or its tokenizer cannot be read.
+        ConfigError: the run wants a chat template and the tokenizer has none.
+    """
+    options = json.dumps(dict(config.storage_options), sort_keys=True, default=str)
+    tokenizer = _load(config.model, config.revision, options)
+    if (config.chat or config.system_prompt is not None) and not tokenizer.has_chat_template:
+        raise ConfigError(
+            f"model={config.model!r}: chat or system_prompt is set, but its tokenizer has no chat template. "
+            "Drop them, or add a template to its tokenizer_config.json."
+        )
+    return tokenizer
+
+
+@functools.lru_cache(maxsize=2)
+def _load(model: str, revision: str | None, options: str) -> Tokenizer:
+    return Tokenizer.load(resolve(model, revision, json.loads(options) or None))

@@ -1,0 +1,132 @@
+"""The Ray session and what its cluster has: use what runs, else start a private one on loopback."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.errors import ResourceError
+
+if TYPE_CHECKING:
+    from pipeline.config import RunConfig
+
+__all__ = ["LOOPBACK", "ActorResources", "ensure_ray", "plan_actors", "ray_session"]
+
+LOOPBACK = "127.0.0.2"
+"""Ray replaces 127.0.0.1 by the interface's address; other loopback addresses it keeps."""
+_SHARE_FOR_ACTORS = 0.75
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorResources:
+    """What each generate actor reserves and how many threads its engine uses."""
+
+    cpus: float
+    gpus: float
+    threads: int
+
+
+def ensure_ray() -> bool:
+    """Connect to Ray; True if this call started or joined a session, which the caller then ends.
+
+    A session of this process is used as it is. In a submitted job, or wherever ``RAY_ADDRESS`` is set, that
+    cluster is joined. Else a cluster of this process alone is started on loopback, without dashboard.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return False
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        ray.init(address=address, logging_level=logging.WARNING)
+        return True
+    _private_token()
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        logging_level=logging.WARNING,
+        log_to_driver=False,
+        _node_ip_address=LOOPBACK,
+    )
+    return True
+
+
+@contextmanager
+def ray_session() -> Iterator[None]:
+    """:func:`ensure_ray` for a block; ends only what it started."""
+    import ray
+
+    started = ensure_ray()
+    try:
+        yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _private_token() -> None:
+    """Protect a private cluster by a token of its own, unless the user has configured one.
+
+    Left alone, Ray would leave a token in the user's home, which later clusters and clients then trip over.
+    """
+    if any(os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return
+    folder = tempfile.mkdtemp(prefix="wedlm-ray-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "token")
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = path
+
+
+def plan_actors(config: RunConfig) -> ActorResources:
+    """Resources per actor in the connected cluster.
+
+    Raises:
+        ResourceError: the cluster cannot hold the actors; Ray itself would wait for ever.
+    """
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    total_cpus = sum(node.get("CPU", 0.0) for node in nodes)
+    total_gpus = sum(node.get("GPU", 0.0) for node in nodes)
+    gpus = (1.0 if total_gpus > 0 else 0.0) if config.gpus_per_actor == "auto" else float(config.gpus_per_actor)
+    if config.cpus_per_actor == "auto":
+        # Reading and tokenising need CPUs too; actors that take all of them would wait for their input for ever.
+        cpus = min(1.0, math.floor(100 * _SHARE_FOR_ACTORS * total_cpus / config.actors) / 100)
+    else:
+        cpus = float(config.cpus_per_actor)
+    if not config.expect_autoscaling:
+        _check_fit(config, nodes, cpus, gpus)
+    threads = config.num_threads or max(1, int(total_cpus) // config.actors)
+    return ActorResources(cpus=cpus, gpus=gpus, threads=threads)
+
+
+def _check_fit(config: RunConfig, nodes: list[dict[str, float]], cpus: float, gpus: float) -> None:
+    room = 0
+    for node in nodes:
+        wanted = [(have, each) for have, each in ((node.get("CPU", 0), cpus), (node.get("GPU", 0), gpus)) if each > 0]
+        room += min((int(have / each + 1e-9) for have, each in wanted), default=config.actors)
+    if room < config.actors:
+        have = {key: sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU")}
+        raise ResourceError(
+            f"actors={config.actors} with {cpus:g} CPU and {gpus:g} GPU each: the cluster ({have['CPU']:g} CPU, "
+            f"{have['GPU']:g} GPU on {len(nodes)} nodes) has room for {room}. Lower actors, gpus_per_actor or "
+            "cpus_per_actor, or set expect_autoscaling if nodes will be added."
+        )
+    spare = sum(node.get("CPU", 0.0) for node in nodes) - cpus * config.actors
+    if spare <= 0:
+        raise ResourceError(
+            f"actors={config.actors} with {cpus:g} CPU each take every CPU of the cluster, and nothing is left to read "
+            "and tokenise the input. Lower cpus_per_actor."
+        )

@@ -1,0 +1,103 @@
+"""The Ray Data graph of a run: read and tokenise in tasks, generate and stage in an actor pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.actors.generate import GenerateActor
+from pipeline.actors.tokenise import prepare_units
+from pipeline.cluster import ActorResources
+from pipeline.errors import EngineDiedError
+from pipeline.job import Job
+from pipeline.plan import ReadTask
+from pipeline.publish import PartJob, PartRecord, write_part
+from pipeline.storage import Storage
+from pipeline.types import CommitRecord
+
+__all__ = ["run_units", "write_parts_on_cluster"]
+
+TASK_CPUS = 0.25
+"""CPUs that a reading task reserves; small, so that tasks fit beside the actors on a small machine."""
+_ACTOR_RESTARTS = 32
+
+
+def run_units(
+    job: Job, tasks: Sequence[ReadTask], resources: ActorResources, units_in_flight: int
+) -> Iterator[CommitRecord]:
+    """Generate and stage the units of ``tasks``; gives each unit's record as it is staged, in any order.
+
+    Raises:
+        EngineDiedError: a unit lost its actor more often than ``max_engine_deaths``.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    context = DataContext.get_current().copy()
+    # A block is closed as soon as it holds something: each envelope, hence each unit, is a block of its own.
+    context.target_max_block_size = 1
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    config = job.config
+    blocks = [pa.table({"units": [[unit.to_json() for unit in task.units]]}) for task in tasks]
+    with DataContext.current(context):
+        prepare: Any = prepare_units  # takes and gives Arrow tables only, which Ray's types cannot say
+        dataset = ray.data.from_arrow(blocks).map_batches(
+            prepare, batch_size=None, batch_format="pyarrow", fn_kwargs={"job": job}, num_cpus=TASK_CPUS
+        )
+        dataset = dataset.map_batches(
+            GenerateActor,
+            fn_constructor_args=(job, resources.threads),
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(
+                size=config.actors,
+                max_concurrent_calls_per_actor=units_in_flight,
+                # A few more wait on the actor, so that a finished unit is followed at once.
+                max_tasks_in_flight_per_actor=units_in_flight + max(1, units_in_flight // 4),
+                enable_true_multi_threading=True,
+            ),
+            num_cpus=resources.cpus,
+            num_gpus=resources.gpus,
+            ray_remote_args_fn=lambda: {
+                "max_restarts": _ACTOR_RESTARTS,
+                "max_task_retries": config.max_engine_deaths,
+            },
+        )
+        try:
+            batch: Any
+            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                for line in batch["record"].to_pylist():
+                    yield CommitRecord.from_json(line)
+        except ray.exceptions.RayError as error:
+            raise _explained(error, job.storage) from error
+
+
+def _explained(error: Exception, storage: Storage) -> Exception:
+    """What ended the graph, in the words of its cause."""
+    import ray
+
+    cause: Any = error
+    while isinstance(cause, ray.exceptions.RayTaskError) and isinstance(cause.cause, Exception):
+        cause = cause.cause
+    if not isinstance(cause, (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError)):
+        return cause if not isinstance(cause, ray.exceptions.RayError) else EngineDiedError(str(cause))
+    notes = storage.keys(layout.CRASHES)
+    last = storage.read(notes[-1]).decode() if notes else "it left no note: killed from outside, or out of memory"
+    return EngineDiedError(
+        f"generate actors died more often than max_engine_deaths allows. The last one: {last.strip()}\n"
+        "What is committed stays; mend the cause and run again to continue."
+    )
+
+
+def write_parts_on_cluster(jobs: Sequence[PartJob]) -> list[PartRecord]:
+    """:func:`write_part` over jobs, in parallel where there are several."""
+    if len(jobs) < 2:
+        return [write_part(job) for job in jobs]
+    import ray
+
+    remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
+    return ray.get([remote.remote(job) for job in jobs])

@@ -1,0 +1,109 @@
+"""A resolved run: configuration, source and schemas together, as tasks and actors receive it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pyarrow as pa
+
+from pipeline.config import RunConfig
+from pipeline.errors import SourceError
+from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
+from pipeline.sources import Source
+from pipeline.storage import Storage
+
+__all__ = ["Job", "PromptKind", "resolve_job"]
+
+PromptKind = Literal["text", "messages", "token_ids"]
+
+_KINDS: tuple[tuple[PromptKind, str, str], ...] = (
+    ("text", "prompt_column", "prompt"),
+    ("messages", "messages_column", "messages"),
+    ("token_ids", "token_ids_column", "prompt_token_ids"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Picklable; the configuration's ``input`` is dropped, the source stands for it.
+
+    Attributes:
+        prompt_kind, prompt_column: what the prompts are and where.
+        columns: the input columns that pass through.
+        schema: of the output table.
+        dead_schema: of the dead-letter table.
+    """
+
+    config: RunConfig
+    source: Source
+    storage: Storage
+    prompt_kind: PromptKind
+    prompt_column: str
+    columns: pa.Schema
+    schema: pa.Schema
+    dead_schema: pa.Schema
+
+    @property
+    def result_fields(self) -> list[pa.Field]:
+        """Output fields after the input's columns."""
+        return [self.schema.field(i) for i in range(len(self.columns), len(self.schema))]
+
+
+def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
+    """Find the columns that the configuration names, and the schemas that follow.
+
+    Raises:
+        SourceError: a column is missing, ambiguous or twice there.
+        ConfigError: an input column has the name of an output column.
+    """
+    names = source.schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SourceError(f"the input has several columns named {twice}. Rename them.")
+    kind, column = _prompt_column(config, names)
+    for setting, wanted in _wanted(config):
+        if wanted not in names:
+            raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}.")
+    kept = [field for field in source.schema if config.columns is None or field.name in config.columns]
+    columns = pa.schema(kept, metadata=source.schema.metadata)
+    check_collisions(columns.names, config.column_prefix)
+    logprobs = config.sampling.logprobs or "logprobs" in config.sampling_columns
+    fields = result_fields(token_ids=config.include_token_ids, logprobs=logprobs, prefix=config.column_prefix)
+    return Job(
+        config=replace(config, input=None),
+        source=source,
+        storage=storage,
+        prompt_kind=kind,
+        prompt_column=column,
+        columns=columns,
+        schema=output_schema(columns, fields),
+        dead_schema=dead_schema(columns, config.column_prefix),
+    )
+
+
+def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str]:
+    for kind, setting, _ in _KINDS:
+        name = getattr(config, setting)
+        if name is not None:
+            return kind, name
+    there = [(kind, name) for kind, _, name in _KINDS if name in names]
+    if len(there) == 1:
+        return there[0]
+    if there:
+        raise SourceError(
+            f"the input has {[name for _, name in there]}: which one is the prompt? "
+            "Set prompt_column, messages_column or token_ids_column."
+        )
+    raise SourceError(
+        f"the input has no column prompt, messages or prompt_token_ids. It has {names}. "
+        "Set prompt_column, messages_column or token_ids_column to the one that holds the prompts."
+    )
+
+
+def _wanted(config: RunConfig) -> list[tuple[str, str]]:
+    """Every column the configuration names, with the setting that names it."""
+    own = [(s, getattr(config, s)) for s in (*(setting for _, setting, _ in _KINDS), "id_column")]
+    wanted = [(setting, name) for setting, name in own if name is not None]
+    wanted += [(f"sampling_columns.{k}", v) for k, v in config.sampling_columns.items()]
+    return wanted + [("columns", name) for name in config.columns or ()]

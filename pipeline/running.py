@@ -1,0 +1,217 @@
+"""``run``: from a configuration to a published output, starting afresh or continuing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import layout
+from pipeline.actors.model import load_tokenizer, model_digest
+from pipeline.cluster import plan_actors, ray_session
+from pipeline.config import RunConfig
+from pipeline.errors import OutputError, SourceError
+from pipeline.graph import run_units, write_parts_on_cluster
+from pipeline.job import Job, resolve_job
+from pipeline.lease import Lease, hold_lease
+from pipeline.ledger import Ledger
+from pipeline.plan import check_unique_ids, plan_units, read_tasks
+from pipeline.progress import Progress, ProgressTracker
+from pipeline.publish import Manifest, publish, recover
+from pipeline.reading import read
+from pipeline.sinks import ParquetFormat
+from pipeline.sources import open_source
+from pipeline.state import RunState
+from pipeline.storage import Storage, open_storage
+from pipeline.types import Totals, Unit
+
+if TYPE_CHECKING:
+    import ray.data
+
+__all__ = ["RunResult", "RunSummary", "run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What a run did.
+
+    Attributes:
+        output: the folder.
+        total: totals over the whole output.
+        session: totals over what this call generated; all zero where everything had been done before.
+        seconds: wall-clock time of this call's generation, without reading plans and publishing.
+        publications: folders of the output that hold published parts.
+    """
+
+    output: str
+    total: Totals
+    session: Totals
+    seconds: float
+    publications: tuple[str, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of this call."""
+        return self.session.completion_tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """A finished run."""
+
+    summary: RunSummary
+
+    @property
+    def dataset(self) -> ray.data.Dataset:
+        """The output as a Ray dataset, in input order; needs (or starts) a Ray session."""
+        return read(self.summary.output)
+
+
+def run(
+    dataset: Any = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    config: RunConfig | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    **fields: Any,
+) -> RunResult:
+    """Generate for every row of ``dataset`` and publish the results in ``output``.
+
+    Called again with the same settings it continues what was interrupted, takes up new input files, and
+    does nothing where everything is done.
+
+    Args:
+        dataset: the input, see :class:`~pipeline.config.RunConfig`.
+        output: the output folder.
+        config: a whole configuration; the other arguments then override its fields.
+        on_progress: called after each committed unit.
+        **fields: further fields of ``RunConfig``: model, sampling, actors, ...
+
+    Raises:
+        ConfigError, SourceError, ResourceError: before anything is generated; the message says what to do.
+        FingerprintError: the output was begun with other settings; each difference is named.
+        LeaseError: another run is writing to this output.
+        EngineDiedError, SinkError: during the run; what is committed stays, a re-run continues.
+    """
+    given = {**fields, **({} if dataset is None else {"input": dataset})}
+    given |= {} if output is None else {"output": os.fspath(output)}
+    config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
+    storage = open_storage(config.output, layout.SCRATCH)
+    _check_apart(config)
+    with hold_lease(storage) as lease:
+        return RunResult(summary=_run(config, storage, lease, on_progress or (lambda progress: None)))
+
+
+def _run(
+    config: RunConfig, storage: Storage, lease: Lease, on_progress: Callable[[Progress], None]
+) -> RunSummary:  # fmt: skip
+    _prepare_output(config, storage)
+    load_tokenizer(config)  # a model that is not there ends the run here, not in an actor
+    manifest = recover(storage)
+    job = resolve_job(config, open_source(config.input, storage), storage)
+    state = _run_state(job)
+    units = plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit)
+    if config.id_column is not None:
+        check_unique_ids(job.source, units, config.id_column)
+    ledger = Ledger.load(storage)
+    tasks = read_tasks(units, ledger.records)
+    unpublished = [u for u in units if u.unit_id not in manifest.unit_ids]
+    session, seconds = Totals(), 0.0
+    if tasks or unpublished or not manifest.publications:
+        with ray_session():
+            if tasks:
+                session, seconds = _generate(job, units, ledger, state, lease, on_progress)
+            lease.check()
+            manifest = _publish(job, unpublished, ledger, manifest)
+    return RunSummary(
+        output=storage.url,
+        total=Totals.of(ledger.records.values()),
+        session=session,
+        seconds=seconds,
+        publications=tuple(p.name for p in manifest.publications),
+    )
+
+
+def _generate(
+    job: Job,
+    units: list[Unit],
+    ledger: Ledger,
+    state: RunState,
+    lease: Lease,
+    on_progress: Callable[[Progress], None],
+) -> tuple[Totals, float]:
+    """Do what the ledger lacks; totals and seconds of this session."""
+    resources = plan_actors(job.config)
+    in_flight = job.config.resolved_units_in_flight(state.unit_rows)
+    done = Totals.of(ledger.records[u.unit_id] for u in units if u.unit_id in ledger.records)
+    begin = time.monotonic()
+    tracker = ProgressTracker(sum(u.rows.num_rows for u in units), done, on_progress)
+    for record in run_units(job, read_tasks(units, ledger.records), resources, in_flight):
+        lease.check()
+        ledger.commit([record])
+        tracker.add(record)
+    missing = [u.unit_id for u in units if u.unit_id not in ledger.records]
+    if missing:
+        raise AssertionError(f"the graph ended without an error, but units {missing[:5]} have no record")
+    return tracker.now().session, time.monotonic() - begin
+
+
+def _publish(job: Job, units: list[Unit], ledger: Ledger, manifest: Manifest) -> Manifest:
+    if not units and manifest.publications:
+        return manifest
+    return publish(
+        job.storage,
+        manifest,
+        [ledger.records[u.unit_id] for u in units],
+        schema=job.schema,
+        dead_schema=job.dead_schema,
+        format=ParquetFormat(),
+        target_bytes=job.config.target_part_bytes,
+        write_parts=write_parts_on_cluster,
+    )
+
+
+def _run_state(job: Job) -> RunState:
+    """Begin a run, or check that this one continues what is there."""
+    config = job.config
+    new = RunState(
+        fingerprint={**config.fingerprint_fields(), "model": f"{config.model}@{model_digest(config)}"},
+        unit_rows=config.resolved_unit_rows(),
+        files={file.key: file.digest for file in job.source.files},
+        columns=job.columns,
+    )
+    old = RunState.load(job.storage)
+    state = new if old is None else old.continued_by(new, job.storage.url)
+    if old is None or state.files != old.files:
+        state.save(job.storage)
+    return state
+
+
+def _prepare_output(config: RunConfig, storage: Storage) -> None:
+    """Apply ``mode``; refuse a folder with someone else's tables, which readers would mix with ours."""
+    begun = storage.exists(layout.RUN)
+    if begun and config.mode == "error_if_exists":
+        raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
+    if config.mode == "new":
+        for publication in Manifest.load(storage).publications:
+            storage.delete(publication.name)
+        for key in storage.keys(layout.STATE):
+            if key != layout.LEASE:
+                storage.delete(key)
+    elif not begun:
+        foreign = [key for key in storage.keys(".") if key.endswith(".parquet") and layout.STATE not in key]
+        if foreign:
+            raise OutputError(
+                f"{storage.url}: holds {foreign[:3]}, which no run of this package wrote. Write to an empty folder."
+            )
+
+
+def _check_apart(config: RunConfig) -> None:
+    """An output inside the input folder would be read as input by the next run."""
+    if isinstance(config.input, (str, os.PathLike)):
+        folder, output = Path(config.input).expanduser().absolute(), Path(config.output).expanduser().absolute()
+        if folder.is_dir() and output.is_relative_to(folder):
+            raise SourceError(f"output={config.output!r} lies inside input={str(config.input)!r}. Write elsewhere.")
