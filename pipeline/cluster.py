@@ -85,8 +85,9 @@ def _private_token() -> None:
     path = os.path.join(folder, "token")
     with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    os.environ["RAY_AUTH_MODE"] = "token"
+    # Ray itself turns the mode on for a local cluster, and refreshes what it read of it at import.
     os.environ["RAY_AUTH_TOKEN_PATH"] = path
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
 
 
 def plan_actors(config: RunConfig) -> ActorResources:
