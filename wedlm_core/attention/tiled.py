@@ -30,7 +30,7 @@ KV_BLOCK = 64
 _TILES = (2, 4, 8, 16, 32, 64)
 _GATHER_ROWS = 4  # cost of fetching one KV block, in query rows computed against it (measured, one CPU core)
 _TILE_ROWS = 2  # cost of a tile's own bookkeeping, in the same unit
-_GROUP_SCORES = 8 << 20  # scores of one group of tiles at most (float32: 32 MiB)
+_GROUP_SCORES = 1 << 19  # scores of one group of tiles at most (float32: 2 MiB, to stay near the core)
 
 
 def choose_query_tile(counts_S: IntArray, cached_S: IntArray, group: int) -> int:

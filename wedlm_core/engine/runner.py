@@ -7,9 +7,11 @@ to the host. Nothing here loops over sequences.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,8 +125,8 @@ class Runner:
         Returns:
             int64 per request: decode rows of its first decode forward.
         """
-        for request, slot, stops in zip(requests, slots, stop_ids, strict=True):
-            self._set_params(request, slot, stops)
+        self._set_params(requests, slots, stop_ids)
+        for request, slot in zip(requests, slots, strict=True):
             prompt = torch.tensor(request.prompt_token_ids, dtype=torch.int64, device=self.device)
             self._tokens_SL[slot, : len(prompt)] = prompt
         rows = np.zeros(len(slots), dtype=np.int64)
@@ -143,21 +145,28 @@ class Runner:
             rows[member] = (fresh.length_S + int(decoding.head)).cpu().numpy()
         return rows
 
-    def _set_params(self, request: Request, slot: int, stops: Seq[int]) -> None:
-        p, given = self.params, request.params
-        p.window_S[slot] = given.window
-        p.threshold_S[slot] = -torch.inf if given.entropy_threshold is None else given.entropy_threshold
-        p.penalty_S[slot] = given.position_penalty
-        p.temperature_S[slot] = given.temperature
-        p.top_k_S[slot] = given.top_k
-        p.top_p_S[slot] = given.top_p
-        p.seed_S[slot] = request.seed
-        p.limit_S[slot] = given.max_tokens
-        p.stop_SK[slot] = -1
-        known = list(stops)[:_STOP_IDS]
-        p.stop_SK[slot, : len(known)] = torch.tensor(known, dtype=torch.int64)
-        self._window_sizes[slot] = given.window
-        self._sampled[slot] = (given.temperature > 0, given.top_k > 0, given.top_p < 1)
+    def _set_params(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> None:
+        """Write the parameters of new sequences, one column of the table after the other."""
+        given = [request.params for request in requests]
+        slots_S = torch.tensor(slots, dtype=torch.int64, device=self.device)
+        thresholds = [-math.inf if p.entropy_threshold is None else p.entropy_threshold for p in given]
+        known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
+        columns: dict[str, list[Any]] = {
+            "window_S": [p.window for p in given],
+            "threshold_S": thresholds,
+            "penalty_S": [p.position_penalty for p in given],
+            "temperature_S": [p.temperature for p in given],
+            "top_k_S": [p.top_k for p in given],
+            "top_p_S": [p.top_p for p in given],
+            "seed_S": [request.seed for request in requests],
+            "limit_S": [p.max_tokens for p in given],
+            "stop_SK": known,
+        }
+        for name, values in columns.items():
+            column = getattr(self.params, name)
+            column.index_copy_(0, slots_S, torch.tensor(values, dtype=column.dtype, device=self.device))
+        self._window_sizes[slots] = columns["window_S"]
+        self._sampled[slots] = [(p.temperature > 0, p.top_k > 0, p.top_p < 1) for p in given]
 
     @torch.inference_mode()
     def forward(self, plan: ForwardPlan, groups_S: IntArray) -> tuple[StepOutcome, list[StepDetail]]:
