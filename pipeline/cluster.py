@@ -8,7 +8,9 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,12 @@ __all__ = ["LOOPBACK", "ActorResources", "ensure_ray", "plan_actors", "ray_sessi
 LOOPBACK = "127.0.0.2"
 """Ray replaces 127.0.0.1 by the interface's address; other loopback addresses it keeps."""
 _SHARE_FOR_ACTORS = 0.75
+_CHATTY = (
+    "ray._private.authentication.authentication_token_setup",
+    "ray.data._internal.execution.streaming_executor",
+    "ray.data._internal.progress",
+)
+"""Loggers of Ray that report at length what is as it should be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +51,26 @@ def ensure_ray() -> bool:
     """
     import ray
 
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        _private_token()
+    handler = signal.getsignal(signal.SIGTERM)
     if address:
         ray.init(address=address, logging_level=logging.WARNING)
-        return True
-    _private_token()
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        logging_level=logging.WARNING,
-        log_to_driver=False,
-        _node_ip_address=LOOPBACK,
-    )
+    else:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+            log_to_driver=False,
+            _node_ip_address=LOOPBACK,
+        )
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's
     return True
 
 
@@ -87,7 +101,6 @@ def _private_token() -> None:
         file.write(secrets.token_hex(32))
     # Ray itself turns the mode on for a local cluster, and refreshes what it read of it at import.
     os.environ["RAY_AUTH_TOKEN_PATH"] = path
-    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
 
 
 def plan_actors(config: RunConfig) -> ActorResources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +23,6 @@ __all__ = ["run_units", "write_parts_on_cluster"]
 
 TASK_CPUS = 0.25
 """CPUs that a reading task reserves; small, so that tasks fit beside the actors on a small machine."""
-_ACTOR_RESTARTS = 32
 
 
 def run_units(
@@ -43,7 +43,9 @@ def run_units(
     context.print_on_execution_start = False
     config = job.config
     blocks = [pa.table({"units": [[unit.to_json() for unit in task.units]]}) for task in tasks]
-    with DataContext.current(context):
+    with DataContext.current(context), warnings.catch_warnings():
+        # Ray has announced named arguments for max_task_retries, but does not have them yet.
+        warnings.simplefilter("ignore", category=DeprecationWarning)
         prepare: Any = prepare_units  # takes and gives Arrow tables only, which Ray's types cannot say
         dataset = ray.data.from_arrow(blocks).map_batches(
             prepare, batch_size=None, batch_format="pyarrow", fn_kwargs={"job": job}, num_cpus=TASK_CPUS
@@ -62,10 +64,7 @@ def run_units(
             ),
             num_cpus=resources.cpus,
             num_gpus=resources.gpus,
-            ray_remote_args_fn=lambda: {
-                "max_restarts": _ACTOR_RESTARTS,
-                "max_task_retries": config.max_engine_deaths,
-            },
+            max_task_retries=config.max_engine_deaths,
         )
         try:
             batch: Any

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import layout
-from pipeline.actors.model import load_tokenizer, model_digest
+from pipeline.actors.model import check_model, model_digest
 from pipeline.cluster import plan_actors, ray_session
 from pipeline.config import RunConfig
 from pipeline.errors import OutputError, SourceError
@@ -56,6 +56,27 @@ class RunSummary:
     def tokens_per_second(self) -> float:
         """Generated tokens per second of this call."""
         return self.session.completion_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        total, session = self.total, self.session
+        lines = [
+            f"Output: {self.output} ({', '.join(self.publications) or 'nothing published'})",
+            f"Rows: {total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
+            f"{total.samples} generations",
+            f"Tokens: {total.prompt_tokens} prompt, {total.completion_tokens} generated; "
+            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability {total.prefix_cacheability:.2f}",
+        ]
+        if session.units:
+            lines.append(
+                f"This run: {session.rows} rows in {self.seconds:.1f} s, {self.tokens_per_second:.0f} tokens/s "
+                "(start of the actors included)"
+            )
+        else:
+            lines.append("This run: nothing was left to do")
+        if total.failed_rows:
+            lines.append("Failed rows and reasons: pipeline.read(output, table='dead_letters')")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +130,7 @@ def _run(
     config: RunConfig, storage: Storage, lease: Lease, on_progress: Callable[[Progress], None]
 ) -> RunSummary:  # fmt: skip
     _prepare_output(config, storage)
-    load_tokenizer(config)  # a model that is not there ends the run here, not in an actor
+    check_model(config)  # a model that is not there ends the run here, not in an actor
     manifest = recover(storage)
     job = resolve_job(config, open_source(config.input, storage), storage)
     state = _run_state(job)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from pipeline import layout
-from pipeline.actors.model import load_tokenizer
+from pipeline.actors.model import check_model, load_tokenizer
 from pipeline.actors.tokenise import FAILURE, PROMPT_IDS, prepare_table
 from pipeline.cluster import plan_actors, ray_session
 from pipeline.codec import WeDLMError
@@ -68,7 +68,8 @@ def validate(config: RunConfig) -> Validation:
             return None
 
     attempt(lambda: _probe(open_storage(config.output, layout.SCRATCH)))
-    tokenizer = attempt(lambda: load_tokenizer(config))
+    attempt(lambda: check_model(config))
+    tokenizer = attempt(lambda: load_tokenizer(config)) if not problems else None
     attempt(lambda: _check_resources(config))
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)

@@ -13,7 +13,7 @@ from pipeline.sources.base import file_digest
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["load_tokenizer", "model_digest", "model_folder"]
+__all__ = ["check_model", "load_tokenizer", "model_digest", "model_folder"]
 
 
 def model_folder(config: RunConfig) -> Path:
@@ -35,21 +35,35 @@ def model_digest(config: RunConfig) -> str:
     return digest.hexdigest()
 
 
+def check_model(config: RunConfig) -> None:
+    """Whether the model is there with what the run needs; reads no weights and no tokenizer, so it is quick.
+
+    Raises:
+        WeightsError: the model cannot be found.
+        ConfigError: it has no tokenizer, or the run wants a chat template and the tokenizer has none.
+    """
+    folder = model_folder(config)
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfigError(f"model={config.model!r}: {folder} has no tokenizer.json. Save its fast tokenizer there.")
+    if not config.chat and config.system_prompt is None and config.messages_column is None:
+        return
+    settings = folder / "tokenizer_config.json"
+    named = settings.is_file() and json.loads(settings.read_text(encoding="utf-8")).get("chat_template")
+    if not named and not (folder / "chat_template.jinja").is_file():
+        raise ConfigError(
+            f"model={config.model!r}: chat, system_prompt or messages need a chat template, and its tokenizer has "
+            "none. Drop them, or add a template to its tokenizer_config.json."
+        )
+
+
 def load_tokenizer(config: RunConfig) -> Tokenizer:
     """The model's tokenizer; loaded once per process.
 
     Raises:
         WeightsError: the model or its tokenizer cannot be read.
-        ConfigError: the run wants a chat template and the tokenizer has none.
     """
     options = json.dumps(dict(config.storage_options), sort_keys=True, default=str)
-    tokenizer = _load(config.model, config.revision, options)
-    if (config.chat or config.system_prompt is not None) and not tokenizer.has_chat_template:
-        raise ConfigError(
-            f"model={config.model!r}: chat or system_prompt is set, but its tokenizer has no chat template. "
-            "Drop them, or add a template to its tokenizer_config.json."
-        )
-    return tokenizer
+    return _load(config.model, config.revision, options)
 
 
 @functools.lru_cache(maxsize=2)
