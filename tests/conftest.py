@@ -22,3 +22,10 @@ def qwen3_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def qwen25_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen2.5-style model, tied embeddings."""
     return write_model(tmp_path_factory.mktemp("models") / "qwen25", qwen3=False, seed=2)
+
+
+@pytest.fixture(scope="session")
+def agreeing_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen3-style model whose masks often propose what its next-token head chooses."""
+    folder = tmp_path_factory.mktemp("models") / "agreeing"
+    return write_model(folder, qwen3=True, seed=3, sharpness=2.0, common=0.5)

@@ -44,13 +44,17 @@ def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}))
 
 
-def random_decoder(*, qwen3: bool, seed: int, sharpness: float = 1.0, max_positions: int = 512) -> Decoder:
+def random_decoder(
+    *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0, max_positions: int = 512
+) -> Decoder:
     """Random weights scaled so that entropies run from nearly 0 to several nats.
 
     Args:
         qwen3: q/k norm, no bias, untied; else bias, no norm, tied, as Qwen2.5.
         seed: of the weights.
         sharpness: scale of the logits; larger is more certain.
+        common: size of a vector added to every embedding (untied models). The larger, the more a mask's row
+            resembles the next-token head's row, so that drafts are often right, as in a trained model.
         max_positions: ``max_position_embeddings`` of the configuration.
     """
     config = ModelConfig(
@@ -79,12 +83,12 @@ def random_decoder(*, qwen3: bool, seed: int, sharpness: float = 1.0, max_positi
             else:
                 parameter.normal_(std=0.25, generator=generator)
         model.norm.weight.mul_(2.0 * sharpness)
+        model.embed.weight.add_(common * torch.randn(config.hidden_size, generator=generator))
     return model.requires_grad_(False).eval()
 
 
-def write_model(folder: Path, *, qwen3: bool, seed: int, sharpness: float = 1.0, max_positions: int = 512) -> Path:
+def write_model(folder: Path, *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0) -> Path:
     """A complete model folder: weights, configuration, tokenizer."""
-    model = random_decoder(qwen3=qwen3, seed=seed, sharpness=sharpness, max_positions=max_positions)
-    save_model(model, folder)
+    save_model(random_decoder(qwen3=qwen3, seed=seed, sharpness=sharpness, common=common), folder)
     write_tokenizer(folder)
     return folder
