@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from pipeline import layout
 from pipeline.actors.generate import GenerateActor
 from pipeline.actors.tokenise import prepare_units
-from pipeline.cluster import ActorResources
+from pipeline.cluster import ActorResources, plan_actors, ray_session
+from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
 from pipeline.job import Job
 from pipeline.plan import ReadTask
@@ -19,20 +21,62 @@ from pipeline.publish import PartJob, PartRecord, write_part
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord
 
-__all__ = ["run_units", "write_parts_on_cluster"]
+__all__ = ["Executor", "RayExecutor"]
 
 TASK_CPUS = 0.25
 """CPUs that a reading task reserves; small, so that tasks fit beside the actors on a small machine."""
 
 
-def run_units(
+class Executor(Protocol):
+    """What a run needs to get its units done."""
+
+    def session(self) -> AbstractContextManager[None]:
+        """Hold whatever the other calls need."""
+        ...
+
+    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[CommitRecord]:
+        """Generate and stage the units of ``tasks``; each unit's record as it is staged, in any order."""
+        ...
+
+    def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
+        """:func:`pipeline.publish.write_part` over jobs, results in order."""
+        ...
+
+
+class RayExecutor:
+    """The Ray session, graph and tasks."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+
+    def session(self) -> AbstractContextManager[None]:
+        """The running Ray session, or one for the duration of the block."""
+        return ray_session()
+
+    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[CommitRecord]:
+        """See :class:`Executor`.
+
+        Raises:
+            ResourceError: the cluster cannot hold the actors.
+            EngineDiedError: a unit lost its actor more often than ``max_engine_deaths``.
+        """
+        resources = plan_actors(self._config)
+        rows = max(unit.rows.num_rows for task in tasks for unit in task.units)
+        return _run_graph(job, tasks, resources, self._config.resolved_units_in_flight(rows))
+
+    def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
+        """In parallel where there are several."""
+        if len(jobs) < 2:
+            return [write_part(job) for job in jobs]
+        import ray
+
+        remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
+        return ray.get([remote.remote(job) for job in jobs])
+
+
+def _run_graph(
     job: Job, tasks: Sequence[ReadTask], resources: ActorResources, units_in_flight: int
 ) -> Iterator[CommitRecord]:
-    """Generate and stage the units of ``tasks``; gives each unit's record as it is staged, in any order.
-
-    Raises:
-        EngineDiedError: a unit lost its actor more often than ``max_engine_deaths``.
-    """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 
@@ -90,13 +134,3 @@ def _explained(error: Exception, storage: Storage) -> Exception:
         f"generate actors died more often than max_engine_deaths allows. The last one: {last.strip()}\n"
         "What is committed stays; mend the cause and run again to continue."
     )
-
-
-def write_parts_on_cluster(jobs: Sequence[PartJob]) -> list[PartRecord]:
-    """:func:`write_part` over jobs, in parallel where there are several."""
-    if len(jobs) < 2:
-        return [write_part(job) for job in jobs]
-    import ray
-
-    remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
-    return ray.get([remote.remote(job) for job in jobs])

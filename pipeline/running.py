@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import layout
 from pipeline.actors.model import check_model, model_digest
-from pipeline.cluster import plan_actors, ray_session
 from pipeline.config import RunConfig
 from pipeline.errors import OutputError, SourceError
-from pipeline.graph import run_units, write_parts_on_cluster
+from pipeline.graph import Executor, RayExecutor
 from pipeline.job import Job, resolve_job
 from pipeline.lease import Lease, hold_lease
 from pipeline.ledger import Ledger
@@ -31,7 +30,7 @@ from pipeline.types import Totals, Unit
 if TYPE_CHECKING:
     import ray.data
 
-__all__ = ["RunResult", "RunSummary", "run"]
+__all__ = ["RunResult", "RunSummary", "run", "run_on"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +121,24 @@ def run(
     config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
     storage = open_storage(config.output, layout.SCRATCH)
     _check_apart(config)
+    return RunResult(summary=run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None)))
+
+
+def run_on(
+    executor: Executor, config: RunConfig, storage: Storage, on_progress: Callable[[Progress], None]
+) -> RunSummary:  # fmt: skip
+    """:func:`run` with the means of execution and the storage given."""
     with hold_lease(storage) as lease:
-        return RunResult(summary=_run(config, storage, lease, on_progress or (lambda progress: None)))
+        return _run(executor, config, storage, lease, on_progress)
 
 
 def _run(
-    config: RunConfig, storage: Storage, lease: Lease, on_progress: Callable[[Progress], None]
-) -> RunSummary:  # fmt: skip
+    executor: Executor,
+    config: RunConfig,
+    storage: Storage,
+    lease: Lease,
+    on_progress: Callable[[Progress], None],
+) -> RunSummary:
     _prepare_output(config, storage)
     check_model(config)  # a model that is not there ends the run here, not in an actor
     manifest = recover(storage)
@@ -142,11 +152,11 @@ def _run(
     unpublished = [u for u in units if u.unit_id not in manifest.unit_ids]
     session, seconds = Totals(), 0.0
     if tasks or unpublished or not manifest.publications:
-        with ray_session():
+        with executor.session():
             if tasks:
-                session, seconds = _generate(job, units, ledger, state, lease, on_progress)
+                session, seconds = _generate(executor, job, units, ledger, lease, on_progress)
             lease.check()
-            manifest = _publish(job, unpublished, ledger, manifest)
+            manifest = _publish(executor, job, unpublished, ledger, manifest)
     return RunSummary(
         output=storage.url,
         total=Totals.of(ledger.records.values()),
@@ -157,20 +167,18 @@ def _run(
 
 
 def _generate(
+    executor: Executor,
     job: Job,
     units: list[Unit],
     ledger: Ledger,
-    state: RunState,
     lease: Lease,
     on_progress: Callable[[Progress], None],
 ) -> tuple[Totals, float]:
     """Do what the ledger lacks; totals and seconds of this session."""
-    resources = plan_actors(job.config)
-    in_flight = job.config.resolved_units_in_flight(state.unit_rows)
     done = Totals.of(ledger.records[u.unit_id] for u in units if u.unit_id in ledger.records)
     begin = time.monotonic()
     tracker = ProgressTracker(sum(u.rows.num_rows for u in units), done, on_progress)
-    for record in run_units(job, read_tasks(units, ledger.records), resources, in_flight):
+    for record in executor.run_units(job, read_tasks(units, ledger.records)):
         lease.check()
         ledger.commit([record])
         tracker.add(record)
@@ -180,7 +188,7 @@ def _generate(
     return tracker.now().session, time.monotonic() - begin
 
 
-def _publish(job: Job, units: list[Unit], ledger: Ledger, manifest: Manifest) -> Manifest:
+def _publish(executor: Executor, job: Job, units: list[Unit], ledger: Ledger, manifest: Manifest) -> Manifest:
     if not units and manifest.publications:
         return manifest
     return publish(
@@ -191,7 +199,7 @@ def _publish(job: Job, units: list[Unit], ledger: Ledger, manifest: Manifest) ->
         dead_schema=job.dead_schema,
         format=ParquetFormat(),
         target_bytes=job.config.target_part_bytes,
-        write_parts=write_parts_on_cluster,
+        write_parts=executor.write_parts,
     )
 
 
