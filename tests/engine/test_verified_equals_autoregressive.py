@@ -118,7 +118,7 @@ def test_verified_equals_autoregressive(bench: Bench, window: int, at_once: int)
 @pytest.mark.parametrize("window", [1, 4, 16])
 def test_verified_under_page_pressure(bench: Bench, window: int) -> None:
     """Outputs longer than what admission sets aside, in a pool that holds a few of them."""
-    config = EngineConfig(page_size=4, num_pages=27, max_batch_rows=400, prefill_chunk=5, max_window=16)
+    config = EngineConfig(page_size=4, num_pages=23, max_batch_rows=400, prefill_chunk=5, max_window=16)
     small = Engine(bench.roomy._runner.model, bench.roomy.tokenizer, config)
     for temperature in (0.0, 1.0):
         params = SamplingParams(
