@@ -179,13 +179,13 @@ class Engine:
             groups.append(int(table.group[slot]))
             stops.append(ids)
         slots = [s.slot for s in sequences]
-        table.rows[slots] = self._runner.setup([s.request for s in sequences], slots, groups, stops)
+        table.rows[slots] = self._runner.state.setup([s.request for s in sequences], slots, groups, stops)
 
     def _sync_pages(self) -> None:
         """Write page tables that grew or were opened since the last forward."""
         for sequence in self._scheduler.take_changed():
             if sequence.pages is not None:
-                self._runner.set_pages(sequence.slot, sequence.pages.pages)
+                self._runner.state.set_pages(sequence.slot, sequence.pages.pages)
 
     def _consume(self, plan: ForwardPlan, outcome: StepOutcome, details: list[StepDetail]) -> None:
         """Account the forward, hand committed tokens to their sequences, finish what ended."""
