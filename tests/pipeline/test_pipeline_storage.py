@@ -1,0 +1,83 @@
+"""The storage seam: objects appear whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.storage import LocalStorage, Storage, open_storage
+from tests.support.pipeline_fakes import MemoryStorage
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return LocalStorage(tmp_path / "out", "scratch") if request.param == "local" else MemoryStorage()
+
+
+def put(storage: Storage, key: str, data: bytes) -> None:
+    with storage.create(key) as file:
+        file.write(data)
+
+
+def test_an_object_reads_back_and_is_replaced_whole(storage: Storage) -> None:
+    put(storage, "a/b", b"one")
+    put(storage, "a/b", b"two")
+    assert storage.read("a/b") == b"two"
+    assert storage.open("a/b").read(2) == b"tw"
+    assert storage.keys("a") == ["a/b"]
+    assert storage.exists("a/b")
+    assert storage.exists("a")
+    assert not storage.exists("b")
+
+
+def test_a_failed_write_leaves_the_old_object_and_no_other(storage: Storage) -> None:
+    put(storage, "a/b", b"old")
+
+    def write_and_fail() -> None:
+        with storage.create("a/b") as file:
+            file.write(b"half")
+            raise RuntimeError("no space")
+
+    with pytest.raises(RuntimeError):
+        write_and_fail()
+    assert storage.read("a/b") == b"old"
+    assert storage.keys(".") == ["a/b"]
+
+
+def test_nothing_is_visible_before_the_write_ends(storage: Storage) -> None:
+    with storage.create("a/b") as file:
+        file.write(b"x")
+        assert not storage.exists("a/b")
+        assert storage.keys("a") == []
+    assert storage.exists("a/b")
+
+
+def test_deleting_takes_folders_and_absent_keys(storage: Storage) -> None:
+    put(storage, "a/b/c", b"1")
+    put(storage, "a/d", b"2")
+    storage.delete("a/b")
+    storage.delete("nowhere")
+    assert storage.keys("a") == ["a/d"]
+
+
+def test_promoting_moves_a_folder_and_is_fine_when_done_before(storage: Storage) -> None:
+    put(storage, "aside/x/one", b"1")
+    put(storage, "aside/x/two", b"2")
+    storage.promote("aside/x", "shown")
+    storage.promote("aside/x", "shown")
+    assert storage.keys("shown") == ["shown/one", "shown/two"]
+    assert storage.keys("aside") == []
+    with pytest.raises(FileNotFoundError):
+        storage.promote("never", "there")
+
+
+def test_reading_what_is_not_there_says_so(storage: Storage) -> None:
+    with pytest.raises(FileNotFoundError):
+        storage.read("nothing")
+
+
+def test_an_url_without_storage_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gopher"):
+        open_storage("gopher://x/y", "s")

@@ -1,0 +1,217 @@
+"""In-memory stand-ins for tests of the pipeline's own logic: an engine, a storage, an executor without Ray.
+
+The product never uses them; the end-to-end tests use the real engine, files and Ray.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, BinaryIO
+
+from pipeline.actors.engine_thread import EngineThread
+from pipeline.actors.generate import UnitWorker
+from pipeline.actors.tokenise import prepare_table
+from pipeline.codec import FinishReason, Generation, Request, RequestError
+from pipeline.job import Job
+from pipeline.plan import ReadTask
+from pipeline.publish import PartJob, PartRecord, write_part
+from pipeline.storage import Storage
+from pipeline.types import CommitRecord
+from wedlm_core.types import CommitStats
+
+BANNED_TOKEN = 5
+"""A prompt with this token id is refused by the fake engine."""
+
+
+class FakeEngine:
+    """Keeps the contract of add, step and has_work; tokens are a function of seed and prompt alone.
+
+    ``fail_at_step`` makes that step (counted from 1) raise, as a device error would.
+    """
+
+    def __init__(self, slots: int = 4, fail_at_step: int | None = None) -> None:
+        self.slots = slots
+        self.steps = 0
+        self.most_at_once = 0
+        self._fail_at = fail_at_step
+        self._left: dict[str, int] = {}
+        self._requests: dict[str, Request] = {}
+
+    def add(self, request: Request) -> None:
+        if BANNED_TOKEN in request.prompt_token_ids:
+            raise RequestError(f"token {BANNED_TOKEN} is banned here")
+        assert request.request_id not in self._requests, "request ids are unique among unfinished requests"
+        self._requests[request.request_id] = request
+        self._left[request.request_id] = 1 + request.seed % 3
+
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    def step(self) -> list[Generation]:
+        self.steps += 1
+        if self.steps == self._fail_at:
+            raise RuntimeError("device lost")
+        running = list(self._requests)[: self.slots]
+        self.most_at_once = max(self.most_at_once, len(running))
+        done = []
+        for key in running:
+            self._left[key] -= 1
+            if self._left[key] == 0:
+                done.append(self._finish(self._requests.pop(key)))
+        return done
+
+    @staticmethod
+    def _finish(request: Request) -> Generation:
+        count = min(request.params.max_tokens, 1 + request.seed % 4)
+        ids = tuple((request.seed + sum(request.prompt_token_ids) + i) % 97 for i in range(count))
+        return Generation(
+            request_id=request.request_id,
+            sample_index=request.sample_index,
+            text="".join(chr(65 + i % 26) for i in ids),
+            token_ids=ids,
+            prompt_tokens=len(request.prompt_token_ids),
+            finish_reason=FinishReason.STOP,
+            seed=request.seed,
+            stats=CommitStats(generated_tokens=count, decode_forwards=1, rows_forwarded=count),
+        )
+
+
+class InlineExecutor:
+    """Does units one after the other in this process, with a fake engine; ``order`` permutes them."""
+
+    def __init__(self, order: Callable[[list[Any]], list[Any]] = lambda units: units) -> None:
+        self._order = order
+        self.units_done = 0
+
+    def session(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[CommitRecord]:
+        prepared = []
+        for task in tasks:
+            tables = job.source.read([u.rows for u in task.units])
+            prepared += [(u, prepare_table(t, u, job)) for u, t in zip(task.units, tables, strict=True)]
+        thread = EngineThread(FakeEngine())
+        worker = UnitWorker(job, thread)
+        try:
+            for unit, table in self._order(prepared):
+                yield worker.run(unit, table)
+                self.units_done += 1
+        finally:
+            thread.close()
+
+    def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
+        return [write_part(job) for job in jobs]
+
+
+class Killed(BaseException):
+    """The process is dead: nothing after this may touch the storage."""
+
+
+class CrashingStorage:
+    """Passes everything on to ``inner`` until operation ``crash_at`` (from 0), where the process "dies".
+
+    A create counts twice, as its begin and its end: a crash at the end leaves nothing visible, like a kill
+    before the rename. ``after=True`` dies right after the operation took effect.
+    """
+
+    def __init__(self, inner: Storage, crash_at: int | None = None, after: bool = False) -> None:
+        self._inner = inner
+        self._crash_at = crash_at
+        self._after = after
+        self.operations = 0
+        self.dead = False
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @contextmanager
+    def _operation(self) -> Iterator[None]:
+        if self.dead:
+            raise Killed
+        mine = self.operations == self._crash_at
+        self.operations += 1
+        if mine and not self._after:
+            self.dead = True
+            raise Killed
+        yield
+        if mine:
+            self.dead = True
+            raise Killed
+
+    def create(self, key: str) -> AbstractContextManager[BinaryIO]:
+        return self._create(key)
+
+    @contextmanager
+    def _create(self, key: str) -> Iterator[BinaryIO]:
+        with self._operation(), self._inner.create(key) as file:
+            yield file
+            if self.dead:
+                raise Killed
+
+    def read(self, key: str) -> bytes:
+        return self._inner.read(key)
+
+    def open(self, key: str) -> BinaryIO:
+        return self._inner.open(key)
+
+    def exists(self, key: str) -> bool:
+        return self._inner.exists(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        return self._inner.keys(prefix)
+
+    def delete(self, key: str) -> None:
+        with self._operation():
+            self._inner.delete(key)
+
+    def promote(self, source: str, target: str) -> None:
+        with self._operation():
+            self._inner.promote(source, target)
+
+
+class MemoryStorage:
+    """A dictionary behind the storage protocol."""
+
+    url = "memory:"
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def create(self, key: str) -> AbstractContextManager[BinaryIO]:
+        return self._create(key)
+
+    @contextmanager
+    def _create(self, key: str) -> Iterator[BinaryIO]:
+        buffer = io.BytesIO()
+        yield buffer
+        self.objects[key] = buffer.getvalue()
+
+    def read(self, key: str) -> bytes:
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise FileNotFoundError(key) from None
+
+    def open(self, key: str) -> BinaryIO:
+        return io.BytesIO(self.read(key))
+
+    def exists(self, key: str) -> bool:
+        return key in self.objects or bool(self.keys(key))
+
+    def keys(self, prefix: str) -> list[str]:
+        return sorted(k for k in self.objects if prefix in ("", ".") or k.startswith(f"{prefix}/"))
+
+    def delete(self, key: str) -> None:
+        for name in [key, *self.keys(key)]:
+            self.objects.pop(name, None)
+
+    def promote(self, source: str, target: str) -> None:
+        moved = self.keys(source)
+        if not moved and not self.keys(target):
+            raise FileNotFoundError(source)
+        for key in moved:
+            self.objects[target + key[len(source) :]] = self.objects.pop(key)
