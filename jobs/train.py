@@ -16,16 +16,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import yaml
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from wedlm_core.config import ModelConfig
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.weights import load_model, save_model
 from wedlm_core.training import corpus
-from wedlm_core.training.bpe import save_tokenizer, train_tokenizer
+from wedlm_core.training.bpe import MASK, save_tokenizer, train_tokenizer
+from wedlm_core.training.curves import plot_curves
 from wedlm_core.training.examples import Vocabulary
 from wedlm_core.training.recipe import Recipe, load_recipe, parse_recipe
-from wedlm_core.training.trainer import Trainer
+from wedlm_core.training.trainer import CURVE, Trainer
 
 __all__ = ["build_model", "build_tokenizer", "main"]
 
@@ -35,7 +37,10 @@ RECIPES = Path(__file__).parent / "recipes"
 def build_tokenizer(recipe: Recipe) -> Tokenizer:
     """The recipe's tokenizer: of the checkpoint to start from, or trained on the corpus."""
     if recipe.model.start is not None:
-        return Tokenizer.from_file(str(Path(recipe.model.start) / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(Path(recipe.model.start) / "tokenizer.json"))
+        if tokenizer.token_to_id(MASK) is None:  # an autoregressive checkpoint; its embedding has spare rows
+            tokenizer.add_special_tokens([AddedToken(MASK, special=True, normalized=False)])
+        return tokenizer
     problems = corpus.stream(recipe.run.seed, "train", recipe.data.families)
     drawn = list(itertools.islice(problems, recipe.data.tokenizer_texts))
     return train_tokenizer((f"{p.prompt}\n{p.answer}\nuser\nassistant\n" for p in drawn), recipe.model.vocab_size)
@@ -46,7 +51,12 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary, device: torch.device) ->
     shape = dataclasses.asdict(recipe.model)
     start = shape.pop("start")
     if start is not None:
-        return load_model(Path(start), device=device, dtype=torch.float32)
+        model = load_model(Path(start), device=device, dtype=torch.float32)
+        if vocabulary.mask >= model.config.vocab_size:
+            rule = f"its vocabulary of {model.config.vocab_size} ids has no spare row for the mask token"
+            raise ConfigError(explain("model.start", start, rule, "Enlarge its embedding first."))
+        model.config = dataclasses.replace(model.config, mask_token_id=vocabulary.mask)
+        return model.requires_grad_(True).train()
     config = ModelConfig(
         **shape, tie_word_embeddings=True, mask_token_id=vocabulary.mask, pad_token_id=vocabulary.pad,
         eos_token_ids=(vocabulary.eos,),
@@ -106,6 +116,7 @@ def main() -> None:
     trainer.train()
     if first:
         save_model(model, folder / "model")
+        plot_curves(folder / CURVE, folder / "curve.png", f"{arguments.recipe}: {trainer.step} steps")
         print(f"model written to {folder / 'model'}")
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from wedlm_core.model.decoder import Decoder, DecoderLayer
 from wedlm_core.training.muon import Muon
@@ -14,9 +14,9 @@ from wedlm_core.training.recipe import OptimRecipe
 __all__ = ["build_optimisers", "learning_rate_factor", "set_learning_rate"]
 
 
-def _layer_matrices(model: Decoder) -> tuple[list[nn.Parameter], dict[int, list[int]]]:
+def _layer_matrices(model: Decoder) -> tuple[list[Tensor], dict[int, list[int]]]:
     """Weight matrices inside layers, and the row parts of the fused ones."""
-    matrices: list[nn.Parameter] = []
+    matrices: list[Tensor] = []
     parts: dict[int, list[int]] = {}
     for layer in model.layers:
         assert isinstance(layer, DecoderLayer)

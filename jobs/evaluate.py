@@ -1,0 +1,139 @@
+"""Measure a model on held-out problems: ``python -m jobs.evaluate --model tiny``.
+
+For every strategy: accuracy, tokens per forward and prefix cacheability, per family and per regime; and the
+share of generations whose tokens equal the autoregressive ones. Every other problem is asked as plain text,
+the others through the chat template. ``--output`` gets ``evaluation.md`` and ``evaluation.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wedlm_core import LLM, EngineConfig, Generation, SamplingParams, Strategy
+from wedlm_core.training import corpus
+from wedlm_core.training.evaluation import REGIMES, Score, by_family, by_regime, held_out
+
+__all__ = ["Result", "ask", "main", "measure"]
+
+MAX_TOKENS = 192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one strategy gave on the problems; ``seconds`` is wall-clock time of the whole batch."""
+
+    strategy: str
+    families: Mapping[str, Score]
+    regimes: Mapping[str, Score]
+    equal_to_autoregressive: float | None
+    seconds: float
+
+
+def ask(llm: LLM, problems: Sequence[corpus.Problem], params: SamplingParams, form: str = "both") -> list[Generation]:
+    """Generate for every problem; ``form`` is raw, chat, or both (alternating)."""
+    prompts: list[str | list[int]] = []
+    for i, problem in enumerate(problems):
+        chat = form == "chat" or (form == "both" and i % 2 == 0)
+        messages = [{"role": "user", "content": problem.prompt}]
+        prompts.append(llm.tokenizer.apply_chat_template(messages) if chat else problem.prompt)
+    return llm.generate(prompts, params)
+
+
+def measure(
+    llm: LLM, problems: Sequence[corpus.Problem], strategies: Sequence[str], *, window: int, form: str = "both"
+) -> list[Result]:
+    """One result per strategy, greedy; equality is against ``autoregressive`` where that is among them."""
+    results, generated = [], {}
+    for name in sorted(strategies, key=lambda s: s != Strategy.AUTOREGRESSIVE):
+        params = SamplingParams(max_tokens=MAX_TOKENS, strategy=name, window_size=window)
+        started = time.monotonic()
+        generations = ask(llm, problems, params, form)
+        seconds = time.monotonic() - started
+        generated[name] = [g.token_ids for g in generations]
+        plain = generated.get(Strategy.AUTOREGRESSIVE.value)
+        equal = None if plain is None else sum(a == b for a, b in zip(plain, generated[name], strict=True)) / len(plain)
+        results.append(
+            Result(
+                strategy=name,
+                families=by_family(problems, generations),
+                regimes=by_regime(problems, generations),
+                equal_to_autoregressive=equal,
+                seconds=seconds,
+            )
+        )
+    return results
+
+
+def _cells(score: Score) -> str:
+    return f"{score.accuracy:.3f} | {score.tokens_per_forward:.2f} | {score.prefix_cacheability:.2f}"
+
+
+def markdown(results: Sequence[Result], title: str) -> str:
+    """Two tables per result: by regime and by family."""
+    lines = [f"# {title}", "", "Accuracy, tokens per forward and p_cache are ratios of sums over the problems.", ""]
+    for result in results:
+        equal = result.equal_to_autoregressive
+        tokens = sum(score.tokens for score in result.regimes.values())
+        lines += [f"## {result.strategy}", ""]
+        lines += [f"{tokens} tokens in {result.seconds:.1f} s."]
+        lines += [] if equal is None else [f"Token for token equal to autoregressive: {equal:.1%} of the problems."]
+        lines += ["", "| group | problems | accuracy | tokens per forward | p_cache |", "|---|---|---|---|---|"]
+        for name in REGIMES:
+            if name in result.regimes:
+                score = result.regimes[name]
+                lines.append(f"| **{name} entropy** | {score.problems} | {_cells(score)} |")
+        lines += [f"| {name} | {score.problems} | {_cells(score)} |" for name, score in result.families.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _write(folder: Path, results: Sequence[Result], title: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "evaluation.md").write_text(markdown(results, title), encoding="utf-8")
+    raw = [dataclasses.asdict(result) for result in results]
+    (folder / "evaluation.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--strategies", nargs="+", default=[s.value for s in Strategy], choices=list(Strategy))
+    parser.add_argument("--families", nargs="+", default=None, choices=list(corpus.FAMILIES))
+    parser.add_argument("--split", default="test", choices=corpus.SPLITS)
+    parser.add_argument("--per-family", type=int, default=40)
+    parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--form", default="both", choices=("raw", "chat", "both"))
+    parser.add_argument("--failures", type=int, default=0, help="print this many wrong answers of each family")
+    parser.add_argument("--output", type=Path, default=None)
+    arguments = parser.parse_args()
+    problems = held_out(arguments.split, arguments.per_family, arguments.families)
+    llm = LLM(arguments.model, config=EngineConfig(max_num_seqs=64))
+    results = measure(llm, problems, arguments.strategies, window=arguments.window, form=arguments.form)
+    title = f"{arguments.model}: {len(problems)} problems of the {arguments.split} split, greedy, W={arguments.window}"
+    print(markdown(results, title))
+    if arguments.failures:
+        _print_failures(llm, problems, arguments)
+    if arguments.output:
+        _write(arguments.output, results, title)
+
+
+def _print_failures(llm: LLM, problems: Sequence[corpus.Problem], arguments: argparse.Namespace) -> None:
+    params = SamplingParams(max_tokens=MAX_TOKENS, strategy=arguments.strategies[0], window_size=arguments.window)
+    left = dict.fromkeys(corpus.FAMILIES, arguments.failures)
+    for problem, generation in zip(problems, ask(llm, problems, params, arguments.form), strict=True):
+        if left[problem.family] and not corpus.check(problem, generation.text):
+            left[problem.family] -= 1
+            print(
+                f"{problem.family}: {problem.prompt!r}\n  expected {problem.answer!r}\n  got      {generation.text!r}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Recipes: strict fields and types, and the shipped one."""
+
+import pytest
+
+from jobs.train import RECIPES
+from wedlm_core.errors import ConfigError
+from wedlm_core.training import corpus
+from wedlm_core.training.recipe import load_recipe, parse_recipe
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"modle": {}}, "modle"),
+        ({"optim": {"lr": 0.1, "momentun": 1}}, r"recipe\.optim.*momentun"),
+        ({"data": {"masking": {"block": 3}}}, r"recipe\.data\.masking"),
+        ({"run": {"steps": "many"}}, r"recipe\.run\.steps"),
+        ({"run": {"bf16": 1}}, r"recipe\.run\.bf16"),
+        ({"optim": {"decay": "stairs"}}, r"recipe\.optim\.decay"),
+        ({"run": 5}, r"recipe\.run"),
+    ],
+)
+def test_unknown_fields_and_wrong_types_are_refused_by_name(raw, said):
+    with pytest.raises(ConfigError, match=said):
+        parse_recipe(raw)
+
+
+def test_numbers_and_lists_are_taken_as_yaml_writes_them():
+    recipe = parse_recipe({"optim": {"lr": 1, "betas": [0.5, 0.6]}, "run": {"max_minutes": None}})
+    assert (recipe.optim.lr, recipe.optim.betas, recipe.run.max_minutes) == (1.0, (0.5, 0.6), None)
+
+
+def test_the_shipped_recipe_trains_every_family_and_fits_eight_megabytes():
+    recipe = load_recipe(RECIPES / "tiny.yaml")
+    assert set(recipe.data.families) == set(corpus.FAMILIES)
+    model = recipe.model
+    heads = (2 * model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim
+    layer = model.hidden_size * (heads + 3 * model.intermediate_size)
+    assert 4 * (model.vocab_size * model.hidden_size + model.num_hidden_layers * layer) < 8e6
