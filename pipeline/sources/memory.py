@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.errors import SourceError
+from pipeline.sinks.staging import data_checksum
 from pipeline.sources.parquet import ParquetSource
 from pipeline.sources.tabulate import infer_schema, tabulate
 from pipeline.storage import Storage
@@ -73,6 +74,8 @@ def spool(data: Any, storage: Storage) -> ParquetSource:
     if first is None:
         raise SourceError("the input has no tables. Pass a source with a schema.")
     schema = first.schema
+    if len(set(schema.names)) < len(schema.names):
+        raise SourceError(f"the input has several columns of one name: {schema.names}. Rename them.")
     digest.update(schema.remove_metadata().to_string().encode())
     try:
         with storage.create(aside) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -93,10 +96,5 @@ def spool(data: Any, storage: Storage) -> ParquetSource:
 
 def _hash_rows(digest: Any, table: pa.Table) -> None:
     """Hash the values; how they are chunked must not matter."""
-    for row in _rows(table):
-        digest.update(repr(row).encode("utf-8", "backslashreplace"))
-
-
-def _rows(tables: pa.Table | Iterable[pa.Table]) -> Iterator[Any]:
-    for batch in [tables] if isinstance(tables, pa.Table) else tables:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    for begin in range(0, table.num_rows, _HASH_ROWS):
+        digest.update(data_checksum(table.slice(begin, _HASH_ROWS), table.column_names).encode())

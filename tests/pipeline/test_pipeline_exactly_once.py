@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,9 @@ def test_a_kill_at_any_storage_operation_then_a_rerun_equals_the_undisturbed_run
             assert not visible or sum(pq.read_metadata(p).num_rows for p in visible) == len(undisturbed)
             # The dead process cannot give its lease back; that it expires has a test of its own.
             storage_of(config).delete(layout.LEASE)
-            go(config)
+            go(replace(config, target_part_bytes=2**30))
             assert data_of(config) == undisturbed
+            assert sum(pq.read_metadata(p).num_rows for p in Path(config.output).glob("data-*/*")) == len(undisturbed)
             assert storage_of(config).keys(layout.STAGED) == []
             files = sorted(p.relative_to(config.output) for p in Path(config.output).rglob("*.parquet"))
             assert all(p.parts[0] in (layout.STATE, "data-000000") for p in files)
