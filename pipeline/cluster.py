@@ -68,6 +68,8 @@ def ensure_ray() -> bool:
             logging_level=logging.WARNING,
             log_to_driver=False,
             _node_ip_address=LOOPBACK,
+            # Ray starts workers at low priority. Here they are the job itself, not a guest on the machine.
+            _system_config={"worker_niceness": 0},
         )
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's

@@ -14,7 +14,8 @@ from pipeline.types import Slice, SourceFile, Unit
 
 __all__ = ["ReadTask", "check_unique_ids", "derived_row_id", "plan_units", "read_tasks"]
 
-_UNITS_PER_TASK = 256
+_MOST_UNITS_PER_TASK = 256
+_FEW_UNITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +65,23 @@ def read_tasks(units: Iterable[Unit], done: Collection[str]) -> list[ReadTask]:
     for unit in units:
         if unit.unit_id in done:
             continue
-        near = held and (held[-1].rows.file, held[-1].rows.group) == (unit.rows.file, unit.rows.group)
-        if held and (not near or len(held) == _UNITS_PER_TASK):
+        if held and not _together(held, unit):
             tasks.append(ReadTask(units=tuple(held)))
             held = []
         held.append(unit)
     if held:
         tasks.append(ReadTask(units=tuple(held)))
     return tasks
+
+
+def _together(held: list[Unit], unit: Unit) -> bool:
+    """Whether ``unit`` is better read with the units held than by another task."""
+    last = held[-1]
+    if last.rows.file != unit.rows.file or len(held) >= _MOST_UNITS_PER_TASK:
+        return False
+    # Starting a task costs about as much as reading a few units; rows that are skipped cost as much as others.
+    adjacent = last.index + 1 == unit.index and len(held) < _FEW_UNITS
+    return adjacent or last.rows.group == unit.rows.group
 
 
 def derived_row_id(file: SourceFile, row: int) -> str:
