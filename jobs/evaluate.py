@@ -26,11 +26,18 @@ MAX_TOKENS = 192
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one strategy gave on the problems; ``seconds`` is wall-clock time of the whole batch."""
+    """What one strategy gave on the problems.
+
+    Attributes:
+        wrong: ``(family, prompt, good answer, text)`` of every answer that the checker refuses.
+        equal_to_autoregressive: share of generations with the very tokens of ``autoregressive``, if measured.
+        seconds: wall-clock time of the whole batch.
+    """
 
     strategy: str
     families: Mapping[str, Score]
     regimes: Mapping[str, Score]
+    wrong: Sequence[tuple[str, str, str, str]]
     equal_to_autoregressive: float | None
     seconds: float
 
@@ -63,6 +70,11 @@ def measure(
                 strategy=name,
                 families=by_family(problems, generations),
                 regimes=by_regime(problems, generations),
+                wrong=[
+                    (p.family, p.prompt, p.answer, g.text)
+                    for p, g in zip(problems, generations, strict=True)
+                    if not corpus.check(p, g.text)
+                ],
                 equal_to_autoregressive=equal,
                 seconds=seconds,
             )
@@ -118,21 +130,18 @@ def main() -> None:
     results = measure(llm, problems, arguments.strategies, window=arguments.window, form=arguments.form)
     title = f"{arguments.model}: {len(problems)} problems of the {arguments.split} split, greedy, W={arguments.window}"
     print(markdown(results, title))
-    if arguments.failures:
-        _print_failures(llm, problems, arguments)
+    for result in results:
+        _print_failures(result, arguments.failures)
     if arguments.output:
         _write(arguments.output, results, title)
 
 
-def _print_failures(llm: LLM, problems: Sequence[corpus.Problem], arguments: argparse.Namespace) -> None:
-    params = SamplingParams(max_tokens=MAX_TOKENS, strategy=arguments.strategies[0], window_size=arguments.window)
-    left = dict.fromkeys(corpus.FAMILIES, arguments.failures)
-    for problem, generation in zip(problems, ask(llm, problems, params, arguments.form), strict=True):
-        if left[problem.family] and not corpus.check(problem, generation.text):
-            left[problem.family] -= 1
-            print(
-                f"{problem.family}: {problem.prompt!r}\n  expected {problem.answer!r}\n  got      {generation.text!r}"
-            )
+def _print_failures(result: Result, count: int) -> None:
+    left = dict.fromkeys(corpus.FAMILIES, count)
+    for family, prompt, answer, text in result.wrong:
+        if left[family]:
+            left[family] -= 1
+            print(f"{result.strategy} {family}: {prompt!r}\n  good {answer!r}\n  got  {text!r}")
 
 
 if __name__ == "__main__":

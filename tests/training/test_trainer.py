@@ -125,6 +125,19 @@ def test_a_batch_is_a_function_of_seed_and_index():
     assert ((a.target == IGNORE) | (a.target < 512)).all()
 
 
+def test_later_families_take_over_at_their_step(tmp_path):
+    data = {"families": {"copying": 1.0}, "later_from": 2, "later_families": {"sorting": 1.0}}
+    made = recipe(data=data)
+    prompts = []
+    for step in (1, 2):
+        batch = make_batch(0, 0, VOCABULARY, batch_config(made.data, step))
+        prompts.append(VOCABULARY.tokenizer.decode(batch.ids[0].tolist()))
+    assert "Copy: " in prompts[0]
+    assert "Sort " not in prompts[0]
+    assert "Sort " in prompts[1]
+    assert "Copy: " not in prompts[1]
+
+
 def test_the_schedule_warms_up_and_comes_down():
     optim = OptimRecipe(warmup_steps=10, final_share=0.1)
     factors = [learning_rate_factor(step, step / 100, optim) for step in range(101)]

@@ -37,13 +37,19 @@ class ModelRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """Batches: ``rows`` packed rows of ``length`` tokens; weights of families; share of chat-form prompts."""
+    """Batches: ``rows`` packed rows of ``length`` tokens; weights of families; share of chat-form prompts.
+
+    From optimiser step ``later_from`` on (None: never) families are drawn by ``later_families``: once the
+    easy ones are learned, the hard ones get their place.
+    """
 
     rows: int = 8
     length: int = 256
     chat_share: float = 0.5
     tokenizer_texts: int = 20_000
     families: Mapping[str, float] = field(default_factory=dict)
+    later_from: int | None = None
+    later_families: Mapping[str, float] = field(default_factory=dict)
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     loss: LossWeights = field(default_factory=LossWeights)
 

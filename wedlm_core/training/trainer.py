@@ -30,8 +30,10 @@ VALIDATION = "validation.csv"
 CURVE_COLUMNS = ("step", "seconds", "lr_factor", "loss", "next_token", "masked", "grad_norm", "rows_per_second")
 
 
-def batch_config(data: DataRecipe) -> BatchConfig:
-    """The batch shape and content that a recipe asks for."""
+def batch_config(data: DataRecipe, step: int = 0) -> BatchConfig:
+    """The batch shape and content that a recipe asks for at an optimiser step."""
+    later = data.later_from is not None and step >= data.later_from
+    families = data.later_families if later else data.families
     return BatchConfig(
         rows=data.rows, length=data.length, chat_share=data.chat_share, families=data.families,
         masking=data.masking, weights=data.loss,
@@ -67,7 +69,6 @@ class Trainer:
     ) -> None:
         self.model, self.vocabulary, self.recipe, self.folder, self.log = model, vocabulary, recipe, folder, log
         self.optimisers = build_optimisers(model, recipe.optim)
-        self.config = batch_config(recipe.data)
         self.device = model.embed.weight.device
         self.forward = torch.compile(model, dynamic=False) if recipe.run.compile else None
         grouped = dist.is_available() and dist.is_initialized()
@@ -104,7 +105,7 @@ class Trainer:
         torch.set_num_threads(run.threads)
         if self.rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
-        rows = self.config.rows * self.config.length * self.recipe.optim.accumulate * self.world
+        rows = self.recipe.data.rows * self.recipe.data.length * self.recipe.optim.accumulate * self.world
         while self.progress < 1.0 and self.step != until_step:
             started = time.monotonic()
             factor = learning_rate_factor(self.step, self._agreed(self.progress), self.recipe.optim)
@@ -124,11 +125,12 @@ class Trainer:
     def update(self) -> tuple[LossParts, float]:
         """One optimiser step; the last micro-batch's losses and the gradient norm before clipping."""
         accumulate = self.recipe.optim.accumulate
+        config = batch_config(self.recipe.data, self.step)
         first = (self.step * self.world + self.rank) * accumulate
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
         for index in range(first, first + accumulate):
-            batch = make_batch(self.recipe.run.seed, index, self.vocabulary, self.config).to(self.device)
+            batch = make_batch(self.recipe.run.seed, index, self.vocabulary, config).to(self.device)
             with self._precision():
                 parts = dual_stream_loss(self.model, batch, self.forward)
             (parts.total / accumulate).backward()
