@@ -58,6 +58,7 @@ class LLM:
         self.model_config = decoder.config
         self.engine = Engine(decoder, self.tokenizer, config)
         self._requests = 0
+        self._finished: dict[str, Generation] = {}
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -83,14 +84,24 @@ class LLM:
             for request in requests:
                 self.engine.add(request)
                 added.append(request.request_id)
-            done: dict[str, Generation] = {}
-            while len(done) < len(requests):
-                done.update((g.request_id, g) for g in self.engine.step())
+            unfinished = set(added)
+            while unfinished:
+                unfinished -= self._step()
         except BaseException:
             for request_id in added:
-                self.engine.abort(request_id)
+                self._forget(request_id)
             raise
-        return [done[r.request_id] for r in requests]
+        return [self._finished.pop(r.request_id) for r in requests]
+
+    def _step(self) -> set[str]:
+        """Run the engine one step; the ids of what finished, which is kept for its owner (a stream may be open)."""
+        done = {g.request_id: g for g in self.engine.step()}
+        self._finished.update(done)
+        return set(done)
+
+    def _forget(self, request_id: str) -> None:
+        self.engine.abort(request_id)
+        self._finished.pop(request_id, None)
 
     def chat(
         self,
@@ -127,7 +138,9 @@ class LLM:
         shown, whole, tokens = 0, "", 0
         try:
             while True:
-                final = next((g for g in self.engine.step() if g.request_id == request.request_id), None)
+                if request.request_id not in self._finished:
+                    self._step()
+                final = self._finished.get(request.request_id)
                 ids = list(final.token_ids) if final else self.engine.committed(request.request_id)
                 fresh, tokens = tuple(ids[tokens:]), len(ids)
                 whole = final.text if final else whole + text.push(fresh)
@@ -138,7 +151,7 @@ class LLM:
                 if final:
                     return
         finally:
-            self.engine.abort(request.request_id)
+            self._forget(request.request_id)
 
     def _requests_of(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
         """The n requests of a prompt; ids are encoded or copied, never kept by reference."""

@@ -36,6 +36,9 @@ def test_saved_models_come_back_bit_for_bit(tmp_path: Path, qwen3: bool, shard_b
     assert (back.lm_head.weight is back.embed.weight) == model.config.tie_word_embeddings
     assert not any(p.requires_grad for p in back.parameters())
     assert not list(tmp_path.glob(".*")), "a temporary folder was left"
+    plain = tmp_path / "any file"
+    plain.touch()
+    assert {p.stat().st_mode for p in (tmp_path / "m").iterdir()} == {plain.stat().st_mode}
 
 
 def test_saving_over_another_layout_leaves_nothing_of_it(tmp_path: Path) -> None:

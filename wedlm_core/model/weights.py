@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -271,10 +272,12 @@ def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int 
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         staging = Path(name) / "model"
         staging.mkdir()
-        names = _write_shards(model, staging, shard_bytes)
         dtype = str(model.embed.weight.dtype).removeprefix("torch.")
         raw = {**model.config.to_hf(), "dtype": dtype}
         (staging / "config.json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+        names = _write_shards(model, staging, shard_bytes)
+        for file in names:  # safetensors makes files that only their owner can read
+            shutil.copymode(staging / "config.json", staging / file)
         if not folder.exists():
             os.replace(staging, folder)
             return
