@@ -35,7 +35,7 @@ def batch_config(data: DataRecipe, step: int = 0) -> BatchConfig:
     later = data.later_from is not None and step >= data.later_from
     families = data.later_families if later else data.families
     return BatchConfig(
-        rows=data.rows, length=data.length, chat_share=data.chat_share, families=data.families,
+        rows=data.rows, length=data.length, chat_share=data.chat_share, families=families,
         masking=data.masking, weights=data.loss,
     )  # fmt: skip
 
