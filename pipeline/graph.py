@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -86,6 +87,7 @@ def _run_graph(
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     config = job.config
+    begin = time.time()
     blocks = [pa.table({"units": [[unit.to_json() for unit in task.units]]}) for task in tasks]
     with DataContext.current(context), warnings.catch_warnings():
         # Ray has announced named arguments for max_task_retries, but does not have them yet.
@@ -116,21 +118,24 @@ def _run_graph(
                 for line in batch["record"].to_pylist():
                     yield CommitRecord.from_json(line)
         except ray.exceptions.RayError as error:
-            raise _explained(error, job.storage) from error
+            raise _explained(error, job.storage, begin) from error
 
 
-def _explained(error: Exception, storage: Storage) -> Exception:
-    """What ended the graph, in the words of its cause."""
+def _explained(error: Exception, storage: Storage, since: float) -> Exception:
+    """What ended the graph, in the words of its cause; ``since``: when it began, seconds since the epoch."""
     import ray
 
     cause: Any = error
     while isinstance(cause, ray.exceptions.RayTaskError) and isinstance(cause.cause, Exception):
         cause = cause.cause
-    if not isinstance(cause, (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError)):
-        return cause if not isinstance(cause, ray.exceptions.RayError) else EngineDiedError(str(cause))
-    notes = storage.keys(layout.CRASHES)
-    last = storage.read(notes[-1]).decode() if notes else "it left no note: killed from outside, or out of memory"
+    if not isinstance(cause, ray.exceptions.RayError):
+        return cause
+    notes = [key for key in storage.keys(layout.CRASHES) if layout.time_of_crash_note(key) >= since]
+    if notes:
+        why = f"The last one:\n{storage.read(notes[-1]).decode().strip()}"
+    else:
+        why = f"It left no note: it was killed from outside, or ran out of memory. Ray says: {cause}"
     return EngineDiedError(
-        f"generate actors died more often than max_engine_deaths allows. The last one: {last.strip()}\n"
-        "What is committed stays; mend the cause and run again to continue."
+        "a generate actor could not start, or actors died more often than max_engine_deaths allows. "
+        f"{why}\nWhat is committed stays; mend the cause and run again to continue."
     )

@@ -26,6 +26,7 @@ __all__ = [
     "publishing",
     "staged_dead",
     "staged_rows",
+    "time_of_crash_note",
 ]
 
 STATE = "__wedlm"
@@ -76,6 +77,11 @@ def staged_dead(unit_id: str) -> str:
     return f"{STAGED}/{unit_id}.dead.arrow"
 
 
-def crash_note(name: str) -> str:
-    """Key of the note that a dying generate actor leaves."""
-    return f"{CRASHES}/{name}.txt"
+def crash_note(seconds: float, pid: int) -> str:
+    """Key of the note that a dying generate actor leaves; ``seconds`` since the epoch."""
+    return f"{CRASHES}/{int(seconds * 1000):015d}-{pid}.txt"
+
+
+def time_of_crash_note(key: str) -> float:
+    """When such a note was left, in seconds since the epoch."""
+    return int(key.rsplit("/", 1)[-1].split("-", 1)[0]) / 1000

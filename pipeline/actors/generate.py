@@ -155,7 +155,11 @@ class GenerateActor:
 
     def __init__(self, job: Job, num_threads: int) -> None:
         """Load the model."""
-        engine = load_engine(job, num_threads)
+        try:
+            engine = load_engine(job, num_threads)
+        except Exception as error:
+            _leave_note(job.storage, error)
+            raise
         self._worker = UnitWorker(job, EngineThread(engine, on_fatal=lambda error: _die(job.storage, error)))
 
     def __call__(self, block: pa.Table) -> pa.Table:
@@ -199,12 +203,17 @@ def preview_table(job: Job, engine: EngineLike, unit: Unit, table: pa.Table) -> 
         thread.close()
 
 
+def _leave_note(storage: Storage, error: BaseException) -> None:
+    """Why this process ends, where the driver finds it: Ray keeps the traces of its workers to itself."""
+    note = "".join(traceback.format_exception(error))
+    print(f"generate actor: ending this process\n{note}", file=sys.stderr, flush=True)
+    with storage.create(layout.crash_note(time.time(), os.getpid())) as file:
+        file.write(note.encode())
+
+
 def _die(storage: Storage, error: BaseException) -> None:
     """Leave a note and end the process at once: the units in flight go to a fresh one."""
-    note = "".join(traceback.format_exception(error))
-    print(f"generate actor: the engine failed, ending this process\n{note}", file=sys.stderr, flush=True)
     try:
-        with storage.create(layout.crash_note(f"{int(time.time() * 1000)}-{os.getpid()}")) as file:
-            file.write(note.encode())
+        _leave_note(storage, error)
     finally:
         os._exit(ENGINE_DIED)
