@@ -98,11 +98,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--per-family", type=int, default=5)
+    parser.add_argument("--split", default="test", choices=corpus.SPLITS)
     parser.add_argument("--windows", type=int, nargs="+", default=[4, 8, 16, 32])
     parser.add_argument("--thresholds", type=float, nargs="+", default=[0.1, 0.4, 0.9])
     parser.add_argument("--penalties", type=float, nargs="+", default=[0.0, 0.02, 0.1])
     arguments = parser.parse_args()
-    problems = held_out("test", arguments.per_family)
+    problems = held_out(arguments.split, arguments.per_family)
     llm = LLM(arguments.model, config=EngineConfig(max_num_seqs=64, max_window=max(arguments.windows)))
     ask(llm, problems[:4], SamplingParams(max_tokens=8))  # the first call pays for lazy initialisation
     rows = {}
@@ -113,7 +114,7 @@ def main() -> None:
         f"--{name} {' '.join(map(str, getattr(arguments, name)))}" for name in ("windows", "thresholds", "penalties")
     )
     body = (
-        f"{len(problems)} problems of the test split ({arguments.per_family} of each family), greedy, 64 sequences at "
+        f"{len(problems)} problems of the {arguments.split} split ({arguments.per_family} of each family), greedy, 64 sequences at "
         "once, half the prompts as plain text and half through the chat template. Accuracy by the families' "
         "checkers. Tokens per forward (t/f) and p_cache are ratios of sums over the problems. Tokens/s is wall-clock "
         "time of the batch, a single run.\n\n## The grid\n\n"

@@ -72,6 +72,19 @@ def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, matrices
             assert all(torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(other[k])) for k in mine)
 
 
+def test_a_resumed_curve_has_each_step_once(tmp_path):
+    made = recipe()
+    run = trainer(tmp_path, made)
+    run.train(until_step=3)
+    with (tmp_path / "curve.csv").open("a") as file:
+        file.write("4,9.0,1,1,1,1,1,1\n")  # logged, then killed before the next checkpoint
+    second = trainer(tmp_path, made)
+    assert second.resume()
+    second.train()
+    steps = [line.split(",")[0] for line in (tmp_path / "curve.csv").read_text().splitlines()[1:]]
+    assert steps == ["1", "2", "3", "4", "5", "6"]
+
+
 def test_training_lowers_the_loss_and_writes_the_curve(tmp_path):
     made = recipe(run={"steps": 40})
     run = trainer(tmp_path, made)

@@ -49,6 +49,15 @@ def _append(path: Path, columns: tuple[str, ...], values: tuple[object, ...]) ->
         writer.writerow(values)
 
 
+def _keep_until(path: Path, step: int) -> None:
+    """Drop rows of a curve that an interrupted run logged behind its last checkpoint."""
+    if not path.exists():
+        return
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if int(line.split(",", 1)[0]) <= step]
+    path.write_text("\n".join([head, *kept]) + "\n", encoding="utf-8")
+
+
 class Trainer:
     """Trains ``model`` by ``recipe``, writing into ``folder``.
 
@@ -82,6 +91,9 @@ class Trainer:
             return False
         progress = load_checkpoint(path, self.model, self.optimisers)
         self.step, self.seconds = progress.step, progress.seconds
+        if self.rank == 0:
+            _keep_until(self.folder / CURVE, self.step)
+            _keep_until(self.folder / VALIDATION, self.step)
         return True
 
     def save(self) -> None:
