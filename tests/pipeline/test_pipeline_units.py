@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,6 +80,34 @@ def test_the_checksum_sees_values_and_not_how_they_are_stored() -> None:
     other = table.set_column(0, "a", pa.array(["x", None, "yz"]))
     assert data_checksum(other, ["a", "b"]) != data_checksum(table, ["a", "b"])
     assert data_checksum(other, ["b"]) == data_checksum(table, ["b"])
+
+
+@given(
+    lists=st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), st.text(max_size=3)), max_size=3)), max_size=8),
+    cut=st.integers(0, 8),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_checksum_is_the_same_after_parquet_and_slicing(lists: list[Any], cut: int) -> None:
+    structs = [None if v is None else {"a": v, "b": len(v)} for v in lists]
+    table = pa.table(
+        {
+            "lists": pa.array(lists, pa.list_(pa.string())),
+            "structs": pa.array(structs, pa.struct([("a", pa.list_(pa.string())), ("b", pa.int64())])),
+            "kinds": pa.array([None if v is None else str(len(v)) for v in lists], pa.string()).dictionary_encode(),
+            "maps": pa.array([None if v is None else [("k", i) for i in range(len(v))] for v in lists],
+                             pa.map_(pa.string(), pa.int8())),
+            "flags": pa.array([None if v is None else not v for v in lists], pa.bool_()),
+        }
+    )  # fmt: skip
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    again = pq.read_table(pa.BufferReader(sink.getvalue()))
+    names = table.column_names
+    assert data_checksum(again, names) == data_checksum(table, names)
+    assert data_checksum(again.slice(cut), names) == data_checksum(table.slice(cut), names)
+    if len(lists) and lists[0]:
+        changed = pa.table({**dict(zip(names, table.columns, strict=True)), "lists": [[*lists[0], "x"], *lists[1:]]})
+        assert data_checksum(changed, names) != data_checksum(table, names)
 
 
 # --- codec ---------------------------------------------------------------------------------------
@@ -229,16 +258,29 @@ def requests_of(unit: int, count: int) -> list[Request]:
 
 
 def test_units_of_many_threads_share_the_engine_without_a_barrier() -> None:
-    engine = FakeEngine(slots=8)
+    gate = threading.Event()
+
+    class Gated(FakeEngine):
+        def step(self) -> list[Generation]:
+            gate.wait(20)
+            return super().step()
+
+    engine = Gated(slots=8)
     thread = EngineThread(engine)
     outcomes: dict[int, dict[str, Any]] = {}
+    submitted = threading.Semaphore(0)
 
     def work(unit: int) -> None:
-        outcomes[unit] = thread.submit(requests_of(unit, 6)).result(timeout=20)
+        future = thread.submit(requests_of(unit, 6))
+        submitted.release()
+        outcomes[unit] = future.result(timeout=20)
 
     workers = [threading.Thread(target=work, args=(u,)) for u in range(12)]
     for worker in workers:
         worker.start()
+    for _ in workers:
+        submitted.acquire()
+    gate.set()
     for worker in workers:
         worker.join()
     thread.close()
