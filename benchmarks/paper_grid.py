@@ -116,8 +116,8 @@ def main() -> None:
     body = (
         f"{len(problems)} problems of the {arguments.split} split ({arguments.per_family} of each family), greedy, "
         "64 sequences at once, half the prompts as plain text and half through the chat template. Accuracy by the "
-        "families' checkers. Tokens per forward (t/f) and p_cache are ratios of sums over the problems. Tokens/s is wall-clock "
-        "time of the batch, a single run.\n\n## The grid\n\n"
+        "families' checkers. Tokens per forward (t/f) and p_cache are ratios of sums over the problems. "
+        "Tokens/s is wall-clock time of the batch, a single run.\n\n## The grid\n\n"
         + table(HEADER, (_row(point, *found) for point, found in rows.items()))
         + "\n\n## Streaming against blockwise\n\n"
         + _against(rows)

@@ -27,7 +27,7 @@ from wedlm_core.training.bpe import MASK, save_tokenizer, train_tokenizer
 from wedlm_core.training.curves import plot_curves
 from wedlm_core.training.examples import Vocabulary
 from wedlm_core.training.recipe import Recipe, load_recipe, parse_recipe
-from wedlm_core.training.trainer import CURVE, Trainer
+from wedlm_core.training.trainer import CHECKPOINT, CURVE, Trainer
 
 __all__ = ["build_model", "build_tokenizer", "main"]
 
@@ -104,7 +104,10 @@ def main() -> None:
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     first = not dist.is_initialized() or dist.get_rank() == 0
-    tokenizer = build_tokenizer(recipe)
+    kept = folder / "model" / "tokenizer.json"
+    # A run that goes on keeps the tokenizer it began with, whatever the corpus has become since.
+    going_on = (folder / CHECKPOINT).is_file() and kept.is_file()
+    tokenizer = Tokenizer.from_file(str(kept)) if going_on else build_tokenizer(recipe)
     vocabulary = Vocabulary(tokenizer)
     model = build_model(recipe, vocabulary, device)
     trainer = Trainer(model, vocabulary, recipe, folder, lambda line: print(line, flush=True))
