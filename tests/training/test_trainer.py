@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from jobs.train import build_model, build_tokenizer
+from wedlm_core.errors import ConfigError
 from wedlm_core.model.weights import load_model, save_model
 from wedlm_core.training import corpus
 from wedlm_core.training.batches import make_batch
@@ -184,6 +185,38 @@ def test_training_goes_on_from_a_checkpoint_folder(tmp_path):
     for name, weight in model.named_parameters():
         assert torch.equal(weight, first.model.get_parameter(name)), name
     Trainer(model, VOCABULARY, onward, tmp_path / "onward", lambda line: None).train(until_step=1)
+
+
+def test_training_starts_from_a_qwen_checkpoint_of_transformers(tmp_path):
+    """An autoregressive checkpoint whose tokenizer knows no mask token, but whose embedding has spare rows."""
+    from tokenizers import Tokenizer
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    raw = json.loads(VOCABULARY.tokenizer.to_str())
+    raw["added_tokens"] = [token for token in raw["added_tokens"] if token["content"] != "<|mask|>"]
+    raw["model"]["vocab"]["<|unused|>"] = raw["model"]["vocab"].pop("<|mask|>")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
+    assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).token_to_id("<|mask|>") is None
+    config = Qwen2Config(vocab_size=576, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=256)  # fmt: skip
+    Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+
+    def vocabulary_of(made):
+        return Vocabulary(build_tokenizer(made))
+
+    made = recipe(model={"start": str(tmp_path)})
+    model = build_model(made, vocabulary_of(made), torch.device("cpu"))
+    assert model.config.mask_token_id == vocabulary_of(made).mask < 576
+    before = model.layers[0].qkv_proj.bias.detach().clone()
+    Trainer(model, vocabulary_of(made), made, tmp_path / "run", lambda line: None).train(until_step=2)
+    assert not torch.equal(before, model.layers[0].qkv_proj.bias)
+    save_model(model, tmp_path / "out")
+    assert load_model(tmp_path / "out", device="cpu", dtype=torch.float32).config.mask_token_id is not None
+
+    cramped = Qwen2Config(**{**config.to_dict(), "vocab_size": VOCABULARY.tokenizer.get_vocab_size()})
+    Qwen2ForCausalLM(cramped).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="no spare row"):
+        build_model(made, vocabulary_of(made), torch.device("cpu"))
 
 
 def test_bf16_autocast_trains(tmp_path):
