@@ -115,18 +115,23 @@ def test_verified_equals_autoregressive(bench: Bench, window: int, at_once: int)
     assert saved > 0 or window == 1 or bench.rarely_agrees
 
 
+def pressed_params(temperature: float) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=44, temperature=temperature, ignore_eos=True, logprobs=True, strategy="autoregressive"
+    )
+
+
 @pytest.mark.parametrize("window", [1, 4, 16])
 def test_verified_under_page_pressure(bench: Bench, window: int) -> None:
     """Outputs longer than what admission sets aside, in a pool that holds a few of them."""
     config = EngineConfig(page_size=4, num_pages=23, max_batch_rows=400, prefill_chunk=5, max_window=16)
     small = Engine(bench.roomy._runner.model, bench.roomy.tokenizer, config)
-    for temperature in (0.0, 1.0):
-        params = SamplingParams(
-            max_tokens=44, temperature=temperature, ignore_eos=True, logprobs=True, strategy="autoregressive"
-        )
-        plain = requests_of([prompt[:8] for prompt in bench.prompts[:9]], params)
-        expected = run(bench.roomy, plain)
-        found = run(small, as_verified(plain, window))
-        for ours, theirs in zip(found, expected, strict=True):
-            assert_same(ours, theirs)
-        assert sum(g.stats.preemptions for g in found) > 0
+    plain = [
+        *requests_of([prompt[:8] for prompt in bench.prompts[:4]], pressed_params(0.0)),
+        *requests_of([prompt[:8] for prompt in bench.prompts[4:8]], pressed_params(0.8)),
+    ]
+    plain = [replace(request, request_id=str(i)) for i, request in enumerate(plain)]
+    found = run(small, as_verified(plain, window))
+    for ours, theirs in zip(found, run(bench.roomy, plain), strict=True):
+        assert_same(ours, theirs)
+    assert sum(g.stats.preemptions for g in found) > 0
