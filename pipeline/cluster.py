@@ -21,10 +21,19 @@ from pipeline.errors import ResourceError
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
 
-__all__ = ["LOOPBACK", "ActorResources", "ensure_ray", "plan_actors", "ray_session"]
+__all__ = ["LOOPBACK", "PRIVATE_SYSTEM_CONFIG", "ActorResources", "ensure_ray", "plan_actors", "ray_session"]
 
 LOOPBACK = "127.0.0.2"
 """Ray replaces 127.0.0.1 by the interface's address; other loopback addresses it keeps."""
+PRIVATE_SYSTEM_CONFIG = {
+    # Ray starts workers at low priority. Here they are the job itself, not a guest on the machine.
+    "worker_niceness": 0,
+    # Reading tasks reserve a fraction of a CPU, so there are more workers than CPUs; by default the surplus is
+    # ended after a second's rest and started anew, imports and all, for the next task.
+    "num_workers_soft_limit": 8,
+    "idle_worker_killing_time_threshold_ms": 60_000,
+}
+"""Settings of a private session."""
 _SHARE_FOR_ACTORS = 0.75
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
@@ -68,8 +77,7 @@ def ensure_ray() -> bool:
             logging_level=logging.WARNING,
             log_to_driver=False,
             _node_ip_address=LOOPBACK,
-            # Ray starts workers at low priority. Here they are the job itself, not a guest on the machine.
-            _system_config={"worker_niceness": 0},
+            _system_config=PRIVATE_SYSTEM_CONFIG,
         )
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's

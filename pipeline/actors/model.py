@@ -45,6 +45,8 @@ def check_model(config: RunConfig) -> None:
     folder = model_folder(config)
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"model={config.model!r}: {folder} has no tokenizer.json. Save its fast tokenizer there.")
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(f"model={config.model!r}: {folder} has no weights (*.safetensors). Convert them.")
     if not config.chat and config.system_prompt is None and config.messages_column is None:
         return
     settings = folder / "tokenizer_config.json"

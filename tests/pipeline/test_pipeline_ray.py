@@ -19,7 +19,7 @@ import ray
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import LOOPBACK
+from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
 from pipeline.codec import make_requests
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staging import data_checksum
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
     ray.init(
         address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
-        object_store_memory=200 * 2**20, _system_config={"worker_niceness": 0},
+        object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
     )  # fmt: skip
     yield
     ray.shutdown()
@@ -120,9 +120,15 @@ def test_the_callers_session_is_used_and_left_running(one_actor: Path) -> None:
     assert ray.cluster_resources()["CPU"] == 2
 
 
-def test_two_actors_one_of_them_killed_give_the_same_data(
+def test_a_killed_driver_then_two_actors_one_of_them_killed_give_the_same_data(
     one_actor: Path, prompts: Path, qwen3_folder: Path, tmp_path: Path
 ) -> None:
+    out = tmp_path / "out"
+    _kill_driver_after_its_first_commit(prompts, qwen3_folder, out)
+    committed = pipeline.status(out)["units_committed"]
+    assert 0 < committed < 8
+    assert not list(out.glob("data-*")), "nothing is visible before everything is done"
+
     killed: list[int] = []
 
     def kill_an_actor(progress: pipeline.Progress) -> None:
@@ -130,14 +136,33 @@ def test_two_actors_one_of_them_killed_give_the_same_data(
             killed.append(_generate_actors()[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    # Few units at once, so that some are still to be done when the first is.
-    result = pipeline.run(
-        str(prompts), model=str(qwen3_folder), output=tmp_path, sampling=SamplingParams(**SAMPLING), actors=2,
-        units_in_flight=1, on_progress=kill_an_actor, **SETTINGS,
-    )  # fmt: skip
+    # One unit at once per actor, so that some are still to be done when the first is.
+    result = run(prompts, qwen3_folder, out, actors=2, units_in_flight=1, on_progress=kill_an_actor)
     assert killed
     assert result.summary.total.rows == 30
-    assert checksum(tmp_path) == checksum(one_actor)
+    assert result.summary.session.units == 8 - committed
+    assert checksum(out) == checksum(one_actor)
+    again = run(prompts, qwen3_folder, out)
+    assert again.summary.session.units == 0
+    assert checksum(out) == checksum(one_actor)
+
+
+def _kill_driver_after_its_first_commit(prompts: Path, model: Path, out: Path) -> None:
+    """The command line as a process of its own, which joins this test's cluster and dies by signal 9."""
+    command = [sys.executable, "-m", "jobs.generate", "--input", str(prompts), "--output", str(out),
+               "--model", str(model), "--set", "units_in_flight=1"]  # fmt: skip
+    for name, value in {**SETTINGS, **{f"sampling.{k}": v for k, v in SAMPLING.items()}}.items():
+        command += ["--set", f"{name}={value}"]
+    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token"}
+    driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 200
+        while not list(out.glob(f"{layout.LEDGER}/*")) and time.monotonic() < deadline:
+            assert driver.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.002)
+    finally:
+        driver.kill()
+        driver.wait()
 
 
 def _generate_actors() -> list[int]:
@@ -149,33 +174,20 @@ def _generate_actors() -> list[int]:
     return [w.pid for w in workers if "GenerateActor" in " ".join(w.cmdline())]
 
 
-def test_a_driver_killed_with_signal_9_is_continued_by_the_same_call(
-    one_actor: Path, prompts: Path, qwen3_folder: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "jobs.generate", "--input", str(prompts), "--output", str(out),
-               "--model", str(qwen3_folder), "--set", "units_in_flight=1"]  # fmt: skip
-    for name, value in {**SETTINGS, **{f"sampling.{k}": v for k, v in SAMPLING.items()}}.items():
-        command += ["--set", f"{name}={value}"]
+def test_a_session_of_its_own_is_private_and_ended() -> None:
+    code = """
+import ray
+from pipeline.cluster import ray_session
+with ray_session():
+    print([node["NodeManagerAddress"] for node in ray.nodes()], ray.get(ray.remote(lambda: 7).remote()))
+print(ray.is_initialized())
+"""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 120
-        while not list(out.glob(f"{layout.LEDGER}/*")) and time.monotonic() < deadline:
-            assert driver.poll() is None, "the run ended before it could be killed"
-            time.sleep(0.005)
-    finally:
-        driver.kill()
-        driver.wait()
-    committed = pipeline.status(out)["units_committed"]
-    assert 0 < committed < 8
-    assert not list(out.glob("data-*")), "nothing is visible before everything is done"
-    result = run(prompts, qwen3_folder, out)
-    assert result.summary.session.units == 8 - committed
-    assert checksum(out) == checksum(one_actor)
-    again = run(prompts, qwen3_folder, out)
-    assert again.summary.session.units == 0
-    assert checksum(out) == checksum(one_actor)
+    environment["HOME"] = "/nonexistent"  # nothing may be written there
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n")[:2] == ["['127.0.0.2'] 7", "False"], done.stderr
 
 
 def test_asking_for_what_the_cluster_lacks_is_an_error_and_not_a_wait(
@@ -193,9 +205,13 @@ def test_an_actor_that_cannot_load_its_model_ends_the_run_with_the_reason(
     broken = tmp_path / "model"
     broken.mkdir()
     for path in qwen3_folder.iterdir():
-        if path.suffix != ".safetensors":
-            (broken / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(Exception, match="safetensors"):
+        (broken / path.name).write_bytes(path.read_bytes())
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(pipeline.EngineDiedError, match=r"(?s)could not start.*model\.safetensors"):
+        run(prompts, broken, tmp_path / "out")
+    weights.unlink()
+    with pytest.raises(pipeline.ConfigError, match="no weights"):
         run(prompts, broken, tmp_path / "out")
 
 
