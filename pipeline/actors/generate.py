@@ -176,6 +176,9 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         job: names the model and how to run it.
         num_threads: torch's threads in this process; None leaves them.
     """
+    # Threads that spin while they wait for each other take the CPU from whatever else runs: on a machine with
+    # one more busy process, two spinning threads were over 20 times slower than two that sleep. Read at import.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     from wedlm_core.llm import LLM

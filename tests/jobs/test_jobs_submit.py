@@ -43,7 +43,7 @@ def head(environment: dict[str, str]) -> Iterator[str]:
     command = [
         str(RAY), "start", "--head", "--block", f"--node-ip-address={NODE}", f"--port={free_port()}", "--num-cpus=2",
         f"--dashboard-host={DASHBOARD}", f"--dashboard-port={port}", f"--temp-dir={folder}",
-        "--ray-client-server-port=0", "--disable-usage-stats", "--object-store-memory=200000000",
+        f"--ray-client-server-port={free_port()}", "--disable-usage-stats", "--object-store-memory=200000000",
     ]  # fmt: skip
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
