@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,13 +18,19 @@ class Progress:
         total_rows: input rows of the run, those of earlier sessions included.
         done: totals over everything committed.
         session: totals over what this session committed.
-        seconds: since this session began to generate.
+        seconds: that the engine longest at work has been ready in this session (the start of processes and
+            the loading of models left out); 0 before the first unit.
     """
 
     total_rows: int
     done: Totals
     session: Totals
     seconds: float
+
+    @classmethod
+    def nothing(cls) -> Progress:
+        """Of a session that has nothing to do."""
+        return cls(total_rows=0, done=Totals(), session=Totals(), seconds=0.0)
 
     @property
     def tokens_per_second(self) -> float:
@@ -40,24 +45,17 @@ class Progress:
     @property
     def eta_seconds(self) -> float | None:
         """Seconds to the end at this session's rate; None before the first unit."""
-        return (self.total_rows - self.done.rows) / self.rows_per_second if self.session.rows else None
+        return (self.total_rows - self.done.rows) / self.rows_per_second if self.rows_per_second else None
 
 
 class ProgressTracker:
     """Adds up records and tells a listener."""
 
-    def __init__(
-        self,
-        total_rows: int,
-        done: Totals,
-        listen: Callable[[Progress], None],
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        self._clock = clock or time.monotonic
-        self._begin = self._clock()
+    def __init__(self, total_rows: int, done: Totals, listen: Callable[[Progress], None]) -> None:
         self._total = total_rows
         self._done = done
         self._session = Totals()
+        self._seconds = 0.0
         self._listen = listen
         listen(self.now())
 
@@ -65,13 +63,12 @@ class ProgressTracker:
         """One more unit."""
         self._done = self._done.plus(record)
         self._session = self._session.plus(record)
+        self._seconds = max(self._seconds, record.engine_seconds)
         self._listen(self.now())
 
     def now(self) -> Progress:
         """The current moment."""
-        return Progress(
-            total_rows=self._total, done=self._done, session=self._session, seconds=self._clock() - self._begin
-        )
+        return Progress(total_rows=self._total, done=self._done, session=self._session, seconds=self._seconds)
 
 
 def format_progress(progress: Progress) -> str:

@@ -41,7 +41,8 @@ class RunSummary:
         output: the folder.
         total: totals over the whole output.
         session: totals over what this call generated; all zero where everything had been done before.
-        seconds: wall-clock time of this call's generation, without reading plans and publishing.
+        seconds: wall-clock time of this call's generation, start of the actors included.
+        generating_seconds: the same without the start: while the engine longest at work was ready.
         publications: folders of the output that hold published parts.
     """
 
@@ -49,12 +50,13 @@ class RunSummary:
     total: Totals
     session: Totals
     seconds: float
+    generating_seconds: float
     publications: tuple[str, ...]
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens per second of this call."""
-        return self.session.completion_tokens / self.seconds if self.seconds > 0 else 0.0
+        """Generated tokens per second of this call, start of the actors left out."""
+        return self.session.completion_tokens / self.generating_seconds if self.generating_seconds > 0 else 0.0
 
     def describe(self) -> str:
         """A few lines for people."""
@@ -68,8 +70,8 @@ class RunSummary:
         ]
         if session.units:
             lines.append(
-                f"This run: {session.rows} rows in {self.seconds:.1f} s, {self.tokens_per_second:.0f} tokens/s "
-                "(start of the actors included)"
+                f"This run: {session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
+                f"generating: {self.tokens_per_second:.0f} tokens/s"
             )
         else:
             lines.append("This run: nothing was left to do")
@@ -150,7 +152,7 @@ def _run(
     ledger = Ledger.load(storage)
     tasks = read_tasks(units, ledger.records)
     unpublished = [u for u in units if u.unit_id not in manifest.unit_ids]
-    session, seconds = Totals(), 0.0
+    session, seconds = Progress.nothing(), 0.0
     if tasks or unpublished or not manifest.publications:
         with executor.session():
             if tasks:
@@ -160,8 +162,9 @@ def _run(
     return RunSummary(
         output=storage.url,
         total=Totals.of(ledger.records.values()),
-        session=session,
+        session=session.session,
         seconds=seconds,
+        generating_seconds=session.seconds,
         publications=tuple(p.name for p in manifest.publications),
     )
 
@@ -173,8 +176,8 @@ def _generate(
     ledger: Ledger,
     lease: Lease,
     on_progress: Callable[[Progress], None],
-) -> tuple[Totals, float]:
-    """Do what the ledger lacks; totals and seconds of this session."""
+) -> tuple[Progress, float]:
+    """Do what the ledger lacks; this session's last progress, and its wall-clock seconds."""
     done = Totals.of(ledger.records[u.unit_id] for u in units if u.unit_id in ledger.records)
     begin = time.monotonic()
     tracker = ProgressTracker(sum(u.rows.num_rows for u in units), done, on_progress)
@@ -185,7 +188,7 @@ def _generate(
     missing = [u.unit_id for u in units if u.unit_id not in ledger.records]
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing[:5]} have no record")
-    return tracker.now().session, time.monotonic() - begin
+    return tracker.now(), time.monotonic() - begin
 
 
 def _publish(executor: Executor, job: Job, units: list[Unit], ledger: Ledger, manifest: Manifest) -> Manifest:

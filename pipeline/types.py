@@ -69,7 +69,8 @@ class CommitRecord:
     """A ledger entry: this unit's results are staged, whole, under its deterministic name.
 
     Counts are over the unit; ``samples`` are generations of rows that succeeded, ``data_sha256`` is the
-    checksum of the data columns (those that do not depend on load).
+    checksum of the data columns (those that do not depend on load); ``engine_seconds`` is how long its actor's
+    engine had been ready when the unit was staged.
     """
 
     unit_id: str
@@ -84,6 +85,7 @@ class CommitRecord:
     rows_forwarded: int
     staged_bytes: int
     data_sha256: str
+    engine_seconds: float = 0.0
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -93,7 +95,7 @@ class CommitRecord:
     def from_json(cls, line: str) -> CommitRecord:
         """Inverse of :meth:`to_json`; fields of later versions are ignored."""
         raw: dict[str, Any] = json.loads(line)
-        return cls(**{f.name: raw[f.name] for f in fields(cls)})
+        return cls(**{f.name: raw[f.name] for f in fields(cls) if f.name in raw})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,7 @@ class UnitWorker:
         self._job = job
         self._engine = engine
         self._calls = itertools.count()
+        self._ready = time.monotonic()
 
     def run(self, unit: Unit, table: pa.Table) -> CommitRecord:
         """Do one unit, from prepared rows to staged results.
@@ -97,6 +98,7 @@ class UnitWorker:
             rows_forwarded=sum(g.stats.rows_forwarded for g in done),
             staged_bytes=size,
             data_sha256=data_checksum(out, [*job.columns.names, *data]),
+            engine_seconds=time.monotonic() - self._ready,
         )
 
 

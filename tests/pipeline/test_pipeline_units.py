@@ -408,9 +408,8 @@ def test_units_are_sized_by_expected_tokens(tokens: int, rows: int) -> None:
 
 def test_progress_adds_up_and_tells_the_time_that_is_left() -> None:
     seen: list[Progress] = []
-    clock = iter([0.0, 0.0, 10.0])
     done = Totals(rows=10, units=1)
-    tracker = ProgressTracker(40, done, seen.append, lambda: next(clock))
+    tracker = ProgressTracker(40, done, seen.append)
     assert seen[0].eta_seconds is None
     counts = dict.fromkeys(("first_row", "failed_rows", "samples", "prompt_tokens", "staged_bytes"), 0)
     tracker.add(
@@ -422,6 +421,7 @@ def test_progress_adds_up_and_tells_the_time_that_is_left() -> None:
             completion_tokens=300,
             decode_forwards=100,
             rows_forwarded=600,
+            engine_seconds=10.0,
             **counts,
         )
     )
