@@ -1,4 +1,4 @@
-"""Codec, engine thread, tokenising and configuration: the parts between the files and the engine."""
+"""Codec, engine thread and tokenising: the parts between the files and the engine."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.job import Job, resolve_job
 from pipeline.plan import plan_units
-from pipeline.progress import Progress, ProgressTracker, format_progress
 from pipeline.sinks.staging import data_checksum, with_retries
 from pipeline.sources import open_source
 from pipeline.storage import LocalStorage
-from pipeline.types import CommitRecord, Totals, Unit
+from pipeline.types import Unit
 from tests.support.pipeline_fakes import BANNED_TOKEN, FakeEngine
 from wedlm_core.seeds import row_seed
 from wedlm_core.tokenizer import Tokenizer
@@ -356,75 +355,3 @@ def test_writes_are_retried_with_growing_pauses() -> None:
     assert with_retries(flaky, "writing", pauses.append) == "done"
     assert len(pauses) == 2
     assert pauses[0] < pauses[1]
-
-
-# --- configuration and progress ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        ({"max_tokens": 3}, "Did you mean 'sampling.max_tokens'"),
-        ({"actor": 3}, "Did you mean 'actors'"),
-        ({"sampling": {"temprature": 1}}, "Did you mean 'sampling.temperature'"),
-        ({"sampling": {"temperature": -1}}, r"sampling\.temperature=-1"),
-        ({"engine": {"page_size": 3}}, r"engine\.page_size=3"),
-        ({"sampling": 3}, "a mapping"),
-        ({"actors": 0}, "actors=0"),
-        ({"mode": "again"}, "mode='again'"),
-        ({"prompt_column": "a", "messages_column": "b"}, "at most one"),
-        ({"sampling_columns": {"heat": "t"}}, "heat"),
-        ({"columns": "abc"}, "columns"),
-        ({"gpus_per_actor": "all"}, "gpus_per_actor"),
-    ],
-)
-def test_bad_configurations_name_field_rule_and_remedy(raw: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        RunConfig.from_mapping({"input": "x", "output": "y", **raw})
-
-
-def test_a_missing_field_is_named() -> None:
-    with pytest.raises(ConfigError, match="output"):
-        RunConfig.from_mapping({"input": "x"})
-
-
-def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> None:
-    base = RunConfig(input="x", output="y")
-    same = RunConfig(input="z", output="o", actors=4, num_threads=2, unit_rows=3, units_in_flight=5, device="cpu")
-    assert same.fingerprint_fields() == base.fingerprint_fields()
-    for change in (
-        {"seed": 1}, {"chat": True}, {"columns": ["a"]}, {"sampling": SamplingParams(top_k=1)},
-        {"prompt_column": "q"}, {"limit": 3}, {"include_token_ids": False},
-    ):  # fmt: skip
-        assert RunConfig(input="x", output="y", **change).fingerprint_fields() != base.fingerprint_fields()
-
-
-@pytest.mark.parametrize(("tokens", "rows"), [(1, 512), (256, 32), (10_000, 8), (0, 512)])
-def test_units_are_sized_by_expected_tokens(tokens: int, rows: int) -> None:
-    config = RunConfig(input="x", output="y", sampling=SamplingParams(max_tokens=tokens))
-    assert config.resolved_unit_rows() == rows
-    assert 2 <= config.resolved_units_in_flight(rows) <= 64
-
-
-def test_progress_adds_up_and_tells_the_time_that_is_left() -> None:
-    seen: list[Progress] = []
-    done = Totals(rows=10, units=1)
-    tracker = ProgressTracker(40, done, seen.append)
-    assert seen[0].eta_seconds is None
-    counts = dict.fromkeys(("first_row", "failed_rows", "samples", "prompt_tokens", "staged_bytes"), 0)
-    tracker.add(
-        CommitRecord(
-            unit_id="u",
-            file_key="f",
-            data_sha256="",
-            num_rows=10,
-            completion_tokens=300,
-            decode_forwards=100,
-            rows_forwarded=600,
-            engine_seconds=10.0,
-            **counts,
-        )
-    )
-    now = seen[-1]
-    assert (now.done.rows, now.session.rows, now.tokens_per_second, now.eta_seconds) == (20, 10, 30.0, 20.0)
-    assert format_progress(now) == "20/40 rows (50%) | 30 tokens/s | 3.00 tokens/forward | ETA 0:20"
