@@ -53,12 +53,21 @@ def ask(llm: LLM, problems: Sequence[corpus.Problem], params: SamplingParams, fo
 
 
 def measure(
-    llm: LLM, problems: Sequence[corpus.Problem], strategies: Sequence[str], *, window: int, form: str = "both"
+    llm: LLM,
+    problems: Sequence[corpus.Problem],
+    strategies: Sequence[str],
+    *,
+    window: int,
+    form: str = "both",
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> list[Result]:
-    """One result per strategy, greedy; equality is against ``autoregressive`` where that is among them."""
+    """One result per strategy, all with the same seed; equality is against ``autoregressive``, if asked for."""
     results, generated = [], {}
     for name in sorted(strategies, key=lambda s: s != Strategy.AUTOREGRESSIVE):
-        params = SamplingParams(max_tokens=MAX_TOKENS, strategy=name, window_size=window)
+        params = SamplingParams(
+            max_tokens=MAX_TOKENS, strategy=name, window_size=window, temperature=temperature, seed=seed
+        )
         started = time.monotonic()
         generations = ask(llm, problems, params, form)
         seconds = time.monotonic() - started
@@ -121,14 +130,21 @@ def main() -> None:
     parser.add_argument("--split", default="test", choices=corpus.SPLITS)
     parser.add_argument("--per-family", type=int, default=40)
     parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sequences", type=int, default=64, help="sequences decoded at once")
     parser.add_argument("--form", default="both", choices=("raw", "chat", "both"))
     parser.add_argument("--failures", type=int, default=0, help="print this many wrong answers of each family")
     parser.add_argument("--output", type=Path, default=None)
     arguments = parser.parse_args()
     problems = held_out(arguments.split, arguments.per_family, arguments.families)
-    llm = LLM(arguments.model, config=EngineConfig(max_num_seqs=64))
-    results = measure(llm, problems, arguments.strategies, window=arguments.window, form=arguments.form)
-    title = f"{arguments.model}: {len(problems)} problems of the {arguments.split} split, greedy, W={arguments.window}"
+    llm = LLM(arguments.model, config=EngineConfig(max_num_seqs=arguments.sequences))
+    results = measure(
+        llm, problems, arguments.strategies, window=arguments.window, form=arguments.form,
+        temperature=arguments.temperature, seed=arguments.seed,
+    )  # fmt: skip
+    how = f"temperature {arguments.temperature:g}, W={arguments.window}, {arguments.sequences} sequences at once"
+    title = f"{arguments.model}: {len(problems)} problems of the {arguments.split} split, {how}"
     print(markdown(results, title))
     for result in results:
         _print_failures(result, arguments.failures)
