@@ -29,7 +29,7 @@ from wedlm_core.training.examples import Vocabulary
 from wedlm_core.training.recipe import Recipe, load_recipe, parse_recipe
 from wedlm_core.training.trainer import CHECKPOINT, CURVE, Trainer
 
-__all__ = ["build_model", "build_tokenizer", "main"]
+__all__ = ["build_model", "build_tokenizer", "main", "read_recipe"]
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -75,7 +75,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _recipe(name: str, overrides: list[str]) -> Recipe:
+def read_recipe(name: str, overrides: list[str]) -> Recipe:
+    """A shipped recipe by name, or one by path, with ``field=value`` overrides (values are YAML)."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
     if not path.is_file():
         raise SystemExit(
@@ -87,7 +88,7 @@ def _recipe(name: str, overrides: list[str]) -> Recipe:
         *sections, last = field.split(".")
         place = recipe
         for section in sections:
-            place = place.get(section) or {}
+            place = place.setdefault(section, {})  # an unknown section is refused below, by name
         place[last] = yaml.safe_load(value)
     return parse_recipe(recipe)
 
@@ -95,7 +96,7 @@ def _recipe(name: str, overrides: list[str]) -> Recipe:
 def main() -> None:
     """Train, then write the model folder ``<output>/model``."""
     arguments = _arguments()
-    recipe = _recipe(arguments.recipe, arguments.set)
+    recipe = read_recipe(arguments.recipe, arguments.set)
     folder = arguments.output or Path("runs") / Path(arguments.recipe).stem
     device = torch.device(arguments.device)
     torch.set_num_threads(recipe.run.threads)

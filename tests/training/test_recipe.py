@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.train import RECIPES
+from jobs.train import RECIPES, read_recipe
 from wedlm_core.errors import ConfigError
 from wedlm_core.training import corpus
 from wedlm_core.training.recipe import load_recipe, parse_recipe
@@ -37,3 +37,13 @@ def test_the_shipped_recipe_trains_every_family_and_fits_eight_megabytes():
     heads = (2 * model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim
     layer = model.hidden_size * (heads + 3 * model.intermediate_size)
     assert 4 * (model.vocab_size * model.hidden_size + model.num_hidden_layers * layer) < 8e6
+
+
+def test_overrides_reach_their_field_and_unknown_ones_are_refused():
+    assert read_recipe("tiny", ["run.steps=7", "optim.decay=cosine"]).run.steps == 7
+    with pytest.raises(ConfigError, match="stepz"):
+        read_recipe("tiny", ["run.stepz=7"])
+    with pytest.raises(ConfigError, match="rum"):
+        read_recipe("tiny", ["rum.steps=7"])
+    with pytest.raises(SystemExit, match="tiny"):
+        read_recipe("large", [])
