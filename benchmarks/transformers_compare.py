@@ -1,6 +1,6 @@
 """Our ``autoregressive`` against ``transformers`` generate: same weights, prompts, threads; tokens and speed.
 
-    python -m benchmarks.transformers_compare [--model tiny] [--batch 32] [--threads 1]
+    python -m benchmarks.transformers_compare [--model tiny] [--batches 1 32] [--threads 1]
 
 transformers decodes in static batches of equal size, left-padded, greedy, in file order; our engine takes
 all prompts at once with as many slots. The first number compared is the tokens: every prompt has to give
@@ -109,37 +109,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--prompts", default="jobs/data/demo_prompts.parquet", help="Parquet with a prompt column")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
     import pyarrow.parquet as pq
 
-    llm = LLM(args.model, config=EngineConfig(max_num_seqs=args.batch, prefix_caching=False), device="cpu")
-    prompts = [llm.tokenizer.encode(p) for p in pq.read_table(args.prompts)["prompt"].to_pylist()]
     twin = qwen3_twin(resolve(args.model))
-    eos = list(llm.engine.eos_token_ids)
-    pad = llm.model_config.pad_token_id or 0
-    strategies = (Strategy.AUTOREGRESSIVE, Strategy.VERIFIED)
+    rows, count = [], 0
+    for batch in args.batches:
+        llm = LLM(args.model, config=EngineConfig(max_num_seqs=batch, prefix_caching=False), device="cpu")
+        prompts = [llm.tokenizer.encode(p) for p in pq.read_table(args.prompts)["prompt"].to_pylist()]
+        count = len(prompts)
+        best = race(llm, twin, prompts, batch, args.max_tokens, args.repeats)
+        base = best["transformers generate"]
+        rows += [
+            (batch, name, one.tokens, one.tokens / one.seconds, base.seconds / one.seconds,
+             f"{sum(a == b for a, b in zip(one.ids, base.ids, strict=True))} of {count}")
+            for name, one in best.items()
+        ]  # fmt: skip
+    body = table(("batch", "engine", "tokens", "tokens/s", "speed ratio", "prompts with equal tokens"), rows)
+    body += f"\n\n{count} prompts, greedy, float32, best of {args.repeats} alternating passes."
+    command = f"python -m benchmarks.transformers_compare --model {args.model}"
+    write_result("transformers", "Against transformers generate", command, body, threads=args.threads)
+
+
+def race(llm: LLM, twin, prompts: list[list[int]], batch: int, max_tokens: int, repeats: int) -> dict[str, Pass]:
+    """The best pass of each engine, passes alternating."""
+    eos, pad = list(llm.engine.eos_token_ids), llm.model_config.pad_token_id or 0
     best: dict[str, Pass] = {}
-    for _ in range(args.repeats):
-        passes = {"transformers generate": theirs(twin, prompts, args.batch, args.max_tokens, eos, pad)}
-        passes |= {f"ours, {s.value}": ours(llm, prompts, args.max_tokens, s) for s in strategies}
+    for _ in range(repeats):
+        passes = {"transformers generate": theirs(twin, prompts, batch, max_tokens, eos, pad)}
+        for strategy in (Strategy.AUTOREGRESSIVE, Strategy.VERIFIED):
+            passes[f"ours, {strategy.value}"] = ours(llm, prompts, max_tokens, strategy)
         for name, one in passes.items():
             best[name] = min(best.get(name, one), one, key=lambda p: p.seconds)
-    base = best["transformers generate"]
-    rows = [
-        (name, one.tokens, one.tokens / one.seconds, base.seconds / one.seconds,
-         f"{sum(a == b for a, b in zip(one.ids, base.ids, strict=True))} of {len(prompts)}")
-        for name, one in best.items()
-    ]  # fmt: skip
-    body = table(("engine", "tokens", "tokens/s", "speed ratio", "prompts with equal tokens"), rows)
-    body += f"\n\n{len(prompts)} prompts, batch {args.batch}, greedy, best of {args.repeats} alternating passes."
-    command = f"python -m benchmarks.transformers_compare --model {args.model} --batch {args.batch}"
-    write_result("transformers", "Against transformers generate", command, body, threads=args.threads)
+    return best
 
 
 if __name__ == "__main__":
