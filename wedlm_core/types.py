@@ -49,12 +49,16 @@ def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None
         raise RequestError(explain(name, value, rule, remedy))
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _at_least(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_real(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _not_negative(value: object) -> bool:
+    return isinstance(value, (int, float)) and _is_real(value) and value >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,7 @@ class SamplingParams:
         )
         ids = self.stop_token_ids
         _require(
-            isinstance(ids, Sequence) and not isinstance(ids, str) and all(_is_int(i) and i >= 0 for i in ids),
+            isinstance(ids, Sequence) and not isinstance(ids, str) and all(_at_least(i, 0) for i in ids),
             "stop_token_ids",
             ids,
             "each is a token id (an integer of 0 or more)",
@@ -123,72 +127,26 @@ class SamplingParams:
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        tokens, temperature, threshold = self.max_tokens, self.temperature, self.entropy_threshold
-        _require(
-            _is_int(tokens) and tokens >= 0,
-            "max_tokens",
-            tokens,
-            "an integer of 0 or more",
-            "Set how many tokens to generate at most.",
-        )
-        _require(
-            _is_real(temperature) and temperature >= 0,
-            "temperature",
-            temperature,
-            "a finite number of 0 or more",
-            "Use 0 for greedy decoding.",
-        )
-        _require(
-            _is_real(self.top_p) and 0 < self.top_p <= 1,
-            "top_p",
-            self.top_p,
-            "in (0, 1]",
-            "Use 1.0 to keep every token.",
-        )
-        _require(
-            _is_int(self.top_k) and self.top_k >= 0,
-            "top_k",
-            self.top_k,
-            "an integer of 0 or more",
-            "Use 0 to keep every token.",
-        )
-        _require(
-            self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**63),
-            "seed",
-            self.seed,
-            "None or an integer in [0, 2**63)",
-            "Drop it or pick one in range.",
-        )
-        _require(
-            _is_int(self.n) and self.n >= 1,
-            "n",
-            self.n,
-            "an integer of 1 or more",
-            "Set how many samples each prompt gets.",
-        )
-        _require(
-            self.window_size == "auto" or (_is_int(self.window_size) and self.window_size >= 1),
-            "window_size",
-            self.window_size,
-            '"auto" or an integer of 1 or more',
-            'Use strategy="autoregressive" for no window at all.',
-        )
-        _require(
-            threshold is None or (_is_real(threshold) and threshold >= 0),
-            "entropy_threshold",
-            threshold,
-            "None or a number of nats of 0 or more",
-            "Use None to fill one position a step.",
-        )
-        _require(
-            _is_real(self.position_penalty) and self.position_penalty >= 0,
-            "position_penalty",
-            self.position_penalty,
-            "a number of nats of 0 or more",
-            "Use 0 for no penalty.",
-        )
-        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "true or false", "Pass a bool.")
-        _require(isinstance(self.logprobs, bool), "logprobs", self.logprobs, "true or false", "Pass a bool.")
+        threshold = self.entropy_threshold
+        window_fits = self.window_size == "auto" or _at_least(self.window_size, 1)
+        seed_fits = self.seed is None or (_at_least(self.seed, 0) and self.seed < 2**63)
+        sane_p = _is_real(self.top_p) and 0 < self.top_p <= 1
+        checks = (
+            ("max_tokens", _at_least(self.max_tokens, 0), "an integer of 0 or more", "Give a count."),
+            ("temperature", _not_negative(self.temperature), "a finite number, 0 or more", "Use 0 for greedy."),
+            ("top_p", sane_p, "in (0, 1]", "Use 1.0 to keep every token."),
+            ("top_k", _at_least(self.top_k, 0), "an integer of 0 or more", "Use 0 to keep every token."),
+            ("seed", seed_fits, "None or an integer in [0, 2**63)", "Drop it or pick one in range."),
+            ("n", _at_least(self.n, 1), "an integer of 1 or more", "Set how many samples each prompt gets."),
+            ("window_size", window_fits, '"auto" or an integer of 1 or more', 'For none: strategy="autoregressive".'),
+            ("entropy_threshold", threshold is None or _not_negative(threshold), "None or nats of 0 or more",
+             "Use None to fill one position a step."),
+            ("position_penalty", _not_negative(self.position_penalty), "nats of 0 or more", "Use 0 for no penalty."),
+            ("ignore_eos", isinstance(self.ignore_eos, bool), "true or false", "Pass a bool."),
+            ("logprobs", isinstance(self.logprobs, bool), "true or false", "Pass a bool."),
+        )  # fmt: skip
+        for name, fits, rule, remedy in checks:
+            _require(fits, name, getattr(self, name), rule, remedy)
         has_head = self.strategy in (Strategy.VERIFIED, Strategy.AUTOREGRESSIVE)
         _require(
             not self.logprobs or has_head,
