@@ -11,6 +11,18 @@ from wedlm_core.errors import ConfigError, explain
 __all__ = ["EngineConfig", "ModelConfig", "YarnScaling"]
 
 
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
     if not ok:
         raise ConfigError(explain(name, value, rule, remedy))
@@ -60,16 +72,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Check that the sizes fit together."""
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "max_position_embeddings",
-        ):
+        for name in _SIZES:
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Mend config.json.")
         _require(
@@ -159,14 +162,7 @@ class ModelConfig:
             given = {k: v for k, v in vars(self.rope_scaling).items() if v is not None}
             rope = {**given, "rope_type": "yarn", "rope_theta": self.rope_theta}
         names = (
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "max_position_embeddings",
+            *_SIZES,
             "rms_norm_eps",
             "attention_bias",
             "qk_norm",
@@ -232,7 +228,8 @@ class EngineConfig:
             model could use with ``max_num_seqs`` sequences if that is less.
         prefix_caching: share full pages of equal prefixes between sequences.
         batch_invariant: a row's result is bitwise independent of everything else in the forward; "auto"
-            is on for float32 on CPU.
+            is on for float32 on CPU. Off, "auto" attention on CPU is still the tiled backend; name "sdpa" for
+            padded torch attention.
         attention: backend name or "auto".
         logits_chunk_rows: rows of logits in memory at once at most.
         seed: run seed for requests that give none.
