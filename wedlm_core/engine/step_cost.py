@@ -1,0 +1,161 @@
+"""What a forward costs, as a function of its rows and of the KV it reads. Torch-free.
+
+The table is measured once per model, device, dtype and thread count (:mod:`wedlm_core.engine.measure`), kept
+in the user's cache folder, and read by the allotment, which spends rows where expected commits per second
+rise (design, section 7).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["CostSample", "StepCost", "cache_folder", "cache_key", "fit", "load_cached", "monotone", "save_cached"]
+
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSample:
+    """One measured kind of forward: ``sequences`` of equal ``context`` tokens with ``rows`` rows in all."""
+
+    rows: int
+    sequences: int
+    context: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """Seconds of one forward: ``table(rows) + per_kv * kv_tokens + per_row_kv * rows * mean context``.
+
+    Attributes:
+        rows: knots of the table, ascending.
+        seconds: its values, never falling.
+        per_kv: seconds per cached token, whatever number of rows reads it (memory traffic).
+        per_row_kv: seconds per row and cached token of its sequence (arithmetic).
+    """
+
+    rows: tuple[int, ...]
+    seconds: tuple[float, ...]
+    per_kv: float = 0.0
+    per_row_kv: float = 0.0
+
+    def __call__(self, rows: FloatArray, kv_tokens: float, sequences: int) -> FloatArray:
+        """Seconds of forwards of ``rows [N]`` rows over ``sequences`` sequences that cache ``kv_tokens`` in all.
+
+        Between knots the table is linear; beyond the last one it goes on with the last slope.
+        """
+        rows = np.asarray(rows, dtype=np.float64)
+        knots, values = np.asarray(self.rows, dtype=np.float64), np.asarray(self.seconds)
+        table = np.interp(rows, knots, values)
+        if len(knots) > 1:
+            slope = (values[-1] - values[-2]) / (knots[-1] - knots[-2])
+            table = table + np.maximum(rows - knots[-1], 0) * slope
+        return table + self.per_kv * kv_tokens + self.per_row_kv * rows * (kv_tokens / max(1, sequences))
+
+    def slope(self, rows: float, kv_tokens: float, sequences: int) -> float:
+        """Seconds that one more row costs at ``rows``, over the next eighth of rows or 8 of them."""
+        step = max(8.0, rows / 8)
+        low, high = self(np.array([rows, rows + step]), kv_tokens, sequences)
+        return float(high - low) / step
+
+    @classmethod
+    def linear(cls, *, fixed: float, per_row: float, per_kv: float = 0.0, floor_rows: int = 0) -> StepCost:
+        """``fixed`` seconds up to ``floor_rows`` rows, then ``per_row`` more for each."""
+        return cls(
+            rows=(max(1, floor_rows), max(1, floor_rows) + 1024),
+            seconds=(fixed, fixed + 1024 * per_row),
+            per_kv=per_kv,
+        )
+
+
+def fit(samples: Sequence[CostSample]) -> StepCost:
+    """The table that explains the samples: knots at the shortest context, KV slopes from the longer ones.
+
+    Raises:
+        ValueError: no samples.
+    """
+    if not samples:
+        raise ValueError("samples is empty: measure at least one forward")
+    shortest = min(s.context for s in samples)
+    base = sorted((s for s in samples if s.context == shortest), key=lambda s: s.rows)
+    far = [s for s in samples if s.context > shortest]
+    per_kv, per_row_kv = _kv_slopes(base, far)
+    rows, seconds = [], []
+    for sample in base:
+        own = per_kv * sample.context * sample.sequences + per_row_kv * sample.context * sample.rows
+        rows.append(sample.rows)
+        seconds.append(max(0.0, sample.seconds - own))
+    return StepCost(rows=tuple(rows), seconds=tuple(monotone(seconds).tolist()), per_kv=per_kv, per_row_kv=per_row_kv)
+
+
+def _kv_slopes(base: Sequence[CostSample], far: Sequence[CostSample]) -> tuple[float, float]:
+    """Least squares of the extra seconds on extra ``(kv tokens, rows x context)``, both slopes 0 or more."""
+    if not far:
+        return 0.0, 0.0
+    near = {(s.rows, s.sequences): s for s in base}
+    pairs = [(near[s.rows, s.sequences], s) for s in far if (s.rows, s.sequences) in near]
+    if not pairs:
+        return 0.0, 0.0
+    extra = np.array([[(b.context - a.context) * b.sequences, (b.context - a.context) * b.rows] for a, b in pairs])
+    seconds = np.array([max(0.0, b.seconds - a.seconds) for a, b in pairs])
+    solved = np.linalg.lstsq(extra.astype(np.float64), seconds, rcond=None)[0]
+    if (solved >= 0).all():
+        return float(solved[0]), float(solved[1])
+    # One of two slopes came out negative, which is noise: explain everything by the other one.
+    single = [float((extra[:, i] @ seconds) / max(1, extra[:, i] @ extra[:, i])) for i in range(2)]
+    return (single[0], 0.0) if solved[1] < 0 else (0.0, single[1])
+
+
+def monotone(values: Sequence[float]) -> FloatArray:
+    """The never-falling sequence nearest to ``values`` in least squares (pool adjacent violators)."""
+    levels: list[list[float]] = []  # [mean, weight]
+    for value in values:
+        levels.append([float(value), 1.0])
+        while len(levels) > 1 and levels[-2][0] > levels[-1][0]:
+            mean, weight = levels.pop()
+            total = levels[-1][1] + weight
+            levels[-1] = [(levels[-1][0] * levels[-1][1] + mean * weight) / total, total]
+    return np.array([mean for mean, weight in levels for _ in range(int(weight))])
+
+
+def cache_folder() -> Path:
+    """Where tables are kept: ``$WEDLM_CACHE_HOME``, else ``$XDG_CACHE_HOME/wedlm``, else ``~/.cache/wedlm``."""
+    if own := os.environ.get("WEDLM_CACHE_HOME"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "wedlm"
+
+
+def cache_key(**facts: object) -> str:
+    """File name of the table for these facts (model, device, dtype, threads ...)."""
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
+
+
+def load_cached(key: str) -> StepCost | None:
+    """The table kept under ``key``; None where there is none, or none that can be read."""
+    try:
+        raw = json.loads((cache_folder() / f"step-cost-{key}.json").read_text(encoding="utf-8"))
+        return StepCost(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def save_cached(key: str, cost: StepCost) -> None:
+    """Keep a table; a folder that cannot be written to costs a measurement next time, nothing else."""
+    folder = cache_folder()
+    aside = folder / f"step-cost-{key}.{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(asdict(cost)), encoding="utf-8")
+        aside.replace(folder / f"step-cost-{key}.json")
+    except OSError:
+        return

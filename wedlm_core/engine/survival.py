@@ -1,0 +1,100 @@
+"""How likely a draft at each offset of each sequence is to be accepted. Torch-free.
+
+What is estimated is the hazard: the probability that draft j is right given that the drafts before it were.
+A forward that verifies d drafts and accepts a of them tells of offsets 1 .. min(a + 1, d) only; the rest is
+censored, not failed. Estimates are kept apart for two kinds of drafts: *intact* ones, proposed behind
+accepted drafts by masks the first of which agreed with the verifier, and *broken* ones, which were proposed
+behind a token that turned out wrong. Survival of draft j is the product of the hazards up to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["Survival"]
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+_FORGET = 0.92  # weight of a sequence's past per observation: about a dozen forwards count
+_JOB_TRIALS = 2000.0  # the job's counts are scaled down when they pass this, so that they follow the job
+_PRIOR_HAZARD = 0.85  # before anything was seen: hopeful, so that windows are tried
+_PRIOR_TRIALS = 4.0  # weight of the job's hazard in a sequence's own estimate, in observations
+_PRIOR_FAILURES = 1.0  # weight of "fails like the job" in a sequence's failure ratio, in failures
+
+
+class Survival:
+    """Running averages by slot and offset, seeded by the averages of the whole job.
+
+    Args:
+        slots: engine slots.
+        widest: largest window W; drafts have offsets 1 .. W.
+    """
+
+    def __init__(self, slots: int, widest: int) -> None:
+        self._offset_W = np.arange(1, widest + 1)
+        self._hits = np.zeros((2, slots, widest))
+        self._trials = np.zeros((2, slots, widest))
+        self._job_hits = np.zeros((2, widest))
+        self._job_trials = np.zeros((2, widest))
+        self._intact = np.zeros((slots, 2))  # forwards whose drafts were [broken, intact]
+        self._job_intact = np.array([1.0, 4.0])
+
+    def clear(self, slot: int) -> None:
+        """Forget a slot's past; the job's stays."""
+        self._hits[:, slot] = 0
+        self._trials[:, slot] = 0
+        self._intact[slot] = 0
+
+    def observe(self, slots_D: IntArray, intact_D: BoolArray, drafts_D: IntArray, agreed_D: IntArray) -> None:
+        """Take in a forward: of ``drafts_D`` drafts, ``intact_D`` or not, the first ``agreed_D`` were accepted."""
+        told = drafts_D > 0
+        if not told.any():
+            return
+        slots_D, kind_D = slots_D[told], intact_D[told].astype(np.int64)
+        drafts_D, agreed_D = drafts_D[told], agreed_D[told]
+        hit_DW = (self._offset_W <= agreed_D[:, None]).astype(np.float64)
+        trial_DW = (self._offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]).astype(np.float64)
+        self._hits[kind_D, slots_D] = self._hits[kind_D, slots_D] * _FORGET + hit_DW
+        self._trials[kind_D, slots_D] = self._trials[kind_D, slots_D] * _FORGET + trial_DW
+        self._intact[slots_D] *= _FORGET
+        self._intact[slots_D, kind_D] += 1
+        for kind in (0, 1):
+            own = kind_D == kind
+            self._job_hits[kind] += hit_DW[own].sum(axis=0)
+            self._job_trials[kind] += trial_DW[own].sum(axis=0)
+            self._job_intact[kind] += own.sum()
+        if self._job_trials.max() > _JOB_TRIALS:
+            self._job_hits *= 0.5
+            self._job_trials *= 0.5
+            self._job_intact *= 0.5
+
+    def job_hazard(self) -> FloatArray:
+        """``[2, W]`` (broken, intact): hazard over the whole job; an offset not seen yet is like the one before."""
+        hazard = np.empty_like(self._job_hits)
+        for kind in (0, 1):
+            before = _PRIOR_HAZARD
+            for j, (hits, trials) in enumerate(zip(self._job_hits[kind], self._job_trials[kind], strict=True)):
+                before = (hits + _PRIOR_TRIALS * before) / (trials + _PRIOR_TRIALS)
+                hazard[kind, j] = before
+        return hazard
+
+    def by_kind(self, slots_S: IntArray) -> FloatArray:
+        """``[2, S, W]`` (broken, intact): probability that the drafts up to each offset are all accepted."""
+        job_fail = 1 - self.job_hazard()[:, None]
+        hits, trials = self._hits[:, slots_S], self._trials[:, slots_S]
+        # A sequence fails in proportion to the job's profile over offsets (proportional hazards) ...
+        failed = trials.sum(axis=-1) - hits.sum(axis=-1)
+        expected = (trials * job_fail).sum(axis=-1)
+        ratio = (failed + _PRIOR_FAILURES) / (expected + _PRIOR_FAILURES)
+        prior = 1 - np.minimum(1.0, job_fail * ratio[..., None])
+        # ... but for offsets that it has shown otherwise often enough.
+        hazard = (hits + _PRIOR_TRIALS * prior) / (trials + _PRIOR_TRIALS)
+        return hazard.cumprod(axis=-1)
+
+    def intact_rate(self, slots_S: IntArray) -> FloatArray:
+        """``[S]``: how often a sequence's drafts are intact ones."""
+        job = self._job_intact / self._job_intact.sum()
+        counts = self._intact[slots_S] + _PRIOR_TRIALS * job
+        return counts[:, 1] / counts.sum(axis=1)
