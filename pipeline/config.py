@@ -14,10 +14,12 @@ from typing import Any, Literal
 
 from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
 from pipeline.errors import ConfigError
+from pipeline.rendering import check_template
 
-__all__ = ["MODES", "RunConfig", "build", "field_names"]
+__all__ = ["LONG_PROMPTS", "MODES", "RunConfig", "build", "field_names"]
 
 MODES = ("resume", "new", "error_if_exists")
+LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 
 
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -41,10 +43,15 @@ class RunConfig:
         prompt_column, messages_column, token_ids_column: the column of prompts: text, chat messages, or token
             ids. At most one; when none is set, the one column named ``prompt``, ``messages`` or
             ``prompt_token_ids``.
+        prompt_template: Jinja template of the prompt over the input's columns, in place of a prompt column:
+            ``"{{ question }}"``, or ``"{{ row['a name'] }}"``. A name that a row lacks is that row's failure.
+        tools_column: column of tools (a list of mappings, or JSON text of one) for the chat template.
         chat: wrap each text prompt as a user message in the model's chat template.
         system_prompt: system message in front of each conversation that has none; implies the chat template.
         id_column: column of unique row ids (text or integers); None derives ids from file and row number.
         sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s.
+        on_long_prompt: a prompt that with its ``max_tokens`` exceeds the model's length: "fail" its row, or cut
+            tokens off at its begin ("truncate_left") or end ("truncate_right").
         columns: input columns to pass through (None: all); columns that are read for prompts, ids or
             parameters need not be among them.
         column_prefix: put before the names of all result columns.
@@ -59,7 +66,11 @@ class RunConfig:
         unit_rows: input rows per unit; None sizes units by expected tokens.
         units_in_flight: units an actor works on at once; None keeps about 8 times the engine's slots busy.
         target_part_bytes: published files are closed when they reach about this size.
-        max_engine_deaths: times one unit may lose its actor before the job stops.
+        max_engine_deaths: times that a generate actor may be lost in a row without any unit being done
+            meanwhile, before the job stops.
+        max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
+        max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
+        retry_failed: do the failed rows of the output again; those that succeed take their place.
         expect_autoscaling: do not insist that the cluster has the resources already.
         storage_options: keyword arguments for the file system of the model's URL.
 
@@ -77,10 +88,13 @@ class RunConfig:
     prompt_column: str | None = None
     messages_column: str | None = None
     token_ids_column: str | None = None
+    prompt_template: str | None = None
+    tools_column: str | None = None
     chat: bool = False
     system_prompt: str | None = None
     id_column: str | None = None
     sampling_columns: Mapping[str, str] = field(default_factory=dict)
+    on_long_prompt: Literal["fail", "truncate_left", "truncate_right"] = "fail"
     columns: Sequence[str] | None = None
     column_prefix: str = ""
     include_token_ids: bool = True
@@ -96,6 +110,9 @@ class RunConfig:
     units_in_flight: int | None = None
     target_part_bytes: int = 256 * 2**20
     max_engine_deaths: int = 3
+    max_row_deaths: int = 2
+    max_failed_fraction: float = 1.0
+    retry_failed: bool = False
     expect_autoscaling: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,13 +130,23 @@ class RunConfig:
                  "Pass EngineConfig(...), or a mapping in YAML.")  # fmt: skip
         _require(self.output != "", "output", self.output, "a folder", "Name the folder to write to.")
         _require(self.mode in MODES, "mode", self.mode, f"one of {list(MODES)}", "Pick one of these.")
+        _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
+                 f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
         self._check_numbers()
-        given = [n for n in ("prompt_column", "messages_column", "token_ids_column") if getattr(self, n) is not None]
-        _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
+        self._check_prompts()
+        _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
+                 "mode='new' discards the rows that failed", "Drop one of the two.")  # fmt: skip
         known = {f.name for f in fields(SamplingParams)}
         unknown = [name for name in self.sampling_columns if name not in known]
         _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
                  "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
+
+    def _check_prompts(self) -> None:
+        places = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
+        given = [name for name in places if getattr(self, name) is not None]
+        _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
+        if self.prompt_template is not None:
+            check_template(self.prompt_template)
 
     def _check_numbers(self) -> None:
         for name in ("actors", "target_part_bytes"):
@@ -137,6 +164,11 @@ class RunConfig:
                  "Pick one in range.")  # fmt: skip
         _require(_is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
                  self.max_engine_deaths, "an integer of 0 or more", "Use 3.")  # fmt: skip
+        _require(_is_int(self.max_row_deaths) and self.max_row_deaths >= 1, "max_row_deaths",
+                 self.max_row_deaths, "an integer of 1 or more", "Use 2.")  # fmt: skip
+        share = self.max_failed_fraction
+        _require(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1,
+                 "max_failed_fraction", share, "a share between 0 and 1", "Use 1 to never stop.")  # fmt: skip
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
@@ -150,8 +182,9 @@ class RunConfig:
     def fingerprint_fields(self) -> dict[str, Any]:
         """Settings that change the output, by dotted name; plain values. Input and model are added by content."""
         sampling = {f"sampling.{k}": v for k, v in asdict(self.sampling).items()}
-        names = ("seed", "prompt_column", "messages_column", "token_ids_column", "chat", "system_prompt",
-                 "id_column", "column_prefix", "include_token_ids", "limit", "dtype")  # fmt: skip
+        names = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",
+                 "chat", "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit",
+                 "dtype")  # fmt: skip
         own = {name: getattr(self, name) for name in names}
         limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant")}
         return {
