@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.actors.generate import GenerateActor
+from pipeline.actors.generate import EngineLoader, GenerateActor, load_engine
 from pipeline.actors.tokenise import prepare_units
 from pipeline.cluster import ActorResources, plan_actors, ray_session
 from pipeline.config import RunConfig
@@ -45,10 +45,16 @@ class Executor(Protocol):
 
 
 class RayExecutor:
-    """The Ray session, graph and tasks."""
+    """The Ray session, graph and tasks.
 
-    def __init__(self, config: RunConfig) -> None:
+    Args:
+        config: of the run.
+        load: makes each actor's engine, in its process.
+    """
+
+    def __init__(self, config: RunConfig, load: EngineLoader = load_engine) -> None:
         self._config = config
+        self._load = load
 
     def session(self) -> AbstractContextManager[None]:
         """The running Ray session, or one for the duration of the block."""
@@ -63,7 +69,7 @@ class RayExecutor:
         """
         resources = plan_actors(self._config)
         rows = max(unit.rows.num_rows for task in tasks for unit in task.units)
-        return _run_graph(job, tasks, resources, self._config.resolved_units_in_flight(rows))
+        return _run_graph(job, tasks, self._load, resources, self._config.resolved_units_in_flight(rows))
 
     def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
         """In parallel where there are several."""
@@ -76,7 +82,7 @@ class RayExecutor:
 
 
 def _run_graph(
-    job: Job, tasks: Sequence[ReadTask], resources: ActorResources, units_in_flight: int
+    job: Job, tasks: Sequence[ReadTask], load: EngineLoader, resources: ActorResources, units_in_flight: int
 ) -> Iterator[CommitRecord]:
     import ray
     from ray.data import ActorPoolStrategy, DataContext
@@ -98,7 +104,7 @@ def _run_graph(
         )
         dataset = dataset.map_batches(
             GenerateActor,
-            fn_constructor_args=(job, resources.threads),
+            fn_constructor_args=(job, resources.threads, load),
             batch_size=None,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(

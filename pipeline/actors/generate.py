@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +23,10 @@ from pipeline.sinks.staging import data_checksum, stage
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord, Unit
 
-__all__ = ["ENGINE_DIED", "GenerateActor", "UnitWorker", "encode_unit", "load_engine", "preview_table"]
+__all__ = ["ENGINE_DIED", "EngineLoader", "GenerateActor", "UnitWorker", "encode_unit", "load_engine", "preview_table"]
 
+EngineLoader = Callable[[Job, "int | None"], EngineLike]
+"""Makes an engine for a job with so many torch threads, in the process that will use it."""
 ENGINE_DIED = 70
 """Exit status of an actor whose engine failed: its device state cannot be trusted, a fresh process can."""
 
@@ -155,10 +157,10 @@ def _joined(table: pa.Table, origin: list[int], values: list[dict[str, Any]], sc
 class GenerateActor:
     """The callable class that Ray Data keeps in its actor pool; called from several threads at once."""
 
-    def __init__(self, job: Job, num_threads: int) -> None:
+    def __init__(self, job: Job, num_threads: int, load: EngineLoader) -> None:
         """Load the model."""
         try:
-            engine = load_engine(job, num_threads)
+            engine = load(job, num_threads)
         except Exception as error:
             _leave_note(job.storage, error)
             raise
