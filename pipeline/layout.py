@@ -8,8 +8,9 @@ from __future__ import annotations
 
 __all__ = [
     "CRASHES",
+    "DEAD_LETTERS",
     "INPUT",
-    "LEASE",
+    "LEASES",
     "LEDGER",
     "MANIFEST",
     "PUBLICATIONS",
@@ -20,9 +21,11 @@ __all__ = [
     "STATE",
     "crash_note",
     "dead_letters",
+    "lease",
     "part",
     "publication",
     "publication_record",
+    "published_dead_letters",
     "publishing",
     "staged_dead",
     "staged_rows",
@@ -31,7 +34,7 @@ __all__ = [
 
 STATE = "__wedlm"
 RUN = f"{STATE}/run.json"
-LEASE = f"{STATE}/lease.json"
+LEASES = f"{STATE}/lease"
 MANIFEST = f"{STATE}/manifest.json"
 LEDGER = f"{STATE}/ledger"
 STAGED = f"{STATE}/staged"
@@ -40,6 +43,7 @@ PUBLICATIONS = f"{STATE}/publications"
 SCRATCH = f"{STATE}/tmp"
 INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
+DEAD_LETTERS = f"{STATE}/dead_letters"
 
 
 def publication(number: int) -> str:
@@ -47,14 +51,19 @@ def publication(number: int) -> str:
     return f"data-{number:06d}"
 
 
-def publishing(number: int) -> str:
-    """Where a publication is assembled before it is given its visible name."""
-    return f"{PUBLISH}/{publication(number)}"
+def lease(epoch: int) -> str:
+    """Key of a lease; the one with the highest epoch counts."""
+    return f"{LEASES}/{epoch:08d}.json"
 
 
-def publication_record(number: int) -> str:
-    """The record of a publication that is complete and may be made visible."""
-    return f"{PUBLICATIONS}/{publication(number)}.json"
+def publishing(number: int, token: str) -> str:
+    """Where the holder of a lease assembles a publication before it is given its visible name."""
+    return f"{PUBLISH}/{publication(number)}.{token}"
+
+
+def publication_record(number: int, token: str) -> str:
+    """The record by which the holder of a lease decides a publication; or the fence in its place."""
+    return f"{PUBLICATIONS}/{publication(number)}.{token}.json"
 
 
 def part(number: int) -> str:
@@ -62,9 +71,14 @@ def part(number: int) -> str:
     return f"part-{number:06d}"
 
 
-def dead_letters(number: int) -> str:
+def dead_letters(number: int, token: str) -> str:
     """Key of the dead-letter table of a publication, without its format's suffix."""
-    return f"{STATE}/dead_letters/{publication(number)}"
+    return f"{DEAD_LETTERS}/{publication(number)}.{token}"
+
+
+def published_dead_letters(name: str) -> str:
+    """Key of the dead-letter table that a publication names."""
+    return f"{DEAD_LETTERS}/{name}"
 
 
 def staged_rows(unit_id: str) -> str:

@@ -37,9 +37,9 @@ class Ledger:
         """
         keys = storage.keys(layout.LEDGER)
         records: list[CommitRecord] = []
-        for key in keys:
+        for key, segment in zip(keys, storage.read_many(keys), strict=True):
             try:
-                records += cls.parse(storage.read(key))
+                records += cls.parse(segment)
             except (ValueError, KeyError) as error:
                 raise OutputError(
                     f"{storage.url}/{key}: not a readable ledger segment ({error!r}). Remove it: its units are redone."
@@ -62,11 +62,9 @@ class Ledger:
     def _put(self, records: Iterable[CommitRecord]) -> None:
         key = f"{layout.LEDGER}/{self._session}-{self._segments:08d}.jsonl"
         self._segments += 1
-        with self._storage.create(key) as file:
-            file.write("".join(f"{record.to_json()}\n" for record in records).encode())
+        self._storage.put(key, "".join(f"{record.to_json()}\n" for record in records).encode())
 
     def _compact(self, keys: Sequence[str]) -> None:
         # Whatever a kill leaves behind here names the same units again, which changes nothing.
         self._put(self.records.values())
-        for key in keys:
-            self._storage.delete(key)
+        self._storage.delete_objects(keys)

@@ -2,24 +2,39 @@
 
 Steps, each of which a kill may interrupt: (1) write the part files and dead letters aside; (2) put the
 publication record: from here on the publication is decided and only rolled forward; (3) give the folder
-its visible name (one rename); (4) list it in the manifest; (5) remove the staged units. A run that
-begins calls :func:`recover` first, which redoes (3) to (5) for a decided publication.
+its visible name (one rename; on object stores copies inside the store, all at once); (4) list it in the
+manifest; (5) remove the staged units. A run that begins calls :func:`recover` first, which redoes (3) to (5)
+for a decided publication.
+
+What a reader may see: :func:`pipeline.read` goes by the manifest, hence sees all of a publication or nothing
+of it, everywhere. A plain reader that lists the folder sees the same on a local file system; on an object
+store, between (2) and the end of (3), it sees some of the publication's parts: each of them whole, none twice,
+and no other files.
+
+The record's name holds the writer's token and its put succeeds once. Whoever takes over a lease that was not
+given back puts a fence under the name that the former holder would use (:func:`recover`): should that one
+wake up, its put fails.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.errors import LeaseError
+from pipeline.lease import Lease
 from pipeline.sinks.base import PartFormat
 from pipeline.sinks.staging import load_staged
 from pipeline.storage import Storage
+from pipeline.storage_retrying import with_retries
 from pipeline.types import CommitRecord
 
 __all__ = ["Manifest", "PartJob", "PartRecord", "Publication", "publish", "recover", "write_part"]
@@ -48,9 +63,23 @@ class PartJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """Units that became visible together."""
+    """Units that became visible together.
+
+    Attributes:
+        number: publications are numbered from 0.
+        token: of the lease under which it was decided.
+        format: of its files, see :data:`pipeline.sinks.FORMATS`.
+        schema, dead_schema: of the tables; the files may hold less exact types.
+        parts: its files, in input order.
+        dead_letters: the file of failed rows, if there were any.
+        unit_ids: the units it holds, in input order.
+    """
 
     number: int
+    token: str
+    format: str
+    schema: pa.Schema
+    dead_schema: pa.Schema
     parts: tuple[PartRecord, ...]
     dead_letters: PartRecord | None
     unit_ids: tuple[str, ...]
@@ -60,13 +89,36 @@ class Publication:
         """Its visible folder."""
         return layout.publication(self.number)
 
+    @property
+    def record_key(self) -> str:
+        """Where its record is."""
+        return layout.publication_record(self.number, self.token)
+
+    def to_bytes(self) -> bytes:
+        """What :meth:`parse` reads back."""
+        raw = {
+            "number": self.number,
+            "token": self.token,
+            "format": self.format,
+            "schema": self.schema.serialize().to_pybytes().hex(),
+            "dead_schema": self.dead_schema.serialize().to_pybytes().hex(),
+            "parts": [asdict(part) for part in self.parts],
+            "dead_letters": None if self.dead_letters is None else asdict(self.dead_letters),
+            "unit_ids": self.unit_ids,
+        }
+        return json.dumps(raw, indent=1).encode()
+
     @classmethod
-    def load(cls, storage: Storage, key: str) -> Publication:
-        """Read a publication record."""
-        raw: dict[str, Any] = json.loads(storage.read(key))
+    def parse(cls, record: bytes) -> Publication:
+        """Inverse of :meth:`to_bytes`."""
+        raw: dict[str, Any] = json.loads(record)
         dead = raw["dead_letters"]
         return cls(
             number=raw["number"],
+            token=raw["token"],
+            format=raw["format"],
+            schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["schema"]))),
+            dead_schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["dead_schema"]))),
             parts=tuple(PartRecord(**p) for p in raw["parts"]),
             dead_letters=None if dead is None else PartRecord(**dead),
             unit_ids=tuple(raw["unit_ids"]),
@@ -88,28 +140,52 @@ class Manifest:
     def load(cls, storage: Storage) -> Manifest:
         """Read the manifest; empty where nothing was published."""
         try:
-            numbers = json.loads(storage.read(layout.MANIFEST))["publications"]
+            keys = json.loads(storage.read(layout.MANIFEST))["publications"]
         except FileNotFoundError:
             return cls()
-        return cls(publications=tuple(Publication.load(storage, layout.publication_record(n)) for n in numbers))
+        return cls(publications=tuple(Publication.parse(record) for record in storage.read_many(keys)))
 
     def save(self, storage: Storage) -> None:
         """Write the manifest."""
         parts = {f"{p.name}/{part.name}": part.rows for p in self.publications for part in p.parts}
-        raw = {"publications": [p.number for p in self.publications], "parts": parts}
-        with storage.create(layout.MANIFEST) as file:
-            file.write(json.dumps(raw, indent=1).encode())
+        raw = {"publications": [p.record_key for p in self.publications], "parts": parts}
+        storage.put(layout.MANIFEST, json.dumps(raw, indent=1).encode())
 
 
-def recover(storage: Storage) -> Manifest:
-    """Finish a publication that was decided before a kill; the manifest as it then is."""
+def recover(storage: Storage, lease: Lease | None = None) -> Manifest:
+    """Finish a publication that was decided before a kill; the manifest as it then is.
+
+    Args:
+        storage: the output.
+        lease: held by the caller; former holders that never gave theirs back can decide nothing after this.
+    """
     manifest = Manifest.load(storage)
-    listed = {p.number for p in manifest.publications}
-    for key in storage.keys(layout.PUBLICATIONS):
-        publication = Publication.load(storage, key)
-        if publication.number not in listed:
-            manifest = _make_visible(storage, manifest, publication)
+    if lease is not None:
+        first = len(manifest.publications)
+        manifest = _roll_forward(storage, manifest)
+        for token in lease.predecessors:
+            manifest = _fence_off(storage, manifest, token, first)
+        lease.forget_predecessors()
+    manifest = _roll_forward(storage, manifest)
     _clean(storage, manifest)
+    return manifest
+
+
+def _roll_forward(storage: Storage, manifest: Manifest) -> Manifest:
+    beyond = f"{layout.PUBLICATIONS}/{layout.publication(len(manifest.publications))}"
+    keys = [key for key in storage.keys(layout.PUBLICATIONS) if key >= beyond]
+    decided = [Publication.parse(record) for record in storage.read_many(keys) if record.startswith(b"{")]
+    for publication in sorted(decided, key=lambda p: p.number):
+        manifest = _make_visible(storage, manifest, publication)
+    return manifest
+
+
+def _fence_off(storage: Storage, manifest: Manifest, token: str, first: int) -> Manifest:
+    """Take the names of the records that a former holder may yet put: of the publications since it looked."""
+    for number in range(first, len(manifest.publications) + 1):
+        fence = f"fenced off by {uuid.uuid4().hex}".encode()
+        if not storage.put_new(layout.publication_record(number, token), fence):
+            manifest = _roll_forward(storage, manifest)
     return manifest
 
 
@@ -118,6 +194,7 @@ def publish(
     manifest: Manifest,
     records: Sequence[CommitRecord],
     *,
+    lease: Lease,
     schema: pa.Schema,
     dead_schema: pa.Schema,
     format: PartFormat,
@@ -131,21 +208,26 @@ def publish(
         manifest: what is visible already.
         records: committed units that are not visible yet, in input order. None are given on the first
             publication of an empty input: then one part without rows is published, so that readers find a schema.
+        lease: the caller's; without it nothing is published.
         schema: of the output table.
         dead_schema: of the dead-letter table.
         format: of the files.
         target_bytes: a part is closed when its staged (compressed) bytes reach this.
         write_parts: runs :func:`write_part` over jobs, results in order; None does it here, one by one.
+
+    Raises:
+        LeaseError: another run took over.
+        SinkError: the parts could not be written.
     """
     number = len(manifest.publications)
-    storage.delete(layout.publishing(number))  # what a kill left there was never decided
+    folder = layout.publishing(number, lease.token)
     groups = list(_grouped(records, target_bytes)) or [[]]
     jobs = [
         PartJob(
             storage=storage,
             format=format,
             schema=schema,
-            key=f"{layout.publishing(number)}/{layout.part(i)}{format.suffix}",
+            key=f"{folder}/{layout.part(i)}{format.suffix}",
             staged=tuple(layout.staged_rows(r.unit_id) for r in group),
         )
         for i, group in enumerate(groups)
@@ -154,16 +236,29 @@ def publish(
     failed = tuple(layout.staged_dead(r.unit_id) for r in records if r.failed_rows)
     dead = None
     if failed:
-        key = layout.dead_letters(number) + format.suffix
+        key = layout.dead_letters(number, lease.token) + format.suffix
         dead = write_part(PartJob(storage=storage, format=format, schema=dead_schema, key=key, staged=failed))
     publication = Publication(
-        number=number, parts=parts, dead_letters=dead, unit_ids=tuple(r.unit_id for r in records)
-    )  # fmt: skip
-    with storage.create(layout.publication_record(number)) as file:
-        file.write(json.dumps(asdict(publication), indent=1).encode())
+        number=number,
+        token=lease.token,
+        format=format.name,
+        schema=schema,
+        dead_schema=dead_schema,
+        parts=parts,
+        dead_letters=dead,
+        unit_ids=tuple(r.unit_id for r in records),
+    )
+    _decide(storage, publication, lease)
     manifest = _make_visible(storage, manifest, publication)
     _clean(storage, manifest)
     return manifest
+
+
+def _decide(storage: Storage, publication: Publication, lease: Lease) -> None:
+    """Put the record: the moment of publication."""
+    lease.verify()
+    if not storage.put_new(publication.record_key, publication.to_bytes()):
+        raise LeaseError(f"{storage.url}: another run took over this output. This one publishes nothing.")
 
 
 def _grouped(records: Sequence[CommitRecord], target_bytes: int) -> Iterator[list[CommitRecord]]:
@@ -180,34 +275,63 @@ def _grouped(records: Sequence[CommitRecord], target_bytes: int) -> Iterator[lis
 
 
 def write_part(job: PartJob) -> PartRecord:
-    """Write one file from staged tables, one of them in memory at a time."""
+    """Write one file from staged tables, a few of them in memory at a time.
+
+    Raises:
+        SinkError: it failed repeatedly.
+    """
+    return with_retries(lambda: _write_part(job), f"writing {job.storage.url}/{job.key}")
+
+
+def _write_part(job: PartJob) -> PartRecord:
     rows = 0
     with job.storage.create(job.key) as file:
-        writer = job.format.open(file, job.schema)
+        hashed = _Hashed(file)
+        writer = job.format.open(hashed, job.schema)
         for key in job.staged:
             table = load_staged(job.storage, key)
             rows += table.num_rows
             writer.write(table.cast(job.schema))
         writer.close()
-    digest, size = hashlib.sha256(), 0
-    with job.storage.open(job.key) as written:
-        while chunk := written.read(2**20):
-            digest.update(chunk)
-            size += len(chunk)
-    return PartRecord(name=job.key.rsplit("/", 1)[-1], rows=rows, bytes=size, sha256=digest.hexdigest())
+    name = job.key.rsplit("/", 1)[-1]
+    return PartRecord(name=name, rows=rows, bytes=hashed.size, sha256=hashed.digest.hexdigest())
+
+
+class _Hashed(io.BufferedIOBase):
+    """A stream that hashes what passes through it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        data = memoryview(data)
+        self.digest.update(data)
+        self.size += data.nbytes
+        self._file.write(data)
+        return data.nbytes
+
+    def tell(self) -> int:
+        return self.size
 
 
 def _make_visible(storage: Storage, manifest: Manifest, publication: Publication) -> Manifest:
-    storage.promote(layout.publishing(publication.number), publication.name)
+    storage.promote(layout.publishing(publication.number, publication.token), publication.name)
     manifest = Manifest(publications=(*manifest.publications, publication))
     manifest.save(storage)
     return manifest
 
 
 def _clean(storage: Storage, manifest: Manifest) -> None:
-    """Remove what is published from the staging folder, and unfinished files of runs that were killed."""
+    """Remove what is published from the staging folder, and what runs that were killed left unfinished."""
     published = manifest.unit_ids
-    for key in storage.keys(layout.STAGED):
-        if key.rsplit("/", 1)[-1].split(".", 1)[0] in published:
-            storage.delete(key)
-    storage.delete(layout.SCRATCH)
+    named = {p.dead_letters.name for p in manifest.publications if p.dead_letters is not None}
+    staged = [k for k in storage.keys(layout.STAGED) if k.rsplit("/", 1)[-1].split(".", 1)[0] in published]
+    dead = [k for k in storage.keys(layout.DEAD_LETTERS) if k.rsplit("/", 1)[-1] not in named]
+    storage.delete_objects([*staged, *dead])
+    storage.delete(layout.PUBLISH)  # what is decided has left this folder
+    storage.sweep()

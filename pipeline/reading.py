@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.cluster import ensure_ray
 from pipeline.errors import OutputError
+from pipeline.lease import current_holder
 from pipeline.ledger import Ledger
 from pipeline.publish import Manifest
 from pipeline.storage import Storage, open_storage
@@ -56,7 +57,7 @@ def read(
         paths = [f"{storage.url}/{p.name}/{part.name}" for p in manifest.publications for part in p.parts]
     else:
         paths = [
-            f"{storage.url}/{layout.dead_letters(p.number).rsplit('/', 1)[0]}/{p.dead_letters.name}"
+            f"{storage.url}/{layout.published_dead_letters(p.dead_letters.name)}"
             for p in manifest.publications
             if p.dead_letters is not None
         ]
@@ -85,7 +86,8 @@ def status(output: str | os.PathLike[str]) -> dict[str, Any]:
     if not storage.exists(layout.RUN):
         raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
     manifest = Manifest.load(storage)
-    records = {r.unit_id: r for key in storage.keys(layout.LEDGER) for r in Ledger.parse(storage.read(key))}
+    segments = storage.read_many(storage.keys(layout.LEDGER))
+    records = {r.unit_id: r for segment in segments for r in Ledger.parse(segment)}
     total = Totals.of(records.values())
     return {
         "output": storage.url,
@@ -98,5 +100,5 @@ def status(output: str | os.PathLike[str]) -> dict[str, Any]:
         "units_published": len(manifest.unit_ids),
         "rows_published": sum(part.rows for p in manifest.publications for part in p.parts),
         "publications": [p.name for p in manifest.publications],
-        "being_written": storage.exists(layout.LEASE),
+        "being_written": current_holder(storage) is not None,
     }

@@ -143,7 +143,7 @@ def _run(
 ) -> RunSummary:
     _prepare_output(config, storage)
     check_model(config)  # a model that is not there ends the run here, not in an actor
-    manifest = recover(storage)
+    manifest = recover(storage, lease)
     job = resolve_job(config, open_source(config.input, storage), storage)
     state = _run_state(job)
     units = plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit)
@@ -157,8 +157,7 @@ def _run(
         with executor.session():
             if tasks:
                 session, seconds = _generate(executor, job, units, ledger, lease, on_progress)
-            lease.check()
-            manifest = _publish(executor, job, unpublished, ledger, manifest)
+            manifest = _publish(executor, job, unpublished, ledger, lease, manifest)
     return RunSummary(
         output=storage.url,
         total=Totals.of(ledger.records.values()),
@@ -191,13 +190,16 @@ def _generate(
     return tracker.now(), time.monotonic() - begin
 
 
-def _publish(executor: Executor, job: Job, units: list[Unit], ledger: Ledger, manifest: Manifest) -> Manifest:
+def _publish(
+    executor: Executor, job: Job, units: list[Unit], ledger: Ledger, lease: Lease, manifest: Manifest
+) -> Manifest:
     if not units and manifest.publications:
         return manifest
     return publish(
         job.storage,
         manifest,
         [ledger.records[u.unit_id] for u in units],
+        lease=lease,
         schema=job.schema,
         dead_schema=job.dead_schema,
         format=ParquetFormat(),
@@ -231,7 +233,7 @@ def _prepare_output(config: RunConfig, storage: Storage) -> None:
         for publication in Manifest.load(storage).publications:
             storage.delete(publication.name)
         for key in storage.keys(layout.STATE):
-            if key != layout.LEASE:
+            if not key.startswith(f"{layout.LEASES}/"):
                 storage.delete(key)
     elif not begun:
         foreign = [key for key in storage.keys(".") if key.endswith(".parquet") and layout.STATE not in key]

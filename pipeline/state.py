@@ -49,8 +49,7 @@ class RunState:
             "columns": self.columns.serialize().to_pybytes().hex(),
             "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
         }
-        with storage.create(layout.RUN) as file:
-            file.write(json.dumps(raw, indent=1).encode())
+        storage.put(layout.RUN, json.dumps(raw, indent=1).encode())
 
     @classmethod
     def load(cls, storage: Storage) -> RunState | None:

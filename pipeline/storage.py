@@ -1,39 +1,52 @@
-"""The one seam to the file system: whole objects appear at once, or not at all.
+"""The one seam to the output: whole objects appear at once, or not at all.
 
 Everything that the exactly-once protocol relies on is the handful of operations of :class:`Storage`.
-:class:`LocalStorage` implements them with temporary files and renames; an object store has them natively
-(a put is atomic) and only :meth:`Storage.promote` differs there. Keys are relative, ``/``-separated.
+:class:`LocalStorage` implements them with temporary files and renames, :class:`ObjectStorage` with the atomic
+puts of an object store; :class:`RetryingStorage` goes around either. Keys are relative, ``/``-separated.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import BinaryIO, Protocol
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO, Protocol
 
 from pipeline.errors import ConfigError
+from pipeline.filesystem import is_url, plain_name
+from pipeline.storage_local import LocalStorage
+from pipeline.storage_object import ObjectStorage
+from pipeline.storage_retrying import RetryingStorage
 
-__all__ = ["LocalStorage", "Storage", "open_storage"]
+__all__ = ["LocalStorage", "ObjectStorage", "RetryingStorage", "Storage", "open_storage"]
 
 
 class Storage(Protocol):
-    """An output folder. Picklable: actors and tasks get a copy."""
+    """An output folder. Picklable: actors and tasks get a copy. Failures are OSErrors, or SinkErrors after retries."""
 
     @property
     def url(self) -> str:
         """Where it is, for people and readers."""
         ...
 
+    def put(self, key: str, data: bytes) -> None:
+        """A small object, in one piece, replacing what was there."""
+        ...
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """The same unless ``key`` exists: then False, and nothing has changed. Of several at once one gets True."""
+        ...
+
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """A file that becomes visible under ``key``, replacing what was there, when the block ends well."""
+        """A stream whose content becomes visible under ``key``, replacing what was there, when the block ends well."""
         ...
 
     def read(self, key: str) -> bytes:
         """Whole content. Raises FileNotFoundError."""
+        ...
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes]:
+        """:meth:`read` of each; at once where the store is far away."""
         ...
 
     def open(self, key: str) -> BinaryIO:
@@ -52,85 +65,41 @@ class Storage(Protocol):
         """Remove an object or a whole folder; absent is fine."""
         ...
 
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        """Remove these objects; absent ones are fine."""
+        ...
+
     def promote(self, source: str, target: str) -> None:
-        """Give the folder ``source`` the name ``target``; fine if that was done before."""
+        """Give the folder ``source`` the name ``target``; fine if that was done before, or half done."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove what writes that never ended have left behind; no write may be under way."""
         ...
 
 
-class LocalStorage:
-    """A folder of a local or shared POSIX file system; renames are atomic there."""
+def open_storage(
+    url: str | os.PathLike[str], scratch: str, options: Mapping[str, Any] | None = None
+) -> RetryingStorage:
+    """The storage of an output path or URL, with retries of what may pass.
 
-    def __init__(self, root: str | os.PathLike[str], scratch: str) -> None:
-        """``root``: the output folder; ``scratch``: key of the folder for unfinished files."""
-        self._root = Path(root).expanduser().absolute()
-        self._scratch = self._root / scratch
-
-    @property
-    def url(self) -> str:
-        """The absolute path."""
-        return str(self._root)
-
-    def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """Write aside, flush to the disk, rename."""
-        return self._create(self._root / key)
-
-    @contextmanager
-    def _create(self, target: Path) -> Iterator[BinaryIO]:
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        aside = self._scratch / f"{target.name}.{uuid.uuid4().hex[:12]}"
-        try:
-            with aside.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(aside, target)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-
-    def read(self, key: str) -> bytes:
-        """Whole content."""
-        return (self._root / key).read_bytes()
-
-    def open(self, key: str) -> BinaryIO:
-        """Open for reading."""
-        return (self._root / key).open("rb")
-
-    def exists(self, key: str) -> bool:
-        """Whether the file or folder is there."""
-        return (self._root / key).exists()
-
-    def keys(self, prefix: str) -> list[str]:
-        """Sorted keys below ``prefix``."""
-        folder = self._root / prefix
-        return sorted(str(path.relative_to(self._root)) for path in folder.rglob("*") if path.is_file())
-
-    def delete(self, key: str) -> None:
-        """Remove a file or a folder."""
-        path = self._root / key
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-    def promote(self, source: str, target: str) -> None:
-        """One rename: readers see all files of the folder or none."""
-        here, there = self._root / source, self._root / target
-        if here.exists():
-            there.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(here, there)
-        elif not there.exists():
-            raise FileNotFoundError(f"neither {here} nor {there} exists")
-
-
-def open_storage(url: str | os.PathLike[str], scratch: str) -> Storage:
-    """The storage of an output path.
+    Args:
+        url: a local (or mounted) folder, or any fsspec URL.
+        scratch: key of the folder for unfinished files, where the store needs one.
+        options: keyword arguments of the URL's file system.
 
     Raises:
-        ConfigError: an URL of a scheme that has no storage yet.
+        ConfigError: nothing can be written to such an URL.
     """
-    name = os.fspath(url).removeprefix("file://")
-    if "://" in name:
-        raise ConfigError(f"output={name!r}: only local and mounted folders can be written to. Give a path.")
-    return LocalStorage(name, scratch)
+    name = plain_name(url)
+    if not is_url(name):
+        return RetryingStorage(LocalStorage(name, scratch))
+    storage = ObjectStorage(name, scratch, options or {})
+    try:
+        storage.connect()
+    except OSError as error:
+        raise ConfigError(
+            f"output={name!r}: no file system for it ({error}). Check the scheme, that its fsspec package is "
+            "installed, and storage_options."
+        ) from error
+    return RetryingStorage(storage)

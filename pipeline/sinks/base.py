@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -25,10 +26,15 @@ class PartFormat(Protocol):
     """A file format that plain readers know. Picklable."""
 
     @property
+    def name(self) -> str:
+        """What ``RunConfig.output_format`` calls it."""
+        ...
+
+    @property
     def suffix(self) -> str:
         """File name ending, with its dot."""
         ...
 
-    def open(self, file: BinaryIO, schema: pa.Schema) -> PartWriter:
+    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> PartWriter:
         """Begin a part file."""
         ...

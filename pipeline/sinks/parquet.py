@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -15,15 +16,16 @@ _ROW_GROUP_BYTES = 64 * 2**20
 class ParquetFormat:
     """The default format of published parts."""
 
+    name = "parquet"
     suffix = ".parquet"
 
-    def open(self, file: BinaryIO, schema: pa.Schema) -> _ParquetPart:
+    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _ParquetPart:
         """Begin a part file."""
         return _ParquetPart(file, schema)
 
 
 class _ParquetPart:
-    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> None:
         self._writer = pq.ParquetWriter(file, schema, compression="zstd")
         self._held: list[pa.Table] = []
         self._bytes = 0

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import SinkError
 from pipeline.storage import Storage
 
-__all__ = ["data_checksum", "load_staged", "stage", "with_retries"]
-
-_ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 0.2
-
-_T = TypeVar("_T")
+__all__ = ["data_checksum", "load_staged", "stage"]
 
 
 def stage(storage: Storage, key: str, table: pa.Table) -> int:
@@ -31,38 +24,14 @@ def stage(storage: Storage, key: str, table: pa.Table) -> int:
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table.combine_chunks())
     data = sink.getvalue()
-
-    def put() -> int:
-        with storage.create(key) as file:
-            file.write(data)
-        return data.size
-
-    return with_retries(put, f"writing {storage.url}/{key}")
+    storage.put(key, data.to_pybytes())
+    return data.size
 
 
 def load_staged(storage: Storage, key: str) -> pa.Table:
     """Read a staged table."""
-    with storage.open(key) as file, pa.ipc.open_file(pa.PythonFile(file)) as reader:
+    with pa.ipc.open_file(pa.BufferReader(storage.read(key))) as reader:
         return reader.read_all()
-
-
-def with_retries(action: Callable[[], _T], what: str, wait: Callable[[float], None] = time.sleep) -> _T:
-    """Do ``action``, up to five times with growing pauses while it raises OSError.
-
-    Raises:
-        SinkError: the last attempt failed too; names ``what``.
-    """
-    for attempt in range(_ATTEMPTS):
-        try:
-            return action()
-        except OSError as error:
-            if attempt == _ATTEMPTS - 1:
-                raise SinkError(
-                    f"{what} failed {_ATTEMPTS} times, last with {type(error).__name__}: {error}. What is committed "
-                    "stays; mend the storage (space, permissions, network) and run again to continue."
-                ) from error
-            wait(_FIRST_WAIT_SECONDS * 2**attempt)
-    raise AssertionError("unreachable")
 
 
 def data_checksum(table: pa.Table, columns: Sequence[str]) -> str:

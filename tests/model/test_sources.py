@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.support.s3 import S3Server
 from wedlm_core.errors import ConfigError, WeightsError
 from wedlm_core.model import sources
 from wedlm_core.model.sources import resolve
@@ -103,28 +103,8 @@ def test_many_at_once_download_once(memory_url: str, monkeypatch: pytest.MonkeyP
     assert len(fetched) == 1
 
 
-@pytest.fixture
-def s3_server() -> Iterator[str]:
-    pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            threading.Event().wait(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def test_s3_over_the_real_protocol(s3_server: str, qwen3_folder: Path) -> None:
-    options = {"key": "test", "secret": "test", "endpoint_url": s3_server}
+def test_s3_over_the_real_protocol(s3: S3Server, qwen3_folder: Path) -> None:
+    options = s3.options
     fs = fsspec.filesystem("s3", **options)
     fs.mkdir("models")
     fs.put(str(qwen3_folder), "models/qwen3", recursive=True)

@@ -130,7 +130,7 @@ def test_a_kill_at_any_storage_operation_then_a_rerun_equals_the_undisturbed_run
             visible = sorted(Path(config.output).glob("data-*/*"))
             assert not visible or sum(pq.read_metadata(p).num_rows for p in visible) == len(undisturbed)
             # The dead process cannot give its lease back; that it expires has a test of its own.
-            storage_of(config).delete(layout.LEASE)
+            storage_of(config).delete(layout.LEASES)
             go(replace(config, target_part_bytes=2**30))
             assert data_of(config) == undisturbed
             assert sum(pq.read_metadata(p).num_rows for p in Path(config.output).glob("data-*/*")) == len(undisturbed)
@@ -271,7 +271,7 @@ def test_one_writer_at_a_time_and_a_lease_expires(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(LeaseError, match="took over"):
         first.check()
     second.release()
-    assert not storage.exists(layout.LEASE)
+    assert lease.current_holder(storage) is None
 
 
 def test_the_ledger_reads_back_what_was_committed_and_compacts(tmp_path: Path) -> None:

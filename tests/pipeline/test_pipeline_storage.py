@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.storage import LocalStorage, Storage, open_storage
+from pipeline.storage import LocalStorage, Storage
 from tests.support.pipeline_fakes import MemoryStorage
 
 
@@ -73,11 +72,13 @@ def test_promoting_moves_a_folder_and_is_fine_when_done_before(storage: Storage)
         storage.promote("never", "there")
 
 
+def test_a_new_object_is_put_once(storage: Storage) -> None:
+    assert storage.put_new("a/b", b"one")
+    assert not storage.put_new("a/b", b"two")
+    assert storage.read("a/b") == b"one"
+    assert storage.keys(".") == ["a/b"]
+
+
 def test_reading_what_is_not_there_says_so(storage: Storage) -> None:
     with pytest.raises(FileNotFoundError):
         storage.read("nothing")
-
-
-def test_an_url_without_storage_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gopher"):
-        open_storage("gopher://x/y", "s")

@@ -35,9 +35,10 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.job import Job, resolve_job
 from pipeline.plan import plan_units
-from pipeline.sinks.staging import data_checksum, with_retries
+from pipeline.sinks.staging import data_checksum
 from pipeline.sources import open_source
 from pipeline.storage import LocalStorage
+from pipeline.storage_retrying import with_retries
 from pipeline.types import Unit
 from tests.support.pipeline_fakes import BANNED_TOKEN, FakeEngine
 from wedlm_core.seeds import row_seed

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
+from pipeline import layout
 from pipeline.actors.engine_thread import EngineThread
 from pipeline.actors.generate import UnitWorker
 from pipeline.actors.tokenise import prepare_table
@@ -142,6 +143,14 @@ class CrashingStorage:
             self.dead = True
             raise Killed
 
+    def put(self, key: str, data: bytes) -> None:
+        with self._operation():
+            self._inner.put(key, data)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        with self._operation():
+            return self._inner.put_new(key, data)
+
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
         return self._create(key)
 
@@ -154,6 +163,9 @@ class CrashingStorage:
 
     def read(self, key: str) -> bytes:
         return self._inner.read(key)
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes]:
+        return self._inner.read_many(keys)
 
     def open(self, key: str) -> BinaryIO:
         return self._inner.open(key)
@@ -168,9 +180,17 @@ class CrashingStorage:
         with self._operation():
             self._inner.delete(key)
 
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        with self._operation():
+            self._inner.delete_objects(keys)
+
     def promote(self, source: str, target: str) -> None:
         with self._operation():
             self._inner.promote(source, target)
+
+    def sweep(self) -> None:
+        with self._operation():
+            self._inner.sweep()
 
 
 class MemoryStorage:
@@ -180,6 +200,12 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+
+    def put(self, key: str, data: bytes) -> None:
+        self.objects[key] = bytes(data)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return self.objects.setdefault(key, data) is data
 
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
         return self._create(key)
@@ -196,6 +222,9 @@ class MemoryStorage:
         except KeyError:
             raise FileNotFoundError(key) from None
 
+    def read_many(self, keys: Sequence[str]) -> list[bytes]:
+        return [self.read(key) for key in keys]
+
     def open(self, key: str) -> BinaryIO:
         return io.BytesIO(self.read(key))
 
@@ -208,6 +237,13 @@ class MemoryStorage:
     def delete(self, key: str) -> None:
         for name in [key, *self.keys(key)]:
             self.objects.pop(name, None)
+
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.objects.pop(key, None)
+
+    def sweep(self) -> None:
+        self.delete(layout.SCRATCH)
 
     def promote(self, source: str, target: str) -> None:
         moved = self.keys(source)

@@ -1,0 +1,71 @@
+"""URLs and the file systems behind them: the only place of the pipeline that speaks to fsspec about where things are.
+
+Listings are never cached: another process may have written since. Whatever a file system raises that is no
+OSError is turned into one, so that callers know one kind of trouble.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["as_os_errors", "is_url", "join", "lies_inside", "local_path", "open_filesystem", "plain_name"]
+
+
+def plain_name(location: str | os.PathLike[str]) -> str:
+    """A path or URL as text; ``file://`` URLs become paths."""
+    return os.fspath(location).removeprefix("file://")
+
+
+def is_url(location: str | os.PathLike[str]) -> bool:
+    """Whether this is an URL of something else than the local file system."""
+    return "://" in plain_name(location)
+
+
+def local_path(location: str | os.PathLike[str]) -> Path:
+    """The absolute path of a local location."""
+    return Path(plain_name(location)).expanduser().absolute()
+
+
+def join(folder: str, name: str) -> str:
+    """``name`` in ``folder``; either may be a path or an URL."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def lies_inside(location: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
+    """Whether ``location`` is ``folder`` or below it, going by their names."""
+    if is_url(location) != is_url(folder):
+        return False
+    if is_url(location):
+        return f"{plain_name(location).rstrip('/')}/".startswith(f"{plain_name(folder).rstrip('/')}/")
+    return local_path(location).is_relative_to(local_path(folder))
+
+
+def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """``(fsspec file system, path in it)`` of an URL.
+
+    Args:
+        url: of a file, folder or pattern.
+        options: keyword arguments of the file system.
+
+    Raises:
+        OSError: the scheme is unknown, its package is missing, or an option is refused.
+    """
+    import fsspec
+
+    with as_os_errors():
+        return fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **options})
+
+
+@contextmanager
+def as_os_errors() -> Iterator[None]:
+    """Turn whatever a file system raises inside the block into an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        raise OSError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,115 @@
+"""An output in a local or mounted folder: temporary files, renames and links."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["LocalStorage"]
+
+
+class LocalStorage:
+    """A folder of a local or shared POSIX file system; renames and links are atomic there."""
+
+    def __init__(self, root: str | os.PathLike[str], scratch: str) -> None:
+        """``root``: the output folder; ``scratch``: key of the folder for unfinished files."""
+        self._root = Path(root).expanduser().absolute()
+        self._scratch = self._root / scratch
+
+    @property
+    def url(self) -> str:
+        """The absolute path."""
+        return str(self._root)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write aside, flush to the disk, rename."""
+        with self.create(key) as file:
+            file.write(data)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write aside, then link: that fails where the name is taken."""
+        target = self._root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._aside(target) as aside:
+            aside.write_bytes(data)
+            try:
+                os.link(aside, target)
+            except FileExistsError:
+                return False
+        return True
+
+    def create(self, key: str) -> AbstractContextManager[BinaryIO]:
+        """Write aside, flush to the disk, rename."""
+        return self._create(self._root / key)
+
+    @contextmanager
+    def _create(self, target: Path) -> Iterator[BinaryIO]:
+        with self._aside(target) as aside:
+            with aside.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(aside, target)
+
+    @contextmanager
+    def _aside(self, target: Path) -> Iterator[Path]:
+        """A name of this write alone; whatever is still under it at the end is removed."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        aside = self._scratch / f"{target.name}.{uuid.uuid4().hex[:12]}"
+        try:
+            yield aside
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def read(self, key: str) -> bytes:
+        """Whole content."""
+        return (self._root / key).read_bytes()
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes]:
+        """One after the other."""
+        return [self.read(key) for key in keys]
+
+    def open(self, key: str) -> BinaryIO:
+        """Open for reading."""
+        return (self._root / key).open("rb")
+
+    def exists(self, key: str) -> bool:
+        """Whether the file or folder is there."""
+        return (self._root / key).exists()
+
+    def keys(self, prefix: str) -> list[str]:
+        """Sorted keys below ``prefix``."""
+        folder = self._root / prefix
+        return sorted(path.relative_to(self._root).as_posix() for path in folder.rglob("*") if path.is_file())
+
+    def delete(self, key: str) -> None:
+        """Remove a file or a folder."""
+        path = self._root / key
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        """Remove files."""
+        for key in keys:
+            (self._root / key).unlink(missing_ok=True)
+
+    def promote(self, source: str, target: str) -> None:
+        """One rename: readers see all files of the folder or none."""
+        here, there = self._root / source, self._root / target
+        if here.exists():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(here, there)
+        elif not there.exists():
+            raise FileNotFoundError(f"neither {here} nor {there} exists")
+
+    def sweep(self) -> None:
+        """Remove the folder of unfinished files."""
+        shutil.rmtree(self._scratch, ignore_errors=True)

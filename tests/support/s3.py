@@ -1,0 +1,54 @@
+"""A server that speaks the S3 protocol, in a process of its own on loopback; and what clients need to reach it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Server:
+    """A running server. ``options``: fsspec's ``storage_options``."""
+
+    endpoint: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"key": "test", "secret": "test", "endpoint_url": self.endpoint}
+
+    def bucket(self, name: str) -> str:
+        """Make an empty bucket; its URL."""
+        import s3fs
+
+        s3fs.S3FileSystem(**self.options).mkdir(name)
+        return f"s3://{name}"
+
+
+@contextmanager
+def serve_s3() -> Iterator[S3Server]:
+    """Start a server on a free port; it ends with the block and forgets everything."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            if server.poll() is not None:
+                raise RuntimeError(f"{' '.join(command)} ended with status {server.returncode}")
+            threading.Event().wait(0.1)
+        else:
+            raise RuntimeError(f"{' '.join(command)} does not answer on port {port}")
+        yield S3Server(endpoint=f"http://127.0.0.1:{port}")
+    finally:
+        server.terminate()
+        server.wait()
