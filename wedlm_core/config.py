@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wedlm_core.errors import ConfigError, explain
+
+if TYPE_CHECKING:
+    from wedlm_core.engine.step_cost import StepCost
 
 __all__ = ["EngineConfig", "ModelConfig", "YarnScaling"]
 
@@ -233,6 +236,8 @@ class EngineConfig:
         attention: backend name or "auto".
         logits_chunk_rows: rows of logits in memory at once at most.
         seed: run seed for requests that give none.
+        step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
+            and threads, and keeps it in the user's cache folder.
         trace: record every decode forward in ``Generation.trace`` (slow; for tests and study).
 
     Raises:
@@ -252,6 +257,7 @@ class EngineConfig:
     attention: str = "auto"
     logits_chunk_rows: int = 1024
     seed: int = 0
+    step_cost: StepCost | None = None
     trace: bool = False
 
     def __post_init__(self) -> None:

@@ -83,20 +83,33 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         *,
         tokenize: Literal[True] = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]: ...
     @overload
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, tokenize: Literal[False]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        tokenize: Literal[False],
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str: ...
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, tokenize: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        tokenize: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int] | str:
         """Render a conversation with the tokenizer's template.
 
         Args:
-            messages: mappings with ``role`` and ``content``; not changed.
+            messages: mappings with ``role`` and ``content``, and whatever else the template knows (``tool_calls``
+                in the place of a content, ``name``, ...); not changed.
             add_generation_prompt: append the opening of the assistant's turn.
             tokenize: give token ids; else the rendered text.
+            tools: descriptions of the tools that the template offers to the model.
 
         Raises:
             ConfigError: the tokenizer has no chat template.
@@ -109,16 +122,18 @@ class Tokenizer:
                 )
             )
         for message in messages:
-            if not isinstance(message, Mapping) or not all(
-                isinstance(message.get(k), str) for k in ("role", "content")
-            ):
+            if not _is_message(message):
                 raise RequestError(
-                    explain("messages", message, "each message has a role and a content, both strings",
+                    explain("messages", message, "each message has a role, and a content (a string) or tool calls",
                             'Give a list of {"role": ..., "content": ...}.')
                 )  # fmt: skip
         try:
             text = self._fast.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+                # A template that knows no tool calls still finds a content.
+                [{"content": "", **message} for message in messages],
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
             )
         except Exception as error:  # whatever a template does with unexpected messages
             raise RequestError(
@@ -131,6 +146,12 @@ class Tokenizer:
             ) from error
         assert isinstance(text, str)
         return self.encode(text) if tokenize else text
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    return isinstance(message.get("content"), str) or ("content" not in message and bool(message.get("tool_calls")))
 
 
 class TextStream:

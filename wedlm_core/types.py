@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 DEFAULT_WINDOW = 16
-"""Masks per forward when ``window_size="auto"`` (a fixed window until the allotment chooses it)."""
+"""Masks per forward for ``window_size="auto"`` where the rule fixes the window (``reference``, ``blockwise``)."""
 
 
 class FinishReason(StrEnum):
@@ -78,7 +78,8 @@ class SamplingParams:
         logprobs: return the log-probability of each token under the next-token head (strategies
             ``verified`` and ``autoregressive``; nats, of the unfiltered distribution at temperature 1).
         strategy: see :class:`Strategy`.
-        window_size: masks per forward, or "auto".
+        window_size: masks per forward; "auto" lets the engine choose per forward by load and by how well drafts
+            survive (``verified``, ``streaming``), and is 16 for the strategies whose rule fixes the window.
         entropy_threshold: nats; a mask is filled when its penalised entropy is below; None fills one.
         position_penalty: nats per logical position of distance to the leftmost mask (lambda in the paper).
 
@@ -157,8 +158,13 @@ class SamplingParams:
         )
 
     @property
+    def adaptive(self) -> bool:
+        """Whether the engine chooses the window forward by forward."""
+        return self.window_size == "auto" and self.strategy in (Strategy.VERIFIED, Strategy.STREAMING)
+
+    @property
     def window(self) -> int:
-        """Masks per forward: 0 for ``autoregressive``, else the window size with "auto" resolved."""
+        """Masks per forward where the window is fixed: 0 for ``autoregressive``, 16 for "auto"."""
         if self.strategy == Strategy.AUTOREGRESSIVE:
             return 0
         return DEFAULT_WINDOW if self.window_size == "auto" else int(self.window_size)

@@ -32,7 +32,7 @@ class Machine:
         ids = tuple(self.random.randrange(3) for _ in range(prompt))
         params = SamplingParams(max_tokens=tokens, window_size=window, strategy="verified")
         request = Request(request_id=str(arrival), prompt_token_ids=ids, params=params)
-        self.scheduler.add(Sequence(request=request, arrival=arrival, head=head, token_ids=list(ids)))
+        self.scheduler.add(Sequence(request=request, arrival=arrival, head=head, widest=window))
         self.unfinished += 1
 
     def _rows(self, sequence: Sequence) -> int:
@@ -41,8 +41,8 @@ class Machine:
     def _set_up(self, sequences: list[Sequence]) -> None:
         for s in sequences:
             self.table.context[s.slot] = context_length(s)
-            self.table.most_rows[s.slot] = most_rows(s)
-            self.table.limit[s.slot] = s.request.params.max_tokens
+            self.table.set_limit(s.slot, s.request.params.max_tokens + 64)
+            self.table.widest[s.slot], self.table.head[s.slot] = s.widest, s.head
             self.table.group[s.slot] = s.arrival % 3
             self.table.rows[s.slot] = self._rows(s)
 
@@ -53,13 +53,15 @@ class Machine:
             if not plan.decode_S[i]:
                 continue
             committed = self.random.randint(0 if not s.head else 1, int(plan.decode_S[i]))
-            s.token_ids += [self.random.randrange(3) for _ in range(committed)]
+            for _ in range(committed):
+                self.table.output[s.slot, self.table.generated[s.slot]] = self.random.randrange(3)
+                self.table.generated[s.slot] += 1
             self.table.context[s.slot] += committed
             self.table.cached[s.slot] = self.table.context[s.slot]
             self.table.rows[s.slot] = self._rows(s)
             assert s.pages is not None
-            self.pages.seal(s.pages, s.token_ids, int(self.table.cached[s.slot]))
-            if len(s.generated) >= s.request.params.max_tokens:
+            self.pages.seal(s.pages, self.scheduler.known_tokens(s), int(self.table.cached[s.slot]))
+            if self.table.generated[s.slot] >= s.request.params.max_tokens:
                 self.scheduler.finish(s)
                 self.unfinished -= 1
 

@@ -56,6 +56,9 @@ class Commit:
         early_SC: bool, filled out of order.
         count_S: int64; may run past ``max_tokens`` or a stop token: the caller cuts.
         drafts_S, agreed_S: int64, drafts verified in this forward, and those that were right.
+        offered_S: int64, window slots that this forward could have committed behind the first token, of which
+            ``agreed_S`` were (``verified``: the drafts; ``streaming``: the window).
+        intact_S: bool, :attr:`Window.intact_S` of those slots.
         context_S: int64, tokens whose KV became final.
         fill_SL: bool, window slots (before the shift) filled by this forward.
     """
@@ -67,6 +70,8 @@ class Commit:
     count_S: Tensor
     drafts_S: Tensor
     agreed_S: Tensor
+    offered_S: Tensor
+    intact_S: Tensor
     context_S: Tensor
     fill_SL: Tensor
 
@@ -122,10 +127,10 @@ class VerifiedDecoding:
     suppresses = False
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
-        """Drafts are kept up to W, up to ``max_tokens`` and up to a stop token; W masks follow where useful."""
+        """Drafts are kept as the allotment has it, up to ``max_tokens`` and a stop token; masks follow where useful."""
         slot_L = _slots(window)
         left_S = (params.limit_S - window.emitted_S).clamp(min=0)
-        most_S = torch.minimum(params.window_S, left_S)
+        most_S = torch.minimum(torch.where(window.intact_S, params.keep_intact_S, params.keep_broken_S), left_S)
         keep_SL = (slot_L < most_S[:, None]) & _through_stop(window, params)
         drafts_S = leading_run(window.filled_SL & keep_SL)
         last = (drafts_S - 1).clamp(min=0)[:, None]
@@ -149,9 +154,13 @@ class VerifiedDecoding:
         count_S = agreed_S + 1
         # Physical order is logical here, so row j + 1 holds slot j; a mask's row holds its own proposal.
         token_SL = torch.where(draft_SL, window.token_SL, choices.token_SR[:, 1:])
-        window.token_SL = shift_left(token_SL, count_S, 0)
         window.filled_SL = slot_L < (window.length_S - count_S)[:, None]
         window.head_S = choices.token_SR.gather(1, agreed_S[:, None]).squeeze(1)
+        # The first mask proposes for the slot that the last draft's row decides: a test of the proposals behind it.
+        first_S = token_SL.gather(1, drafts_S.clamp(max=slot_L.shape[0] - 1)[:, None]).squeeze(1)
+        was_intact_S = window.intact_S
+        window.intact_S = (agreed_S == drafts_S) & (first_S == window.head_S)
+        window.token_SL = shift_left(token_SL, count_S, 0)
         window.emitted_S = window.emitted_S + count_S
         return Commit(
             token_SC=choices.token_SR,
@@ -161,6 +170,8 @@ class VerifiedDecoding:
             count_S=count_S,
             drafts_S=torch.minimum(drafts_S, count_S),
             agreed_S=agreed_S,
+            offered_S=drafts_S,
+            intact_S=was_intact_S,
             context_S=count_S,
             fill_SL=~draft_SL & (slot_L < window.length_S[:, None]),
         )
@@ -253,7 +264,9 @@ class StreamingDecoding:
             early_SC=commit.early_SC & ~place_SC,
             count_S=lead_S + 1,
             drafts_S=commit.drafts_S,
-            agreed_S=commit.agreed_S,
+            agreed_S=lead_S,
+            offered_S=torch.minimum(params.window_S, window.length_S),
+            intact_S=window.intact_S,
             context_S=lead_S + 1,
             fill_SL=fill_SL,
         )
@@ -289,6 +302,8 @@ def _commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:
         count_S=lead_S,
         drafts_S=zero,
         agreed_S=zero,
+        offered_S=zero,
+        intact_S=window.intact_S,
         context_S=lead_S,
         fill_SL=fill_SL,
     )

@@ -35,6 +35,7 @@ class Window:
         lead_S: int64, leading filled slots that the next forward commits (window strategies).
         head_S: int64, the head token; -1 where the strategy keeps none.
         emitted_S: int64, tokens generated so far, the head included once it is generated.
+        intact_S: bool, the filled slots were proposed behind tokens that turned out right (``verified``).
     """
 
     token_SL: Tensor
@@ -45,6 +46,7 @@ class Window:
     lead_S: Tensor
     head_S: Tensor
     emitted_S: Tensor
+    intact_S: Tensor
 
     def gather(self, slots_S: Tensor, width: int) -> Window:
         """Copies of these slots' state, windows cut to their first ``width`` slots."""
@@ -70,12 +72,16 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowParams:
-    """What a request fixes, by slot: all ``[S]``, but ``stop_SK`` (int64, -1 where unused).
+    """What a request, or the allotment for it, fixes, by slot: all ``[S]``, but ``stop_SK`` (int64, -1 where unused).
 
-    ``threshold_S`` is -inf where the request's threshold is None. ``limit_S`` is ``max_tokens``.
+    ``window_S`` masks of the next window; ``keep_intact_S, keep_broken_S`` drafts kept at most, by what
+    ``Window.intact_S`` says of them (int64; equal to the window where it is fixed). ``threshold_S`` is -inf
+    where the request's threshold is None. ``limit_S`` is ``max_tokens``.
     """
 
     window_S: Tensor
+    keep_intact_S: Tensor
+    keep_broken_S: Tensor
     threshold_S: Tensor
     penalty_S: Tensor
     temperature_S: Tensor
@@ -105,6 +111,7 @@ def empty_windows(slots: int, width: int, device: torch.device) -> Window:
         lead_S=per_slot(),
         head_S=per_slot(-1),
         emitted_S=per_slot(),
+        intact_S=torch.ones(slots, dtype=torch.bool, device=device),
     )
 
 

@@ -52,7 +52,7 @@ def check_request(request: Request, limits: Limits) -> None:
                 "Shorten the prompt or lower max_tokens.",
             )
         )
-    if params.window > limits.max_window:
+    if not params.adaptive and params.window > limits.max_window:
         raise RequestError(
             explain(
                 "window_size",
@@ -70,7 +70,7 @@ def check_request(request: Request, limits: Limits) -> None:
                 'Use strategy="autoregressive", or set mask_token_id.',
             )
         )
-    need = total + 2 * params.window + 1
+    need = total + 1 + (0 if params.adaptive else 2 * params.window)
     if -(-need // limits.page_size) * limits.page_size > limits.pool_tokens:
         raise CapacityError(
             explain(

@@ -21,7 +21,7 @@ __all__ = ["Allotment", "Load", "allot", "expected_rate", "window_rows"]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-_KEEP_GAIN = 0.02  # windows change only for at least this much more: shapes stay stable, noise is not chased
+_KEEP_GAIN = 0.01  # windows change only for at least this much more: shapes stay stable, noise is not chased
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +81,9 @@ def allot(survival_SW: FloatArray, widest_S: IntArray, load: Load, previous_S: I
         survival_SW: probability that the drafts up to offset 1 .. W are all accepted; falls along W.
         widest_S: int64, the largest window of each sequence (0 .. W).
         load: cost of forwards and what else is in them.
-        previous_S: windows in use; kept unless the best ones are at least 2% better.
+        previous_S: windows in use (-1: none yet); kept unless the best ones are at least 1% better.
     """
-    count, width = survival_SW.shape
+    count = len(survival_SW)
     items = _marginals(survival_SW, widest_S)
     order = np.argsort(-items.density, kind="stable")
     gain = np.concatenate([[0.0], items.gain[order]]).cumsum()
@@ -97,7 +97,7 @@ def allot(survival_SW: FloatArray, widest_S: IntArray, load: Load, previous_S: I
     np.maximum.at(masks_S, items.sequence[taken], items.masks[taken])
     rate, total = float(rates[best]), float(rows[best])
     if previous_S is not None:
-        kept_S = np.minimum(previous_S, widest_S)
+        kept_S = np.where(previous_S < 0, masks_S, np.minimum(previous_S, widest_S))
         kept_rows = load.other_rows + float(window_rows(kept_S).sum())
         kept = expected_rate(survival_SW, kept_S, load)
         if kept * (1 + _KEEP_GAIN) >= rate and kept_rows <= load.most_rows:
@@ -117,9 +117,12 @@ class _Items:
 
 
 def _marginals(survival_SW: FloatArray, widest_S: IntArray) -> _Items:
-    """Concave steps. The first mask only repeats the head's slot, so small windows pay late: their steps are
-    joined to the one with the best ratio (the upper hull)."""
-    count, width = survival_SW.shape
+    """Concave steps: the upper hull of commits over rows.
+
+    The first mask only repeats the head's slot, so small windows pay late; their steps are joined to the one
+    with the best ratio.
+    """
+    width = survival_SW.shape[1]
     if width < 2 or not (widest_S >= 2).any():
         nothing = np.zeros(0, dtype=np.int64)
         return _Items(sequence=nothing, masks=nothing, gain=np.zeros(0), rows=np.zeros(0), density=np.zeros(0))

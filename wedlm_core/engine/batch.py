@@ -14,7 +14,7 @@ from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import RowLayout, Window, WindowParams, lay_out
 from wedlm_core.engine.device import DeviceState
 from wedlm_core.engine.scheduler import ForwardPlan
-from wedlm_core.engine.slots import IntArray
+from wedlm_core.engine.slots import IntArray, SlotTable
 
 __all__ = ["Batch", "Group", "gather_groups", "pack"]
 
@@ -60,15 +60,18 @@ class Batch:
     context_S: IntArray
 
 
-def gather_groups(plan: ForwardPlan, groups_S: IntArray, state: DeviceState) -> list[Group]:
+def gather_groups(plan: ForwardPlan, table: SlotTable, state: DeviceState) -> list[Group]:
     """The windows of each run of decoding sequences that share a decoding (the plan sorts them so)."""
+    groups_S = table.group[plan.slots_S]
+    keep_S = np.maximum(table.keep_intact, table.keep_broken)[plan.slots_S]
+    reach_S = keep_S + table.masks[plan.slots_S]  # slots that the refill at the end of this forward may use
     decoding_count = int(np.count_nonzero(plan.decode_S))
     numbers = groups_S[:decoding_count]
     edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), decoding_count] if decoding_count else []
     groups, base = [], 0
     for start, stop in pairwise(edges):
         slots = plan.slots_S[start:stop]
-        width = max(1, 2 * int(state.window_sizes[slots].max()))
+        width = max(1, int(plan.decode_S[start:stop].max()), int(reach_S[start:stop].max()))
         slots_S = torch.from_numpy(slots).to(state.device)
         window = state.windows.gather(slots_S, width)
         groups.append(

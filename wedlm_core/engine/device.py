@@ -12,7 +12,7 @@ import torch
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import WindowParams, empty_windows
-from wedlm_core.engine.slots import IntArray
+from wedlm_core.engine.slots import IntArray, SlotTable
 from wedlm_core.types import Request
 
 __all__ = ["DeviceState"]
@@ -28,7 +28,6 @@ class DeviceState:
         params: what the requests fix.
         tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read.
         pages_SP: int64 page tables.
-        window_sizes: host int64 ``[S]``, the requests' windows.
         sampled: host bool ``[S, 3]``, whether a slot uses temperature, top-k, top-p.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
     """
@@ -46,12 +45,14 @@ class DeviceState:
         self.windows = empty_windows(slots, 2 * config.max_window, device)
         self.tokens_SL = torch.zeros(slots, max_positions, dtype=torch.int64, device=device)
         self.pages_SP = torch.zeros(slots, -(-max_positions // config.page_size), dtype=torch.int64)
-        self.window_sizes = np.zeros(slots, dtype=np.int64)
+        self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
         self.sampled = np.zeros((slots, 3), dtype=np.bool_)
         self.suppresses = np.zeros(slots, dtype=np.bool_)
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.params = WindowParams(
-            window_S=torch.zeros(slots, dtype=torch.int64, device=device),
+            window_S=self._windows_3S[0],
+            keep_intact_S=self._windows_3S[1],
+            keep_broken_S=self._windows_3S[2],
             threshold_S=torch.zeros(slots, device=device),
             penalty_S=torch.zeros(slots, device=device),
             temperature_S=torch.zeros(slots, device=device),
@@ -66,8 +67,12 @@ class DeviceState:
         """Write a slot's page table (called when its pages change)."""
         self.pages_SP[slot, : len(pages)] = torch.as_tensor(pages, dtype=torch.int64)
 
+    def set_windows(self, table: SlotTable) -> None:
+        """Copy the windows of all slots to the device; they take effect when windows are refilled."""
+        self._windows_3S.copy_(torch.from_numpy(np.stack([table.masks, table.keep_intact, table.keep_broken])))
+
     def setup(self, requests: Seq[Request], slots: Seq[int], groups: Seq[int], stop_ids: Seq[Seq[int]]) -> IntArray:
-        """Give new sequences their slots: parameters, prompt and first window.
+        """Give new sequences their slots: parameters, prompt and first window (:meth:`set_windows` goes before).
 
         Returns:
             int64 per request: decode rows of its first decode forward.
@@ -99,7 +104,6 @@ class DeviceState:
         thresholds = [-math.inf if p.entropy_threshold is None else p.entropy_threshold for p in given]
         known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
         columns: dict[str, list[Any]] = {
-            "window_S": [p.window for p in given],
             "threshold_S": thresholds,
             "penalty_S": [p.position_penalty for p in given],
             "temperature_S": [p.temperature for p in given],
@@ -112,5 +116,4 @@ class DeviceState:
         for name, values in columns.items():
             column = getattr(self.params, name)
             column.index_copy_(0, slots_S, torch.tensor(values, dtype=column.dtype, device=self.device))
-        self.window_sizes[slots] = columns["window_S"]
         self.sampled[slots] = [(p.temperature > 0, p.top_k > 0, p.top_p < 1) for p in given]

@@ -13,10 +13,14 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.engine.admission import Limits, check_request
+from wedlm_core.engine.measure import measured_cost
+from wedlm_core.engine.planner import WindowPlanner
+from wedlm_core.engine.profile import StepProfile
 from wedlm_core.engine.runner import Runner, StepDetail
-from wedlm_core.engine.scheduler import ForwardPlan, Scheduler, context_length, most_rows
+from wedlm_core.engine.scheduler import ForwardPlan, Scheduler, context_length
 from wedlm_core.engine.sequence import Sequence
 from wedlm_core.engine.slots import Emission, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.engine.trace import step_record
 from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.kv.pages import PageManager
@@ -79,6 +83,8 @@ class Engine:
         )
         self._table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
+        self._planner = WindowPlanner(self._table, config.max_window, config.max_batch_rows)
+        self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
         self._done: list[Generation] = []
         self._arrivals = 0
@@ -112,7 +118,7 @@ class Engine:
             request=request,
             arrival=self._arrivals,
             head=decoding_of(Strategy(params.strategy)).head,
-            token_ids=list(request.prompt_token_ids),
+            widest=self._widest(request) if params.adaptive else params.window,
             stops=StopStrings(tuple(params.stop), TextStream(self.tokenizer)) if params.stop else None,
         )
         self._arrivals += 1
@@ -122,6 +128,11 @@ class Engine:
             return
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
+
+    def _widest(self, request: Request) -> int:
+        """The largest window that the KV pool could hold with the whole request, ``max_window`` at most."""
+        total = len(request.prompt_token_ids) + request.params.max_tokens + 1
+        return max(0, min(self.config.max_window, (self.pages.capacity_tokens - total) // 2))
 
     def abort(self, request_id: str) -> None:
         """Forget an unfinished request and free what it holds; an unknown id is ignored."""
@@ -140,7 +151,17 @@ class Engine:
 
     def committed(self, request_id: str) -> list[int]:
         """Tokens an unfinished request has generated so far."""
-        return self._sequences[request_id].generated
+        slot = self._sequences[request_id].slot
+        return [] if slot < 0 else self._table.tokens_of(slot)
+
+    @property
+    def profile(self) -> StepProfile:
+        """Where steps spend their time; assign a fresh :class:`StepProfile` to start measuring."""
+        return self._runner.profile
+
+    @profile.setter
+    def profile(self, profile: StepProfile) -> None:
+        self._runner.profile = profile
 
     # ---- the step -------------------------------------------------------------------------------------
 
@@ -151,35 +172,57 @@ class Engine:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
         if self._sequences:
+            self.profile.start()
             plan = self._scheduler.schedule()
             if not plan.sequences:
                 raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
             self._sync_pages()
-            now = time.perf_counter()
-            for sequence in plan.sequences:
-                sequence.started_at = sequence.started_at or now
-            outcome, details = self._runner.forward(plan, self._table.group[plan.slots_S])
+            self._plan_windows()
+            self.profile.lap("schedule")
+            outcome, details = self._runner.forward(plan, self._table)
             self._consume(plan, outcome, details)
+            self.profile.lap("consume")
         done, self._done = self._done, []
         return done
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
-        table = self._table
+        table, now = self._table, time.perf_counter()
         groups, stops = [], []
         for sequence in sequences:
             params, slot = sequence.request.params, sequence.slot
             ids = tuple(dict.fromkeys((*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids))))
             table.set_stop_ids(slot, ids)
             table.context[slot] = context_length(sequence)
-            table.most_rows[slot] = most_rows(sequence)
-            table.limit[slot] = params.max_tokens
+            table.set_limit(slot, params.max_tokens)
+            table.adaptive[slot], table.widest[slot] = params.adaptive, sequence.widest
+            windows = (table.masks, table.keep_intact, table.keep_broken)
+            for array in windows:
+                array[slot] = -1 if params.adaptive else params.window
+            sequence.started_at = now
             table.head[slot] = sequence.head
             table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy)))
             groups.append(int(table.group[slot]))
             stops.append(ids)
         slots = [s.slot for s in sequences]
+        self._planner.admit(np.array(slots))
+        self._plan_windows()
+        self._runner.state.set_windows(table)
         table.rows[slots] = self._runner.state.setup([s.request for s in sequences], slots, groups, stops)
+
+    def _plan_windows(self) -> None:
+        """Let the planner set the windows of adaptive sequences."""
+        if self._table.adaptive.any():
+            spare = self.pages.num_free * self.config.page_size
+            if self._planner.plan(self._scheduler.running_slots(), self.step_cost, spare):
+                self._runner.state.set_windows(self._table)
+
+    @property
+    def step_cost(self) -> StepCost:
+        """What this engine's forwards cost; measured when it is first asked for (about 3 s), then kept on disk."""
+        if self._step_cost is None:
+            self._step_cost = self.config.step_cost or measured_cost(self._runner, self.pages)
+        return self._step_cost
 
     def _sync_pages(self) -> None:
         """Write page tables that grew or were opened since the last forward."""
@@ -193,24 +236,24 @@ class Engine:
         slots_D = plan.slots_S[:decoding]
         context_D = (plan.cached_S + plan.prefill_S)[:decoding]
         table.cached[plan.slots_S] += plan.prefill_S
+        self._planner.observe(slots_D, outcome, int(plan.prefill_S.sum()))
         emission = table.emission(slots_D, outcome)
         emit_D = self._stop_strings(plan.sequences[:decoding], outcome, emission)
+        table.append(slots_D, outcome, emit_D)
         table.record(slots_D, plan.decode_S[:decoding], outcome, emit_D)
         table.context[slots_D] = context_D + outcome.context_D
         table.cached[slots_D] = table.context[slots_D]
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
-        for i in np.flatnonzero(emit_D).tolist():
-            self._append(plan.sequences[i], outcome, i, int(emit_D[i]))
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)
-        for i in range(decoding):
+        stopping = [i for i, sequence in enumerate(plan.sequences[:decoding]) if sequence.finish is not None]
+        for i in dict.fromkeys((*stopping, *np.flatnonzero(ended_D).tolist())):
             sequence = plan.sequences[i]
-            if sequence.finish is None and ended_D[i]:
+            if sequence.finish is None:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
-            if sequence.finish is not None:
-                self._finish(sequence)
+            self._finish(sequence)
 
     def _stop_strings(self, sequences: Seq[Sequence], outcome: StepOutcome, emission: Emission) -> IntArray:
         """Cut emissions at stop strings; only sequences that have some are looked at one by one."""
@@ -223,12 +266,6 @@ class Engine:
                     sequence.finish = FinishReason.STOP
         return emit_D
 
-    @staticmethod
-    def _append(sequence: Sequence, outcome: StepOutcome, row: int, count: int) -> None:
-        sequence.token_ids.extend(outcome.token_DC[row, :count].tolist())
-        if sequence.request.params.logprobs:
-            sequence.logprobs.extend(outcome.logprob_DC[row, :count].tolist())
-
     def _seal(self, plan: ForwardPlan, context_D: IntArray, decoding: int) -> None:
         """Index pages whose KV became final, where a page boundary was crossed."""
         if not self.config.prefix_caching:
@@ -240,7 +277,8 @@ class Engine:
             sequence = plan.sequences[i]
             if sequence.pages is not None:
                 # A commit may run past the output's end; what lies behind it is no one's prefix.
-                self.pages.seal(sequence.pages, sequence.token_ids, min(int(final_S[i]), len(sequence.token_ids)))
+                tokens = self._scheduler.known_tokens(sequence)
+                self.pages.seal(sequence.pages, tokens, min(int(final_S[i]), len(tokens)))
 
     def _trace(
         self, plan: ForwardPlan, details: list[StepDetail], context_D: IntArray, emit_D: IntArray, emission: Emission
@@ -253,7 +291,7 @@ class Engine:
                     detail,
                     member,
                     context=int(context_D[row]),
-                    emitted=sequence.token_ids[-int(emit_D[row]) :] if emit_D[row] else [],
+                    emitted=self._table.tokens_of(sequence.slot)[-int(emit_D[row]) :] if emit_D[row] else [],
                     finished=bool(emission.stopped_D[row] or emission.full_D[row] or sequence.finish is not None),
                     stopped=bool(emission.stopped_D[row]),
                 )
@@ -268,7 +306,9 @@ class Engine:
         self._scheduler.finish(sequence)
 
     def _generation(self, sequence: Sequence) -> Generation:
-        request, tokens = sequence.request, sequence.generated
+        request, slot = sequence.request, sequence.slot
+        tokens = [] if slot < 0 else self._table.tokens_of(slot)
+        logprobs = [] if slot < 0 else self._table.logprob[slot, : len(tokens)].tolist()
         if sequence.stops is not None:
             sequence.stops.finish()
             text = sequence.stops.text
@@ -294,6 +334,6 @@ class Engine:
             seed=request.seed,
             stats=stats,
             timings=Timings(queue_seconds=started - sequence.added_at, run_seconds=now - started),
-            logprobs=tuple(sequence.logprobs) if request.params.logprobs else None,
+            logprobs=tuple(logprobs) if request.params.logprobs else None,
             trace=tuple(sequence.trace) if self.config.trace else None,
         )

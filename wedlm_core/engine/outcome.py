@@ -15,21 +15,34 @@ __all__ = ["fetch", "join"]
 
 
 def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
-    """Bring one group's commit to the host: integers in one copy, floats in another."""
-    counts_S5 = torch.stack([commit.count_S, next_rows_S, commit.context_S, commit.drafts_S, commit.agreed_S], dim=1)
-    whole = torch.cat([counts_S5, commit.token_SC, commit.early_SC.to(torch.int64)], dim=1).cpu().numpy()
-    real = torch.cat([commit.entropy_SC, commit.logprob_SC], dim=1).cpu().numpy()
-    places = commit.token_SC.shape[1]
+    """Bring one group's commit to the host in one copy of 32-bit words; floats travel as their bits."""
+    counts = (
+        commit.count_S,
+        next_rows_S,
+        commit.context_S,
+        commit.drafts_S,
+        commit.agreed_S,
+        commit.offered_S,
+        commit.intact_S,
+    )
+    integers = torch.cat([torch.stack([c.to(torch.int64) for c in counts], dim=1), commit.token_SC], dim=1)
+    bits = (commit.early_SC.to(torch.int32), commit.entropy_SC.view(torch.int32), commit.logprob_SC.view(torch.int32))
+    words = torch.cat([integers.to(torch.int32), *bits], dim=1).cpu().numpy()
+    first, places = len(counts), commit.token_SC.shape[1]
+    whole = words[:, : first + places].astype(np.int64)
+    early, entropy, logprob = (words[:, first + i * places : first + (i + 1) * places] for i in (1, 2, 3))
     return StepOutcome(
         count_D=whole[:, 0],
         next_rows_D=whole[:, 1],
         context_D=whole[:, 2],
         drafts_D=whole[:, 3],
         agreed_D=whole[:, 4],
-        token_DC=whole[:, 5 : 5 + places],
-        early_DC=whole[:, 5 + places :] != 0,
-        entropy_DC=real[:, :places],
-        logprob_DC=real[:, places:],
+        offered_D=whole[:, 5],
+        intact_D=whole[:, 6] != 0,
+        token_DC=whole[:, first:],
+        early_DC=early != 0,
+        entropy_DC=entropy.view(np.float32),
+        logprob_DC=logprob.view(np.float32),
     )
 
 

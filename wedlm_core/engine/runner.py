@@ -23,8 +23,9 @@ from wedlm_core.decoding.window import RowLayout, Window
 from wedlm_core.engine.batch import Batch, Group, gather_groups, pack
 from wedlm_core.engine.device import DeviceState
 from wedlm_core.engine.outcome import fetch, join
+from wedlm_core.engine.profile import NO_PROFILE, StepProfile
 from wedlm_core.engine.scheduler import ForwardPlan
-from wedlm_core.engine.slots import IntArray, StepOutcome
+from wedlm_core.engine.slots import SlotTable, StepOutcome
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 
@@ -53,6 +54,9 @@ class Runner:
         vocab_limit: ids from here on are vocabulary padding.
         max_positions: positions a sequence can reach, windows included.
         decodings: the decoding implementations, numbered as in ``SlotTable.group``.
+
+    Attributes:
+        profile: stopwatch of the phases; does nothing unless replaced.
     """
 
     def __init__(
@@ -75,21 +79,24 @@ class Runner:
         # Row counts are padded so that every GEMM, however it is split over threads, keeps to the kernel
         # whose rows are bitwise alike for any count (4 rows a thread; see attention.tiled).
         self.row_quantum = max(16, 4 * torch.get_num_threads())
+        self.profile: StepProfile = NO_PROFILE
 
     @torch.inference_mode()
-    def forward(self, plan: ForwardPlan, groups_S: IntArray) -> tuple[StepOutcome, list[StepDetail]]:
+    def forward(self, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
         """Run one packed forward and advance every decoding sequence of it.
 
         Args:
             plan: decoding sequences first, grouped.
-            groups_S: group number of each sequence.
+            table: slots; groups and windows are read.
 
         Returns:
             The outcome of the D decoding sequences in plan order, and a detail per group (for traces).
         """
-        groups = gather_groups(plan, groups_S, self.state)
+        groups = gather_groups(plan, table, self.state)
         batch = pack(plan, groups, self.state, self.pool.page_size)
+        self.profile.lap("pack")
         hidden_TD = self._run_model(batch)
+        self.profile.lap("model")
         return self._advance(plan, groups, batch, hidden_TD) if groups else (join([]), [])
 
     def _run_model(self, batch: Batch) -> Tensor:
@@ -110,6 +117,7 @@ class Runner:
     ) -> tuple[StepOutcome, list[StepDetail]]:
         """Choose tokens on wanted rows, advance each group, remember committed tokens, fetch the outcome."""
         chosen_F = self._choose(plan, groups, batch, hidden_TD)
+        self.profile.lap("choose")
         parts, details = [], []
         for group in groups:
             shape = group.layout.id_SR.shape
@@ -124,7 +132,9 @@ class Runner:
             group.decoding.refill(group.window, group.params, self.mask_token_id)
             self.state.windows.scatter(group.slots_S, group.window)
             self._remember(batch, group, commit)
+            self.profile.lap("advance")
             parts.append(fetch(commit, group.window.length_S + group.layout.has_head_S))
+            self.profile.lap("fetch")
             if self.config.trace:
                 details.append(StepDetail(window=before, layout=group.layout, choices=choices, commit=commit))
         return join(parts), details

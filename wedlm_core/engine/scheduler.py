@@ -44,7 +44,7 @@ class Scheduler:
     """Owns the queues, the slots and the pages; reads and writes the slot table.
 
     ``setup`` is called with the sequences that get a slot for the first time; it has to fill their rows of
-    the table (``context``, ``rows``, ``most_rows``, ``group`` ...) before they are packed.
+    the table (``context``, ``rows``, ``group`` ...) before they are packed.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Scheduler:
     def _make_room(self) -> bool:
         """Give every decoding sequence the pages of its next forward; True if one had to be preempted."""
         table, preempted = self.table, False
-        slots_R = self._running_slots()
+        slots_R = self.running_slots()
         need_R = table.cached[slots_R] + table.rows[slots_R]
         short_R = (table.cached[slots_R] == table.context[slots_R]) & (need_R > table.capacity[slots_R])
         for sequence in [self.running[i] for i in np.flatnonzero(short_R)]:
@@ -123,12 +123,15 @@ class Scheduler:
     def _admit(self) -> None:
         """Move waiting sequences to running while a slot, pages and the row budget allow."""
         table = self.table
-        booked = int(table.most_rows[self._running_slots()].sum())
+        slots_R = self.running_slots()
+        booked = int(np.where(table.adaptive[slots_R], table.rows[slots_R], most_rows_of(table, slots_R)).sum())
         fresh: list[Sequence] = []
         while self.waiting:
             sequence = self.waiting[0]
             most = most_rows(sequence)
-            if self.running and booked + most > self.config.max_batch_rows:
+            # The planner keeps adaptive windows within the budget; at the least each takes the head's row.
+            least = 1 if sequence.request.params.adaptive else most
+            if self.running and booked + least > self.config.max_batch_rows:
                 break
             if sequence.slot < 0 and not self._free_slots:
                 break
@@ -144,27 +147,34 @@ class Scheduler:
             table.cached[sequence.slot] = sequence.pages.cached_tokens
             self._note_capacity(sequence)
             insort(self.running, sequence, key=lambda s: s.arrival)
-            booked += most
+            booked += least
         if fresh:
             self._setup(fresh)
 
     def _open_pages(self, sequence: Sequence, most: int) -> bool:
         """Pages for the whole context and the widest decode step, sharing indexed ones; all or nothing."""
-        context = context_length(sequence)
-        pages = self.pages.open(sequence.token_ids, context)
+        tokens = self.known_tokens(sequence)
+        context = len(tokens) - sequence.head
+        pages = self.pages.open(tokens, context)
         if not self.pages.grow(pages, context + most):
             self.pages.close(pages)
             return False
         sequence.pages = pages
         return True
 
-    def _running_slots(self) -> IntArray:
+    def known_tokens(self, sequence: Sequence) -> list[int]:
+        """Prompt and generated tokens."""
+        prompt = list(sequence.request.prompt_token_ids)
+        return prompt if sequence.slot < 0 else prompt + self.table.tokens_of(sequence.slot)
+
+    def running_slots(self) -> IntArray:
+        """Slots of the running sequences, by arrival."""
         return np.fromiter((s.slot for s in self.running), dtype=np.int64, count=len(self.running))
 
     def _pack(self) -> ForwardPlan:
         """Spend the row budget: decoding sequences by age, then prefill chunks by age."""
         table, budget = self.table, self.config.max_batch_rows
-        slots_R = self._running_slots()
+        slots_R = self.running_slots()
         pending_R = table.context[slots_R] - table.cached[slots_R]
         rows_R = table.rows[slots_R]
         ready_R = pending_R == 0
@@ -194,10 +204,15 @@ class Scheduler:
 
 
 def context_length(sequence: Sequence) -> int:
-    """Tokens that have to be in the KV cache before decode rows run: all, but for the head where one is kept."""
-    return len(sequence.token_ids) - sequence.head
+    """Tokens of a new sequence that have to be in the KV cache before decode rows run: all but a head."""
+    return sequence.prompt_length - sequence.head
 
 
 def most_rows(sequence: Sequence) -> int:
     """Decode rows the sequence can need in one forward at most: 2W, and the head."""
-    return 2 * sequence.request.params.window + sequence.head
+    return 2 * sequence.widest + sequence.head
+
+
+def most_rows_of(table: SlotTable, slots_S: IntArray) -> IntArray:
+    """:func:`most_rows` by slot."""
+    return 2 * table.widest[slots_S] + table.head[slots_S]

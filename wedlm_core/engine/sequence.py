@@ -22,10 +22,10 @@ class Sequence:
         request: what was asked.
         arrival: order of arrival; the latest is preempted first.
         head: whether the strategy keeps a head token (see :mod:`wedlm_core.decoding.window`).
+        widest: masks its window may have at most; the request's own window where that is fixed.
         slot: row of the slot table and of the device state; -1 before admission. A preempted sequence
             keeps its slot (and with it its window), and loses only its pages.
         pages: its KV pages; None while it has none.
-        token_ids: prompt and generated tokens.
         stops: watcher of stop strings, if there are any.
         finish: set when the sequence has ended.
     """
@@ -33,10 +33,9 @@ class Sequence:
     request: Request
     arrival: int
     head: bool
+    widest: int
     slot: int = -1
     pages: SequencePages | None = None
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     stops: StopStrings | None = None
     finish: FinishReason | None = None
     cached_prompt_tokens: int = 0
@@ -49,8 +48,3 @@ class Sequence:
     def prompt_length(self) -> int:
         """Tokens of the prompt."""
         return len(self.request.prompt_token_ids)
-
-    @property
-    def generated(self) -> list[int]:
-        """A copy of the tokens generated so far."""
-        return self.token_ids[self.prompt_length :]

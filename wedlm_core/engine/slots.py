@@ -20,7 +20,8 @@ class StepOutcome:
     """What a forward committed for its D decoding sequences, on the host; C places of which ``count_D`` count.
 
     ``token_DC`` int64; ``entropy_DC, logprob_DC`` float32 nats; ``early_DC`` bool; ``next_rows_D`` rows of
-    the next forward; ``context_D`` tokens whose KV became final; ``drafts_D, agreed_D`` verified drafts.
+    the next forward; ``context_D`` tokens whose KV became final; ``drafts_D, agreed_D`` verified drafts;
+    ``offered_D, intact_D`` as in :class:`wedlm_core.decoding.strategies.Commit`.
     """
 
     count_D: IntArray
@@ -28,6 +29,8 @@ class StepOutcome:
     context_D: IntArray
     drafts_D: IntArray
     agreed_D: IntArray
+    offered_D: IntArray
+    intact_D: BoolArray
     token_DC: IntArray
     entropy_DC: FloatArray
     logprob_DC: FloatArray
@@ -48,19 +51,24 @@ class SlotTable:
 
     ``context`` counts tokens that must be in the KV cache before decode rows can run; ``cached`` those that
     are; ``capacity`` the KV entries its pages hold; ``rows`` the decode rows of the next forward;
-    ``most_rows`` the most a forward can need; ``generated`` and ``limit`` count output tokens; ``group``
-    numbers the decoding implementation.
+    ``generated`` and ``limit`` count output tokens; ``group`` numbers the decoding implementation.
+    ``adaptive`` slots get their window from the planner: ``masks`` of the next window, ``keep_intact`` and
+    ``keep_broken`` drafts at most, never more than ``widest``; other slots keep what they were set up with.
+    ``output`` and ``logprob`` hold the generated tokens, ``[slots, places]``.
     """
 
     def __init__(self, slots: int, widest: int, stop_ids: int = 16) -> None:
         def integers(*shape: int) -> IntArray:
             return np.zeros((slots, *shape), dtype=np.int64)
 
-        self.context, self.cached, self.rows, self.most_rows = integers(), integers(), integers(), integers()
-        self.capacity = integers()
+        self.context, self.cached, self.rows, self.capacity = integers(), integers(), integers(), integers()
+        self.widest, self.masks, self.keep_intact, self.keep_broken = integers(), integers(), integers(), integers()
+        self.adaptive = np.zeros(slots, dtype=np.bool_)
         self.generated, self.limit, self.group = integers(), integers(), integers()
         self.head = np.zeros(slots, dtype=np.bool_)
         self.stop_ids = np.full((slots, stop_ids), -1, dtype=np.int64)
+        self.output = np.zeros((slots, 0), dtype=np.int32)
+        self.logprob = np.zeros((slots, 0), dtype=np.float32)
         self._forwards, self._rows_forwarded = integers(), integers()
         self._window_rows, self._widest = integers(), integers()
         self._histogram = integers(widest + 2)
@@ -80,6 +88,27 @@ class SlotTable:
         if missing > 0:
             self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=-1)
         self.stop_ids[slot, : len(ids)] = ids
+
+    def set_limit(self, slot: int, tokens: int) -> None:
+        """Tokens a slot may generate; the output table widens to hold them."""
+        self.limit[slot] = tokens
+        missing = tokens - self.output.shape[1]
+        if missing > 0:
+            self.output = np.pad(self.output, ((0, 0), (0, missing)))
+            self.logprob = np.pad(self.logprob, ((0, 0), (0, missing)))
+
+    def tokens_of(self, slot: int) -> list[int]:
+        """What a slot has generated so far."""
+        return self.output[slot, : self.generated[slot]].tolist()
+
+    def append(self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
+        """Keep the tokens that are output, behind those of earlier forwards; before :meth:`record`."""
+        total = int(emit_D.sum())
+        row = np.repeat(np.arange(len(emit_D)), emit_D)
+        place = np.arange(total) - np.repeat(np.cumsum(emit_D) - emit_D, emit_D)
+        there = slots_D[row], self.generated[slots_D][row] + place
+        self.output[there] = outcome.token_DC[row, place]
+        self.logprob[there] = outcome.logprob_DC[row, place]
 
     def emission(self, slots_D: IntArray, outcome: StepOutcome) -> Emission:
         """Cut commits at ``max_tokens`` and behind the first stop token (which is kept)."""

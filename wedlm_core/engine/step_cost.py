@@ -34,17 +34,21 @@ class CostSample:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """Seconds of one forward: ``table(rows) + per_kv * kv_tokens + per_row_kv * rows * mean context``.
+    """Seconds of one forward.
+
+    ``table(rows) + per_sequence * sequences + per_kv * kv_tokens + per_row_kv * rows * mean context``
 
     Attributes:
         rows: knots of the table, ascending.
         seconds: its values, never falling.
+        per_sequence: seconds per sequence, whatever it forwards.
         per_kv: seconds per cached token, whatever number of rows reads it (memory traffic).
         per_row_kv: seconds per row and cached token of its sequence (arithmetic).
     """
 
     rows: tuple[int, ...]
     seconds: tuple[float, ...]
+    per_sequence: float = 0.0
     per_kv: float = 0.0
     per_row_kv: float = 0.0
 
@@ -59,7 +63,8 @@ class StepCost:
         if len(knots) > 1:
             slope = (values[-1] - values[-2]) / (knots[-1] - knots[-2])
             table = table + np.maximum(rows - knots[-1], 0) * slope
-        return table + self.per_kv * kv_tokens + self.per_row_kv * rows * (kv_tokens / max(1, sequences))
+        fixed = self.per_sequence * sequences + self.per_kv * kv_tokens
+        return table + fixed + self.per_row_kv * rows * (kv_tokens / max(1, sequences))
 
     def slope(self, rows: float, kv_tokens: float, sequences: int) -> float:
         """Seconds that one more row costs at ``rows``, over the next eighth of rows or 8 of them."""
@@ -78,41 +83,36 @@ class StepCost:
 
 
 def fit(samples: Sequence[CostSample]) -> StepCost:
-    """The table that explains the samples: knots at the shortest context, KV slopes from the longer ones.
+    """The cost that explains the samples best, in relative least squares: a knot per row count, three slopes.
+
+    Slopes that come out negative are noise and are left out; the table over rows is made never to fall.
 
     Raises:
         ValueError: no samples.
     """
     if not samples:
         raise ValueError("samples is empty: measure at least one forward")
-    shortest = min(s.context for s in samples)
-    base = sorted((s for s in samples if s.context == shortest), key=lambda s: s.rows)
-    far = [s for s in samples if s.context > shortest]
-    per_kv, per_row_kv = _kv_slopes(base, far)
-    rows, seconds = [], []
-    for sample in base:
-        own = per_kv * sample.context * sample.sequences + per_row_kv * sample.context * sample.rows
-        rows.append(sample.rows)
-        seconds.append(max(0.0, sample.seconds - own))
-    return StepCost(rows=tuple(rows), seconds=tuple(monotone(seconds).tolist()), per_kv=per_kv, per_row_kv=per_row_kv)
-
-
-def _kv_slopes(base: Sequence[CostSample], far: Sequence[CostSample]) -> tuple[float, float]:
-    """Least squares of the extra seconds on extra ``(kv tokens, rows x context)``, both slopes 0 or more."""
-    if not far:
-        return 0.0, 0.0
-    near = {(s.rows, s.sequences): s for s in base}
-    pairs = [(near[s.rows, s.sequences], s) for s in far if (s.rows, s.sequences) in near]
-    if not pairs:
-        return 0.0, 0.0
-    extra = np.array([[(b.context - a.context) * b.sequences, (b.context - a.context) * b.rows] for a, b in pairs])
-    seconds = np.array([max(0.0, b.seconds - a.seconds) for a, b in pairs])
-    solved = np.linalg.lstsq(extra.astype(np.float64), seconds, rcond=None)[0]
-    if (solved >= 0).all():
-        return float(solved[0]), float(solved[1])
-    # One of two slopes came out negative, which is noise: explain everything by the other one.
-    single = [float((extra[:, i] @ seconds) / max(1, extra[:, i] @ extra[:, i])) for i in range(2)]
-    return (single[0], 0.0) if solved[1] < 0 else (0.0, single[1])
+    knots = sorted({s.rows for s in samples})
+    seconds = np.array([s.seconds for s in samples])
+    table = np.array([[float(s.rows == knot) for knot in knots] for s in samples])
+    slopes = np.array([[s.sequences, s.sequences * s.context, s.rows * s.context] for s in samples], dtype=np.float64)
+    kept = [0, 1, 2]
+    while True:
+        terms = np.concatenate([table, slopes[:, kept]], axis=1) / seconds[:, None]
+        scale = np.maximum(np.abs(terms).max(axis=0), 1e-30)  # columns differ by many orders of magnitude
+        solved = np.linalg.lstsq(terms / scale, np.ones(len(seconds)), rcond=None)[0] / scale
+        found = solved[len(knots) :]
+        if not len(found) or found.min() >= 0:
+            break
+        kept.pop(int(found.argmin()))
+    slope = dict(zip(kept, found.tolist(), strict=True))
+    return StepCost(
+        rows=tuple(knots),
+        seconds=tuple(np.maximum(monotone(solved[: len(knots)].tolist()), 0.0).tolist()),
+        per_sequence=slope.get(0, 0.0),
+        per_kv=slope.get(1, 0.0),
+        per_row_kv=slope.get(2, 0.0),
+    )
 
 
 def monotone(values: Sequence[float]) -> FloatArray:
@@ -144,8 +144,14 @@ def load_cached(key: str) -> StepCost | None:
     """The table kept under ``key``; None where there is none, or none that can be read."""
     try:
         raw = json.loads((cache_folder() / f"step-cost-{key}.json").read_text(encoding="utf-8"))
-        return StepCost(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()})
-    except (OSError, ValueError, TypeError):
+        return StepCost(
+            rows=tuple(raw["rows"]),
+            seconds=tuple(raw["seconds"]),
+            per_sequence=float(raw["per_sequence"]),
+            per_kv=float(raw["per_kv"]),
+            per_row_kv=float(raw["per_row_kv"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

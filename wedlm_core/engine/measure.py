@@ -1,0 +1,178 @@
+"""Measure what forwards cost: real ones, through the runner, on scratch state and scratch pages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from wedlm_core.decoding.strategies import decoding_of
+from wedlm_core.engine.device import DeviceState
+from wedlm_core.engine.profile import NO_PROFILE
+from wedlm_core.engine.runner import Runner
+from wedlm_core.engine.scheduler import ForwardPlan
+from wedlm_core.engine.slots import SlotTable
+from wedlm_core.engine.step_cost import CostSample, StepCost, cache_key, fit, load_cached, save_cached
+from wedlm_core.kv.pages import PageManager, SequencePages
+from wedlm_core.types import Strategy
+
+__all__ = ["measured_cost"]
+
+_LOG = logging.getLogger(__name__)
+_VERSION = 1  # of the measurement: raise it when steps change so much that kept tables mislead
+_CONTEXTS = (64, 512)
+_SECONDS = 2.5  # the measurement's time limit; one forward may run over it
+_ROUNDS = 5
+
+
+def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
+    """The cost of this engine's forwards, from the cache or measured now in at most about 3 seconds.
+
+    Safe in the middle of a run: it takes pages of its own (and fewer points where few are free) and leaves the
+    engine's windows alone.
+    """
+    key = _key(runner)
+    cost = load_cached(key)
+    if cost is None:
+        begin = time.perf_counter()
+        samples = _measure(runner, pages)
+        if not samples:
+            return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
+        cost = fit(samples)
+        save_cached(key, cost)
+        _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
+    return cost
+
+
+def _key(runner: Runner) -> str:
+    model, device = runner.model, runner.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    shape = hashlib.blake2b(json.dumps(model.config.to_hf(), sort_keys=True).encode(), digest_size=8).hexdigest()
+    return cache_key(
+        version=_VERSION,
+        model=shape,
+        device=name,
+        dtype=model.embed.weight.dtype,
+        threads=torch.get_num_threads() if device.type == "cpu" else 0,
+        attention=runner.backend.name,
+        page_size=runner.pool.page_size,
+        most_rows=runner.config.max_batch_rows,
+        torch=torch.__version__,
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "cpu")
+    except OSError:
+        return "cpu"
+
+
+def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
+    """Medians over rounds of all points that fit in the time and the free pages."""
+    config = runner.config
+    deepest = min(runner.state.tokens_SL.shape[1] - 2 * config.max_window - 2, max(_CONTEXTS))
+    scratch = pages.open([], 0)
+    try:
+        while deepest > 0 and not pages.grow(scratch, deepest + 2 * config.max_window + 1):
+            deepest //= 2
+        if deepest <= 0:
+            return []
+        points = list(_points(config.max_num_seqs, config.max_batch_rows, config.max_window, deepest))
+        with _scratch_state(runner, scratch) as bench:
+            return _timed(bench, points)
+    finally:
+        pages.close(scratch)
+
+
+def _points(slots: int, most_rows: int, widest: int, deepest: int) -> Iterator[tuple[int, int, int]]:
+    """``(rows, sequences, context)``: few and many sequences for each row count, near and far contexts."""
+    contexts = sorted({min(c, deepest) for c in _CONTEXTS})
+    rows = 1
+    while rows <= most_rows:
+        for sequences in sorted({-(-rows // min(16, 2 * widest + 1)), min(rows, slots, 64)}):
+            if sequences <= slots and -(-rows // sequences) <= 2 * widest + 1:
+                for context in contexts:
+                    yield rows, sequences, context
+        rows *= 2
+
+
+class _Bench:
+    """Runs synthetic decode forwards of the verified strategy."""
+
+    def __init__(self, runner: Runner, table: SlotTable) -> None:
+        self._runner, self._table = runner, table
+
+    def run(self, rows: int, sequences: int, context: int) -> float:
+        """Seconds of one forward."""
+        own_S = np.full(sequences, rows // sequences, dtype=np.int64)
+        own_S[: rows % sequences] += 1
+        slots_S = np.arange(sequences)
+        window = self._runner.state.windows
+        length_S = torch.from_numpy(own_S - 1).to(window.length_S.device)
+        drafts_S = length_S // 2
+        window.length_S[:sequences] = length_S
+        window.lead_S[:sequences] = drafts_S
+        place_L = torch.arange(window.filled_SL.shape[1], device=length_S.device)
+        window.filled_SL[:sequences] = place_L < drafts_S[:, None]
+        window.head_S[:sequences] = 0
+        self._table.masks[:sequences] = own_S // 2
+        self._table.keep_intact[:sequences] = self._table.keep_broken[:sequences] = own_S // 2
+        plan = ForwardPlan(
+            sequences=[],
+            slots_S=slots_S,
+            cached_S=np.full(sequences, context, dtype=np.int64),
+            prefill_S=np.zeros(sequences, dtype=np.int64),
+            decode_S=own_S,
+        )
+        begin = time.perf_counter()
+        self._runner.forward(plan, self._table)  # ends with the copy to the host, hence synchronised
+        return time.perf_counter() - begin
+
+
+@contextmanager
+def _scratch_state(runner: Runner, scratch: SequencePages) -> Iterator[_Bench]:
+    """The runner with windows and page tables of its own."""
+    config = replace(runner.config, trace=False)
+    state, profile, runner_config = runner.state, runner.profile, runner.config
+    decodings = runner.decodings
+    own = DeviceState(config, decodings, runner.mask_token_id, state.tokens_SL.shape[1], runner.device)
+    own.pages_SP[:, : len(scratch.pages)] = torch.as_tensor(scratch.pages, dtype=torch.int64)
+    own.params.limit_S.fill_(1 << 30)
+    table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
+    table.group[:] = decodings.index(decoding_of(Strategy.VERIFIED))
+    runner.state, runner.profile, runner.config = own, NO_PROFILE, config
+    try:
+        yield _Bench(runner, table)
+    finally:
+        runner.state, runner.profile, runner.config = state, profile, runner_config
+
+
+def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
+    """Rounds over the points, smallest first, until the time is up; points too slow to repeat are left out."""
+    begin = time.perf_counter()
+    seconds: dict[tuple[int, int, int], list[float]] = {}
+    bench.run(*points[0])
+    for turn in range(_ROUNDS):
+        for point in points:
+            spent = time.perf_counter() - begin
+            before = seconds.get(point)
+            guess = statistics.median(before) if before else 0.0
+            if spent + guess > _SECONDS and (turn > 0 or len(seconds) >= 8):
+                break
+            if turn == 0:
+                bench.run(*point)  # first touches of memory are not what steps cost
+            seconds.setdefault(point, []).append(bench.run(*point))
+    return [
+        CostSample(rows=rows, sequences=sequences, context=context, seconds=statistics.median(times))
+        for (rows, sequences, context), times in seconds.items()
+    ]
