@@ -6,10 +6,12 @@ With the actors it is the only part of the pipeline that knows ``wedlm_core``; w
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ import pyarrow as pa
 from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.seeds import row_seed, sample_seed
-from wedlm_core.types import CommitStats, FinishReason, Generation, Request, SamplingParams
+from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
 __all__ = [
     "CapacityError",
@@ -30,17 +32,15 @@ __all__ = [
     "RowResult",
     "SamplingParams",
     "WeDLMError",
+    "dead_arrays",
     "explain",
-    "failed_columns",
-    "generation_columns",
     "make_requests",
+    "output_arrays",
     "params_hash",
     "params_of_row",
-    "result_arrays",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))
-_STATS_NAMES = tuple(f.name for f in fields(CommitStats) if f.name != "generated_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,9 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """From an exception."""
-        return cls(error_class=type(error).__name__, message=str(error) or type(error).__name__)
+        # A message may quote text that is no Unicode (halves of surrogate pairs); columns hold Unicode only.
+        message = str(error).encode("utf-8", "backslashreplace").decode()
+        return cls(error_class=type(error).__name__, message=message or type(error).__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ def _integral(name: str, value: Any) -> Any:
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
 
 
+@functools.lru_cache(maxsize=4096)
 def params_hash(params: SamplingParams) -> str:
     """16 hex digits that are equal iff the sampling parameters are, seed apart (it has its own column)."""
     plain = {k: v for k, v in asdict(params).items() if k != "seed"}
@@ -116,48 +119,73 @@ def make_requests(
     ]
 
 
-def generation_columns(row: RowResult, generation: Generation, model: str) -> dict[str, Any]:
-    """Values of the result columns (unprefixed names) for one generation."""
-    assert row.params is not None
-    stats, timings = generation.stats, generation.timings
-    return {
-        "row_id": row.row_id,
-        "sample_index": generation.sample_index,
-        "text": generation.text,
-        "token_ids": list(generation.token_ids),
-        "finish_reason": str(generation.finish_reason.value),
-        "error": None,
-        "prompt_tokens": generation.prompt_tokens,
-        "completion_tokens": len(generation.token_ids),
-        "model": model,
-        "strategy": str(row.params.strategy),
-        "params_hash": params_hash(row.params),
-        "seed": generation.seed,
-        "logprobs": None if generation.logprobs is None else list(generation.logprobs),
-        "stats": {
-            **{name: getattr(stats, name) for name in _STATS_NAMES},
-            "commit_histogram": list(stats.commit_histogram),
-            "tokens_per_forward": stats.tokens_per_forward,
-            "prefix_cacheability": stats.prefix_cacheability,
-        },
-        "timings": {"queue_seconds": timings.queue_seconds, "run_seconds": timings.run_seconds},
+def output_arrays(rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix: str, model: str) -> list[pa.Array]:
+    """One array per output field: a value for each generation of each row, and one for each failed row.
+
+    Args:
+        rows: verdicts, in input order.
+        fields_: output fields, their names prefixed.
+        prefix: the prefix.
+        model: value of the ``model`` column.
+    """
+    owners = [row for row in rows for _ in range(max(1, len(row.generations)))]
+    done = [g for row in rows for g in (row.generations or (None,))]
+    hashes = {id(row.params): None if row.params is None else params_hash(row.params) for row in owners}
+    strategies = {id(row.params): None if row.params is None else str(row.params.strategy) for row in owners}
+    of_row: dict[str, Callable[[], list[Any]]] = {
+        "row_id": lambda: [row.row_id for row in owners],
+        "error": lambda: [None if row.failure is None else row.failure.message for row in owners],
+        "model": lambda: [model] * len(owners),
+        "strategy": lambda: [strategies[id(row.params)] for row in owners],
+        "params_hash": lambda: [hashes[id(row.params)] for row in owners],
     }
+    arrays = []
+    for field_ in fields_:
+        name = field_.name.removeprefix(prefix)
+        if name in of_row:
+            arrays.append(pa.array(of_row[name](), field_.type))
+        elif name in _STRUCTS:
+            arrays.append(_struct_array([None if g is None else getattr(g, name) for g in done], field_.type))
+        else:
+            arrays.append(pa.array(_VALUES[name](done), field_.type))
+    return arrays
 
 
-def failed_columns(row: RowResult, model: str) -> dict[str, Any]:
-    """Values of the result columns for a row that failed: one output row, whatever ``n`` is."""
-    assert row.failure is not None
-    return {
-        "row_id": row.row_id,
-        "sample_index": 0,
-        "finish_reason": FinishReason.ERROR.value,
-        "error": row.failure.message,
-        "model": model,
-        "strategy": None if row.params is None else str(row.params.strategy),
-        "params_hash": None if row.params is None else params_hash(row.params),
+def _plain(name: str) -> Callable[[Sequence[Generation | None]], list[Any]]:
+    read = attrgetter(name)
+    return lambda done: [None if g is None else read(g) for g in done]
+
+
+_STRUCTS = ("stats", "timings")
+_VALUES: Mapping[str, Callable[[Sequence[Generation | None]], list[Any]]] = {
+    **{name: _plain(name) for name in ("text", "token_ids", "prompt_tokens", "seed", "logprobs")},
+    "sample_index": lambda done: [0 if g is None else g.sample_index for g in done],
+    "finish_reason": lambda done: [(FinishReason.ERROR if g is None else g.finish_reason).value for g in done],
+    "completion_tokens": lambda done: [None if g is None else len(g.token_ids) for g in done],
+}
+
+
+def _struct_array(values: Sequence[Any], kind: pa.StructType) -> pa.Array:
+    """Attributes of objects as a struct column; null where there is no object."""
+    children = [kind.field(i) for i in range(kind.num_fields)]
+    arrays = []
+    for child in children:
+        read = attrgetter(child.name)
+        arrays.append(pa.array([None if value is None else read(value) for value in values], child.type))
+    absent = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(arrays, fields=children, mask=absent)
+
+
+def dead_arrays(
+    rows: Sequence[RowResult], raw: Sequence[str | None], fields_: Sequence[pa.Field], prefix: str, attempt: int
+) -> list[pa.Array]:
+    """One array per dead-letter field from rows that all failed; ``raw``: those rows as text, where they have one."""
+    failures = [row.failure or Failure(error_class="", message="") for row in rows]
+    values: Mapping[str, Sequence[Any]] = {
+        "row_id": [row.row_id for row in rows],
+        "error_class": [failure.error_class for failure in failures],
+        "error": [failure.message for failure in failures],
+        "attempt": [attempt] * len(rows),
+        "raw": raw,
     }
-
-
-def result_arrays(values: Sequence[Mapping[str, Any]], fields_: Sequence[pa.Field], prefix: str) -> list[pa.Array]:
-    """One array per output field from rows of unprefixed values; absent values are null."""
-    return [pa.array([row.get(f.name.removeprefix(prefix)) for row in values], f.type) for f in fields_]
+    return [pa.array(values[f.name.removeprefix(prefix)], f.type) for f in fields_]

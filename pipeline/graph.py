@@ -13,6 +13,7 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.actors.generate import EngineLoader, GenerateActor, load_engine
 from pipeline.actors.tokenise import prepare_units
+from pipeline.actors.watch import start_tally
 from pipeline.cluster import ActorResources, plan_actors, ray_session
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
@@ -65,7 +66,7 @@ class RayExecutor:
 
         Raises:
             ResourceError: the cluster cannot hold the actors.
-            EngineDiedError: a unit lost its actor more often than ``max_engine_deaths``.
+            EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
         """
         resources = plan_actors(self._config)
         rows = max(unit.rows.num_rows for task in tasks for unit in task.units)
@@ -104,7 +105,7 @@ def _run_graph(
         )
         dataset = dataset.map_batches(
             GenerateActor,
-            fn_constructor_args=(job, resources.threads, load),
+            fn_constructor_args=(job, resources.threads, load, start_tally(config)),
             batch_size=None,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(
@@ -116,7 +117,7 @@ def _run_graph(
             ),
             num_cpus=resources.cpus,
             num_gpus=resources.gpus,
-            max_task_retries=config.max_engine_deaths,
+            max_task_retries=-1,  # the tally ends what cannot succeed
         )
         try:
             batch: Any

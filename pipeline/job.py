@@ -9,13 +9,14 @@ import pyarrow as pa
 
 from pipeline.config import RunConfig
 from pipeline.errors import SourceError
+from pipeline.rendering import WHOLE_ROW, PromptTemplate
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sources import Source
 from pipeline.storage import Storage
 
 __all__ = ["Job", "PromptKind", "resolve_job"]
 
-PromptKind = Literal["text", "messages", "token_ids"]
+PromptKind = Literal["text", "messages", "token_ids", "template"]
 
 _KINDS: tuple[tuple[PromptKind, str, str], ...] = (
     ("text", "prompt_column", "prompt"),
@@ -29,7 +30,7 @@ class Job:
     """Picklable; the configuration's ``input`` is dropped, the source stands for it.
 
     Attributes:
-        prompt_kind, prompt_column: what the prompts are and where.
+        prompt_kind, prompt_column: what the prompts are and where; of a template, where is the setting's name.
         columns: the input columns that pass through.
         schema: of the output table.
         dead_schema: of the dead-letter table.
@@ -83,6 +84,11 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
 
 
 def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str]:
+    if config.prompt_template is not None:
+        absent = sorted(PromptTemplate(config.prompt_template).names - {WHOLE_ROW, *names})
+        if absent:
+            raise SourceError(f"prompt_template names {absent}: the input has no such columns. It has {names}.")
+        return "template", "prompt_template"
     for kind, setting, _ in _KINDS:
         name = getattr(config, setting)
         if name is not None:
@@ -97,13 +103,13 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
         )
     raise SourceError(
         f"the input has no column prompt, messages or prompt_token_ids. It has {names}. "
-        "Set prompt_column, messages_column or token_ids_column to the one that holds the prompts."
+        "Set prompt_column, messages_column or token_ids_column to the one that holds the prompts, or prompt_template."
     )
 
 
 def _wanted(config: RunConfig) -> list[tuple[str, str]]:
     """Every column the configuration names, with the setting that names it."""
-    own = [(s, getattr(config, s)) for s in (*(setting for _, setting, _ in _KINDS), "id_column")]
+    own = [(s, getattr(config, s)) for s in (*(setting for _, setting, _ in _KINDS), "tools_column", "id_column")]
     wanted = [(setting, name) for setting, name in own if name is not None]
     wanted += [(f"sampling_columns.{k}", v) for k, v in config.sampling_columns.items()]
     return wanted + [("columns", name) for name in config.columns or ()]

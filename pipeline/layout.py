@@ -27,6 +27,7 @@ __all__ = [
     "publication_record",
     "published_dead_letters",
     "publishing",
+    "staged_attempt",
     "staged_dead",
     "staged_rows",
     "time_of_crash_note",
@@ -81,14 +82,20 @@ def published_dead_letters(name: str) -> str:
     return f"{DEAD_LETTERS}/{name}"
 
 
-def staged_rows(unit_id: str) -> str:
-    """Key of a unit's generations."""
-    return f"{STAGED}/{unit_id}.rows.arrow"
+def staged_rows(unit_id: str, attempt: int = 1) -> str:
+    """Key of a unit's generations as of an attempt."""
+    return f"{STAGED}/{unit_id}.{attempt}.rows.arrow"
 
 
-def staged_dead(unit_id: str) -> str:
-    """Key of a unit's dead letters; present only where a row failed."""
-    return f"{STAGED}/{unit_id}.dead.arrow"
+def staged_dead(unit_id: str, attempt: int = 1) -> str:
+    """Key of a unit's dead letters as of an attempt; present only where a row failed."""
+    return f"{STAGED}/{unit_id}.{attempt}.dead.arrow"
+
+
+def staged_attempt(key: str) -> tuple[str, int]:
+    """The unit and attempt that a staged object belongs to."""
+    unit_id, attempt, *_ = key.rsplit("/", 1)[-1].split(".")
+    return unit_id, int(attempt)
 
 
 def crash_note(seconds: float, pid: int) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "STATS_TYPE",
     "TIMINGS_TYPE",
     "check_collisions",
+    "data_columns",
     "dead_schema",
     "output_schema",
     "result_fields",
@@ -72,6 +73,12 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
 
 DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "error", "seed")
 """Result columns that a re-run reproduces byte for byte (with the input columns)."""
+
+
+def data_columns(schema: pa.Schema, inputs: int, prefix: str = "") -> list[str]:
+    """Names of the data columns of an output whose first ``inputs`` columns are the input's."""
+    return [*schema.names[:inputs], *(prefix + name for name in DATA_COLUMNS if prefix + name in schema.names)]
+
 
 DEAD_FIELDS: tuple[pa.Field, ...] = (
     pa.field("row_id", pa.string(), nullable=False),

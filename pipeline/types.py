@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-__all__ = ["CommitRecord", "Slice", "SourceFile", "Totals", "Unit"]
+__all__ = ["CommitRecord", "Place", "Slice", "SourceFile", "Totals", "Unit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,29 @@ class Slice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """Consecutive rows of an object of the output: of a published part in some format, or of a staged unit (None)."""
+
+    key: str
+    first_row: int
+    num_rows: int
+    format: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is lost, redone and committed as a whole: a slice under an identity of its own."""
+    """What is lost, redone and committed as a whole: a slice under an identity of its own.
+
+    Attributes:
+        attempt: 1, or for failed rows that are done again the number of this attempt.
+        previous: then, where the output rows of the attempt before are; only those that failed are done.
+    """
 
     unit_id: str
     index: int
     rows: Slice
+    attempt: int = 1
+    previous: Place | None = None
 
     def to_json(self) -> str:
         """Text that :meth:`from_json` reads back."""
@@ -61,7 +78,14 @@ class Unit:
     def from_json(cls, text: str) -> Unit:
         """Inverse of :meth:`to_json`."""
         raw = json.loads(text)
-        return cls(unit_id=raw["unit_id"], index=raw["index"], rows=Slice(**raw["rows"]))
+        before = raw["previous"]
+        return cls(
+            unit_id=raw["unit_id"],
+            index=raw["index"],
+            rows=Slice(**raw["rows"]),
+            attempt=raw["attempt"],
+            previous=None if before is None else Place(**before),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +94,8 @@ class CommitRecord:
 
     Counts are over the unit; ``samples`` are generations of rows that succeeded, ``data_sha256`` is the
     checksum of the data columns (those that do not depend on load); ``engine_seconds`` is how long its actor's
-    engine had been ready when the unit was staged.
+    engine had been ready when the unit was staged. ``failures`` counts failed rows by error class. Of a unit's
+    records that of the highest ``attempt`` counts; each speaks of the whole unit.
     """
 
     unit_id: str
@@ -86,6 +111,19 @@ class CommitRecord:
     staged_bytes: int
     data_sha256: str
     engine_seconds: float = 0.0
+    attempt: int = 1
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def output_rows(self) -> int:
+        """Rows in the output: one for each sample, and one for each failed row."""
+        return self.samples + self.failed_rows
+
+    def since(self, before: CommitRecord) -> CommitRecord:
+        """What this attempt added: counts less those of the attempt ``before``; its rows are those done again."""
+        names = ("samples", "prompt_tokens", "completion_tokens", "decode_forwards", "rows_forwarded")
+        own = {name: getattr(self, name) - getattr(before, name) for name in names}
+        return replace(self, num_rows=before.failed_rows, **own)
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -110,6 +148,7 @@ class Totals:
     completion_tokens: int = 0
     decode_forwards: int = 0
     rows_forwarded: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[CommitRecord]) -> Totals:
@@ -130,6 +169,7 @@ class Totals:
             completion_tokens=self.completion_tokens + record.completion_tokens,
             decode_forwards=self.decode_forwards + record.decode_forwards,
             rows_forwarded=self.rows_forwarded + record.rows_forwarded,
+            failures=_added(self.failures, record.failures),
         )
 
     @property
@@ -141,3 +181,7 @@ class Totals:
     def prefix_cacheability(self) -> float:
         """Generated tokens over token rows forwarded after the prompts (1 where there were none)."""
         return self.completion_tokens / self.rows_forwarded if self.rows_forwarded else 1.0
+
+
+def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}} if more else counts

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline import codec, envelope, layout
 from pipeline.actors.engine_thread import EngineLike, EngineThread, Outcome
 from pipeline.actors.tokenise import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS, RAW_TEXT, ROW_ID
-from pipeline.codec import Failure, Request, RowResult
+from pipeline.actors.watch import RowWatch, TallyLike
+from pipeline.codec import Failure, Request, RowResult, SamplingParams
+from pipeline.errors import EngineDiedError
 from pipeline.job import Job
-from pipeline.schema import DATA_COLUMNS
+from pipeline.retrying import load_place, merge_retried
+from pipeline.schema import data_columns
 from pipeline.sinks.staging import data_checksum, stage
 from pipeline.storage import Storage
+from pipeline.tally import Tally
 from pipeline.types import CommitRecord, Unit
 
 __all__ = ["ENGINE_DIED", "EngineLoader", "GenerateActor", "UnitWorker", "encode_unit", "load_engine", "preview_table"]
@@ -32,11 +39,19 @@ ENGINE_DIED = 70
 
 
 class UnitWorker:
-    """Generates and stages units with an engine; safe to call from several threads. Knows no Ray."""
+    """Generates and stages units with an engine; safe to call from several threads. Knows no Ray.
 
-    def __init__(self, job: Job, engine: EngineThread) -> None:
+    Args:
+        job: what to do.
+        engine: owned by its thread.
+        tally: what is known of processes that died; None keeps a tally of this process alone.
+    """
+
+    def __init__(self, job: Job, engine: EngineThread, tally: TallyLike | None = None) -> None:
         self._job = job
         self._engine = engine
+        config = job.config
+        self._watch = RowWatch(tally or Tally(config.max_row_deaths, config.max_engine_deaths), uuid.uuid4().hex)
         self._calls = itertools.count()
         self._ready = time.monotonic()
 
@@ -46,10 +61,22 @@ class UnitWorker:
         Raises:
             SinkError: the results could not be written.
         """
-        return self._stage(unit, table, self.verdicts(unit, table))
+        record = self._stage(unit, table, self.verdicts(unit, table))
+        self._watch.finish(unit.unit_id)
+        return record
 
     def verdicts(self, unit: Unit, table: pa.Table) -> list[RowResult]:
         """Generate for the rows of a unit; blocks until the last sample is done. In input order."""
+
+        def generate(rows: Sequence[int]) -> list[RowResult]:
+            return self._generate(unit, table if len(rows) == table.num_rows else table.take(pa.array(rows)))
+
+        def quarantine(row: int, deaths: int) -> RowResult:
+            return RowResult(row_id=table[ROW_ID][row].as_py(), failure=_quarantined(deaths))
+
+        return self._watch.run(unit.unit_id, table.num_rows, generate, quarantine)
+
+    def _generate(self, unit: Unit, table: pa.Table) -> list[RowResult]:
         rows, requests = self._requests(unit, table)
         outcome = self._engine.submit([r for own in requests for r in own]).result()
         return [_verdict(row, own, outcome) for row, own in zip(rows, requests, strict=True)]
@@ -59,49 +86,89 @@ class UnitWorker:
         config = self._job.config
         # A unit may come twice (a retry); request ids stay apart by the number of the call.
         call = f"{unit.unit_id}.{next(self._calls)}"
+        params_of = functools.lru_cache(maxsize=256)(lambda given: _params(config.sampling, given))
         rows: list[RowResult] = []
         requests: list[list[Request]] = []
-        names = (ROW_ID, PROMPT_IDS, PARAMS, FAILURE_CLASS, FAILURE)
-        cells = zip(*(table[name].to_pylist() for name in names), strict=True)
-        for i, (row_id, ids, given, failure_class, message) in enumerate(cells):
+        names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE)
+        cells = zip(*(table[name].to_pylist() for name in names), _token_ids(table[PROMPT_IDS]), strict=True)
+        for i, (row_id, given, failure_class, message, ids) in enumerate(cells):
             own: list[Request] = []
-            if message is not None:
+            params = params_of(given) if message is None else None
+            if params is None:
                 row = RowResult(row_id=row_id, failure=Failure(error_class=failure_class, message=message))
+            elif isinstance(params, Failure):
+                row = RowResult(row_id=row_id, failure=params)
             else:
-                try:
-                    params = codec.params_of_row(config.sampling, json.loads(given) if given else {})
-                    row = RowResult(row_id=row_id, params=params)
-                    own = codec.make_requests(f"{call}/{i}", row_id, ids, params, config.seed)
-                except Exception as error:  # this row's parameters are bad; the others are not
-                    row = RowResult(row_id=row_id, failure=Failure.of(error))
+                row = RowResult(row_id=row_id, params=params)
+                own = codec.make_requests(f"{call}/{i}", row_id, ids, params, config.seed)
             rows.append(row)
             requests.append(own)
         return rows, requests
 
     def _stage(self, unit: Unit, table: pa.Table, results: Sequence[RowResult]) -> CommitRecord:
         job = self._job
-        out, dead = encode_unit(job, table, results)
-        size = stage(job.storage, layout.staged_rows(unit.unit_id), out)
+        out, dead = encode_unit(job, table, results, unit.attempt)
+        if unit.previous is not None:
+            out = merge_retried(load_place(job, unit.previous), out, job.config.column_prefix)
+        size = stage(job.storage, layout.staged_rows(unit.unit_id, unit.attempt), out)
         if dead.num_rows:
-            size += stage(job.storage, layout.staged_dead(unit.unit_id), dead)
-        prefix = job.config.column_prefix
-        data = [prefix + name for name in DATA_COLUMNS if prefix + name in out.column_names]
-        done = [g for row in results for g in row.generations]
-        return CommitRecord(
-            unit_id=unit.unit_id,
-            file_key=job.source.files[unit.rows.file].key,
-            first_row=unit.rows.first_row,
-            num_rows=unit.rows.num_rows,
-            failed_rows=sum(row.failure is not None for row in results),
-            samples=len(done),
-            prompt_tokens=sum(g.prompt_tokens for g in done),
-            completion_tokens=sum(len(g.token_ids) for g in done),
-            decode_forwards=sum(g.stats.decode_forwards for g in done),
-            rows_forwarded=sum(g.stats.rows_forwarded for g in done),
-            staged_bytes=size,
-            data_sha256=data_checksum(out, [*job.columns.names, *data]),
-            engine_seconds=time.monotonic() - self._ready,
-        )
+            size += stage(job.storage, layout.staged_dead(unit.unit_id, unit.attempt), dead)
+        return _record(job, unit, out, dead, size, time.monotonic() - self._ready)
+
+
+def _record(
+    job: Job, unit: Unit, out: pa.Table, dead: pa.Table, staged_bytes: int, engine_seconds: float
+) -> CommitRecord:
+    """What the ledger is to say of a unit with these output rows."""
+    prefix = job.config.column_prefix
+
+    def total(name: str, inside: str | None = None) -> int:
+        column = out[prefix + name]
+        values = column if inside is None else pc.struct_field(column, inside)
+        return pc.sum(values).as_py() or 0
+
+    reasons = pc.value_counts(dead[f"{prefix}error_class"].combine_chunks()).to_pylist()
+    return CommitRecord(
+        unit_id=unit.unit_id,
+        file_key=job.source.files[unit.rows.file].key,
+        first_row=unit.rows.first_row,
+        num_rows=unit.rows.num_rows,
+        failed_rows=dead.num_rows,
+        samples=out.num_rows - dead.num_rows,
+        prompt_tokens=total("prompt_tokens"),
+        completion_tokens=total("completion_tokens"),
+        decode_forwards=total("stats", "decode_forwards"),
+        rows_forwarded=total("stats", "rows_forwarded"),
+        staged_bytes=staged_bytes,
+        data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
+        engine_seconds=engine_seconds,
+        attempt=unit.attempt,
+        failures={reason["values"]: reason["counts"] for reason in reasons},
+    )
+
+
+def _params(base: SamplingParams, given: str | None) -> SamplingParams | Failure:
+    """A row's parameters, or why they are none."""
+    try:
+        return codec.params_of_row(base, json.loads(given)) if given else base
+    except Exception as error:  # this row's parameters are bad; the others are not
+        return Failure.of(error)
+
+
+def _token_ids(column: pa.ChunkedArray) -> Iterator[Sequence[int]]:
+    """The lists of a column; empty where it is null."""
+    for chunk in column.chunks:
+        values = chunk.values.to_numpy()
+        offsets = chunk.offsets.to_numpy().tolist()
+        yield from (values[a:b].tolist() for a, b in itertools.pairwise(offsets))
+
+
+def _quarantined(deaths: int) -> Failure:
+    return Failure(
+        error_class="QuarantinedRow",
+        message=f"the process died {deaths} times while this row was running alone in it, and the row was then left "
+        "out. Look at the crash notes in the output's state folder, mend the row, and run with retry_failed.",
+    )
 
 
 def _verdict(row: RowResult, requests: Sequence[Request], outcome: Outcome) -> RowResult:
@@ -120,57 +187,58 @@ def _verdict(row: RowResult, requests: Sequence[Request], outcome: Outcome) -> R
     return RowResult(row_id=row.row_id, params=row.params, generations=tuple(generations))
 
 
-def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult]) -> tuple[pa.Table, pa.Table]:
-    """``(output rows, dead letters)`` of a unit, in input order and then sample order."""
-    values: list[dict[str, Any]] = []
-    origin: list[int] = []
-    dead: list[dict[str, Any]] = []
-    dead_origin: list[int] = []
-    raw = table[RAW_TEXT].to_pylist()
-    model = job.config.model
-    for i, row in enumerate(results):
-        if row.failure is not None:
-            values.append(codec.failed_columns(row, model))
-            dead.append(
-                {
-                    "row_id": row.row_id,
-                    "error_class": row.failure.error_class,
-                    "error": row.failure.message,
-                    "attempt": 1,
-                    "raw": raw[i],
-                }
-            )
-            dead_origin.append(i)
-        else:
-            values += [codec.generation_columns(row, generation, model) for generation in row.generations]
-        origin += [i] * max(1, len(row.generations))
-    return _joined(table, origin, values, job.schema, job), _joined(table, dead_origin, dead, job.dead_schema, job)
-
-
-def _joined(table: pa.Table, origin: list[int], values: list[dict[str, Any]], schema: pa.Schema, job: Job) -> pa.Table:
-    inputs = table.select(job.columns.names).take(pa.array(origin, pa.int64()))
-    fields = [schema.field(i) for i in range(len(job.columns), len(schema))]
-    arrays = codec.result_arrays(values, fields, job.config.column_prefix)
-    return pa.table([*inputs.columns, *arrays], schema=schema)
+def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
+    """``(output rows, dead letters)`` of prepared rows, in input order and then sample order."""
+    prefix, model = job.config.column_prefix, job.config.model
+    inputs = table.select(job.columns.names)
+    counts = [max(1, len(row.generations)) for row in results]
+    whole = inputs
+    if max(counts, default=1) > 1:
+        whole = inputs.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+    arrays = codec.output_arrays(results, job.result_fields, prefix, model)
+    out = pa.table([*whole.columns, *arrays], schema=job.schema)
+    failed = [i for i, row in enumerate(results) if row.failure is not None]
+    if not failed:
+        return out, job.dead_schema.empty_table()
+    where = pa.array(failed, pa.int64())
+    fields = [job.dead_schema.field(i) for i in range(len(job.columns), len(job.dead_schema))]
+    raw = table[RAW_TEXT].take(where).to_pylist()
+    letters = codec.dead_arrays([results[i] for i in failed], raw, fields, prefix, attempt)
+    return out, pa.table([*inputs.take(where).columns, *letters], schema=job.dead_schema)
 
 
 class GenerateActor:
     """The callable class that Ray Data keeps in its actor pool; called from several threads at once."""
 
-    def __init__(self, job: Job, num_threads: int, load: EngineLoader) -> None:
-        """Load the model."""
+    def __init__(self, job: Job, num_threads: int, load: EngineLoader, tally: TallyLike) -> None:
+        """Load the model.
+
+        Raises:
+            EngineDiedError: the processes before this one died again and again, and nothing was achieved.
+        """
+        verdict = tally.start(_slot())
+        if not verdict.go_on:
+            raise EngineDiedError(f"{verdict.deaths} processes in a row died without any unit being done.")
         try:
             engine = load(job, num_threads)
         except Exception as error:
             _leave_note(job.storage, error)
             raise
-        self._worker = UnitWorker(job, EngineThread(engine, on_fatal=lambda error: _die(job.storage, error)))
+        thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error))
+        self._worker = UnitWorker(job, thread, tally)
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """An envelope in, the commit record of its staged unit out."""
         label, table = envelope.unpack(block)
         record = self._worker.run(Unit.from_json(label), table)
         return pa.table({"record": [record.to_json()]})
+
+
+def _slot() -> str:
+    """What stays the same when this actor's process dies and Ray starts it anew."""
+    import ray
+
+    return ray.get_runtime_context().get_actor_id() or "none"
 
 
 def load_engine(job: Job, num_threads: int | None) -> EngineLike:

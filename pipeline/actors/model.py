@@ -13,7 +13,7 @@ from pipeline.sources.base import file_digest
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["check_model", "load_tokenizer", "model_digest", "model_folder"]
+__all__ = ["check_model", "load_tokenizer", "model_digest", "model_folder", "model_length"]
 
 
 def model_folder(config: RunConfig) -> Path:
@@ -56,6 +56,20 @@ def check_model(config: RunConfig) -> None:
             f"model={config.model!r}: chat, system_prompt or messages need a chat template, and its tokenizer has "
             "none. Drop them, or add a template to its tokenizer_config.json."
         )
+
+
+@functools.lru_cache(maxsize=2)
+def _positions(folder: Path) -> int:
+    return int(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings", 32768))
+
+
+def model_length(config: RunConfig) -> int:
+    """Tokens that a prompt and its ``max_tokens`` may have together, in the engine that the run will use.
+
+    Raises:
+        WeightsError: the model cannot be found.
+    """
+    return config.engine.max_model_len or _positions(model_folder(config))
 
 
 def load_tokenizer(config: RunConfig) -> Tokenizer:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline import envelope
-from pipeline.actors.model import load_tokenizer
+from pipeline.actors.model import load_tokenizer, model_length
 from pipeline.codec import Failure, RequestError, explain
+from pipeline.config import RunConfig
 from pipeline.job import Job
 from pipeline.plan import derived_row_id
+from pipeline.rendering import PromptTemplate
+from pipeline.retrying import failed_rows, load_place
 from pipeline.sources import BAD, RAW
 from pipeline.types import Unit
 from wedlm_core.tokenizer import Tokenizer
@@ -36,40 +40,50 @@ _PREPARED = (
 )
 
 
+_NO_TEXT = "not valid UTF-8 text"
+_Prompt = str | list[int] | Failure
+"""Of a row: text to encode, ids as they are, or why there is neither."""
+
+
 def prepare_units(block: pa.Table, job: Job) -> Iterator[pa.Table]:
     """Task body: each unit listed in ``block`` becomes an envelope with its prepared rows."""
     units = [Unit.from_json(text) for row in block["units"].to_pylist() for text in row]
     tables = job.source.read([unit.rows for unit in units])
     for unit, table in zip(units, tables, strict=True):
-        yield envelope.pack(unit.to_json(), prepare_table(table, unit, job))
+        rows = None
+        if unit.previous is not None:
+            rows = failed_rows(load_place(job, unit.previous), job.config.column_prefix)
+        yield envelope.pack(unit.to_json(), prepare_table(table, unit, job, rows))
 
 
-def prepare_table(table: pa.Table, unit: Unit, job: Job) -> pa.Table:
-    """The passed-through columns of a unit, and for each row its id and its prompt's token ids or failure."""
-    tokenizer = load_tokenizer(job.config)
+def prepare_table(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int] | None = None) -> pa.Table:
+    """The passed-through columns of a unit, and for each row its id and its prompt's token ids or failure.
+
+    Args:
+        table: the unit's input rows.
+        unit: their identity.
+        job: says what to make of them.
+        rows: numbers of the rows wanted; None wants all.
+    """
+    if rows is not None:
+        table = table.take(pa.array(rows, pa.int64()))
+    prompts = _prompts(table, job)
+    for i, fault in enumerate(_hidden(table, BAD)):
+        if fault is not None:
+            prompts[i] = Failure(error_class="SourceError", message=fault)
+    _encode(prompts, load_tokenizer(job.config))
     given = _given_params(table, job)
-    bad, raw = _hidden(table, BAD), _hidden(table, RAW)
-    rows = []
-    for i, prompt in enumerate(_values(table[job.prompt_column])):
-        fault = bad[i]
-        failure = None if fault is None else Failure(error_class="SourceError", message=fault)
-        ids: list[int] | None = None
-        if failure is None:
-            try:
-                ids = token_ids_of(prompt, job, tokenizer)
-            except Exception as error:  # one row's prompt, whatever is wrong with it, must not end the run
-                failure = Failure.of(error)
-        rows.append(
-            {
-                ROW_ID: _row_id(table, i, unit, job),
-                PROMPT_IDS: ids,
-                PARAMS: given[i],
-                FAILURE_CLASS: None if failure is None else failure.error_class,
-                FAILURE: None if failure is None else failure.message,
-                RAW_TEXT: raw[i],
-            }
-        )
-    prepared = [pa.array([row[f.name] for row in rows], f.type) for f in _PREPARED]
+    _fit(prompts, _max_tokens(table, job), job.config)
+    failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
+    values = (
+        _row_ids(table, unit, job, rows),
+        [prompt if isinstance(prompt, list) else None for prompt in prompts],
+        given,
+        [None if failure is None else failure.error_class for failure in failures],
+        [None if failure is None else failure.message for failure in failures],
+        _hidden(table, RAW),
+    )
+    prepared = [pa.array(column, f.type) for column, f in zip(values, _PREPARED, strict=True)]
     kept = [table[name] for name in job.columns.names]
     return pa.table([*kept, *prepared], schema=pa.schema([*job.columns, *_PREPARED]))
 
@@ -82,58 +96,161 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     """Python values; a cell that has none (text that is not UTF-8) is the exception instead."""
     try:
         return column.to_pylist()
-    except (UnicodeDecodeError, pa.ArrowException):
+    except (ValueError, OverflowError, pa.ArrowException):
         return [_value(cell) for cell in column]
 
 
 def _value(cell: pa.Scalar) -> Any:
     try:
         return cell.as_py()
-    except (UnicodeDecodeError, pa.ArrowException) as error:
+    except (ValueError, OverflowError, pa.ArrowException) as error:
         return error
 
 
-def _row_id(table: pa.Table, i: int, unit: Unit, job: Job) -> str:
+def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int] | None) -> list[str]:
     if job.config.id_column is not None:
-        return str(table[job.config.id_column][i].as_py())
-    return derived_row_id(job.source.files[unit.rows.file], unit.rows.first_row + i)
+        return [str(value) for value in table[job.config.id_column].to_pylist()]
+    file, first = job.source.files[unit.rows.file], unit.rows.first_row
+    return [derived_row_id(file, first + row) for row in (range(table.num_rows) if rows is None else rows)]
 
 
 def _given_params(table: pa.Table, job: Job) -> list[str | None]:
     """Per row, its own sampling parameters as JSON."""
-    columns = {name: table[column].to_pylist() for name, column in job.config.sampling_columns.items()}
+    columns = {name: _values(table[column]) for name, column in job.config.sampling_columns.items()}
     if not columns:
         return [None] * table.num_rows
-    return [
-        json.dumps({name: values[i] for name, values in columns.items()}, default=str) for i in range(table.num_rows)
-    ]
+    rows = zip(*columns.values(), strict=True)
+    return [json.dumps(dict(zip(columns, values, strict=True)), default=str) for values in rows]
 
 
-def token_ids_of(prompt: Any, job: Job, tokenizer: Tokenizer) -> list[int]:
-    """Token ids of one cell of the prompt column.
+def _max_tokens(table: pa.Table, job: Job) -> list[int]:
+    """Per row, its ``max_tokens``; that of the run where its own is none (which is found out elsewhere)."""
+    base = job.config.sampling.max_tokens
+    column = job.config.sampling_columns.get("max_tokens")
+    if column is None:
+        return [base] * table.num_rows
+    own = _values(table[column])
+    return [int(v) if isinstance(v, (int, float)) and math.isfinite(v) and v >= 0 else base for v in own]
+
+
+def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
+    """Of each row the text to encode, or the ids, or the failure."""
+    if job.prompt_kind == "template":
+        return _rendered(table, job)
+    tools = [None] * table.num_rows if job.config.tools_column is None else _values(table[job.config.tools_column])
+    plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
+    prompts: list[_Prompt] = []
+    for value, own_tools in zip(_values(table[job.prompt_column]), tools, strict=True):
+        if plain and isinstance(value, str) and value:
+            prompts.append(value)
+            continue
+        try:
+            prompts.append(prompt_of(value, job, own_tools))
+        except Exception as error:  # one row's prompt, whatever is wrong with it, must not end the run
+            prompts.append(Failure.of(error))
+    return prompts
+
+
+def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
+    assert job.config.prompt_template is not None
+    template = PromptTemplate(job.config.prompt_template)
+    names = [n for n in job.source.schema.names if template.takes_whole_row or n in template.names]
+    columns = [_values(table[name]) for name in names]
+    prompts: list[_Prompt] = []
+    for i in range(table.num_rows):
+        cells = {name: column[i] for name, column in zip(names, columns, strict=True)}
+        try:
+            for name, cell in cells.items():
+                if isinstance(cell, Exception):
+                    raise RequestError(f"column {name!r}: {_NO_TEXT} ({cell}). Re-encode it.")
+            prompts.append(_text_prompt(template.render(cells), job))
+        except RequestError as error:
+            prompts.append(Failure.of(error))
+        except Exception as error:  # an expression of the template may raise anything
+            message = f"prompt_template: {type(error).__name__}: {error}. Fill the row in, or make the template ready."
+            prompts.append(Failure.of(TemplateRenderError(message)))
+    return prompts
+
+
+def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
+    """Put ids in the place of texts."""
+    where = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str)]
+    texts = [str(prompts[i]) for i in where]
+    try:
+        encoded: list[list[int]] | None = tokenizer.encode_batch(texts)
+    except Exception:  # one of them cannot be encoded (half a surrogate pair): find out which
+        encoded = None
+    for k, i in enumerate(where):
+        if encoded is not None:
+            prompts[i] = encoded[k]
+        else:
+            try:
+                prompts[i] = tokenizer.encode(texts[k])
+            except Exception as error:
+                prompts[i] = Failure.of(RequestError(f"the prompt cannot be tokenised ({error}). Re-encode it."))
+
+
+def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -> None:
+    """Apply ``on_long_prompt``."""
+    length = model_length(config)
+    for i, ids in enumerate(prompts):
+        if not isinstance(ids, list):
+            continue
+        room = length - max_tokens[i]
+        if len(ids) <= room:
+            continue
+        if config.on_long_prompt == "fail" or room < 1:
+            prompts[i] = Failure.of(_too_long(len(ids), max_tokens[i], length, config))
+        else:
+            prompts[i] = ids[-room:] if config.on_long_prompt == "truncate_left" else ids[:room]
+
+
+def _too_long(prompt: int, max_tokens: int, length: int, config: RunConfig) -> RequestError:
+    remedy = "Shorten the prompt, lower max_tokens, or set on_long_prompt."
+    if config.on_long_prompt != "fail":
+        remedy = "No prompt fits beside so many: lower max_tokens."
+    rule = f"at most {length} tokens together, the model's length"
+    return RequestError(explain("prompt + max_tokens", f"{prompt} + {max_tokens}", rule, remedy))
+
+
+class TemplateRenderError(RequestError):
+    """The prompt template has no text for a row."""
+
+
+def prompt_of(value: Any, job: Job, tools: Any = None) -> str | list[int]:
+    """Text or token ids of one cell of the prompt column.
 
     Raises:
         RequestError: null, empty, or of a wrong type.
     """
     name = job.prompt_column
-    if isinstance(prompt, Exception):
-        raise RequestError(f"column {name!r}: not valid UTF-8 text ({prompt}). Re-encode it.")
-    if prompt is None:
-        raise RequestError(explain(name, prompt, "a prompt is never null", "Fill it in or drop the row."))
+    if isinstance(value, Exception):
+        raise RequestError(f"column {name!r}: {_NO_TEXT} ({value}). Re-encode it.")
+    if value is None:
+        raise RequestError(explain(name, value, "a prompt is never null", "Fill it in or drop the row."))
     if job.prompt_kind == "token_ids":
-        return _checked_ids(name, prompt)
+        return _checked_ids(name, value)
     if job.prompt_kind == "messages":
-        return tokenizer.apply_chat_template(_conversation(name, prompt, job.config.system_prompt))
-    if isinstance(prompt, bytes):
-        prompt = prompt.decode("utf-8")
-    if not isinstance(prompt, str):
-        raise RequestError(explain(name, prompt, "a prompt is text", "Cast the column to string."))
-    if not prompt:
-        raise RequestError(explain(name, prompt, "a prompt is not empty", "Fill it in or drop the row."))
-    if job.config.chat or job.config.system_prompt is not None:
-        messages = _with_system([{"role": "user", "content": prompt}], job.config.system_prompt)
-        return tokenizer.apply_chat_template(messages)
-    return tokenizer.encode(prompt)
+        return _chat(_conversation(name, value, job.config.system_prompt), job, tools)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8")
+    if not isinstance(value, str):
+        raise RequestError(explain(name, value, "a prompt is text", "Cast the column to string."))
+    return _text_prompt(value, job, tools)
+
+
+def _text_prompt(text: str, job: Job, tools: Any = None) -> str:
+    if not text:
+        raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in or drop the row."))
+    if not job.config.chat and job.config.system_prompt is None:
+        return text
+    return _chat(_with_system([{"role": "user", "content": text}], job.config.system_prompt), job, tools)
+
+
+def _chat(messages: list[Mapping[str, Any]], job: Job, tools: Any) -> str:
+    return load_tokenizer(job.config).apply_chat_template(
+        messages, tokenize=False, tools=_mappings(str(job.config.tools_column), tools) if tools is not None else None
+    )
 
 
 def _checked_ids(name: str, ids: Any) -> list[int]:
@@ -146,17 +263,29 @@ def _checked_ids(name: str, ids: Any) -> list[int]:
 
 
 def _conversation(name: str, messages: Any, system: str | None) -> list[Mapping[str, Any]]:
-    """Chat messages from a list of structs, or from JSON text of one; nulls of a struct are absent fields."""
-    if isinstance(messages, str):
-        try:
-            messages = json.loads(messages)
-        except ValueError as error:
-            raise RequestError(explain(name, messages, f"not JSON ({error})", "Write a list of messages.")) from error
-    if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
-        raise RequestError(explain(name, messages, "messages are a list of mappings", "Give role and content."))
+    messages = _mappings(name, messages)
     if not messages:
         raise RequestError(explain(name, messages, "a conversation has at least one message", "Drop the row."))
-    return _with_system([{k: v for k, v in m.items() if v is not None} for m in messages], system)
+    return _with_system(messages, system)
+
+
+def _mappings(name: str, value: Any) -> list[dict[str, Any]]:
+    """A list of mappings from a list of structs, or from JSON text of one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise RequestError(explain(name, value, f"not JSON ({error})", "Write a list of mappings.")) from error
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
+    return [_without_nulls(item) for item in value]
+
+
+def _without_nulls(value: Any) -> Any:
+    """Structs of a column all have the same fields: those that one lacks are null there, and absent in truth."""
+    if isinstance(value, Mapping):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
 def _with_system(messages: list[dict[str, Any]], system: str | None) -> list[Mapping[str, Any]]:

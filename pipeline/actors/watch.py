@@ -1,0 +1,181 @@
+"""Runs the rows of units so that a death can be laid at the right row's door; the tally itself lives elsewhere.
+
+Knows no Ray beyond the handle of the tally's actor, no Arrow and no engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from pipeline.config import RunConfig
+from pipeline.tally import Attempt, Rows, Tally, Verdict
+
+__all__ = ["Gate", "RemoteTally", "RowWatch", "TallyLike", "start_tally"]
+
+_T = TypeVar("_T")
+
+
+class TallyLike(Protocol):
+    """:class:`pipeline.tally.Tally`, here or in another process."""
+
+    def start(self, slot: str) -> Verdict:
+        """See there."""
+        ...
+
+    def begin(self, unit_id: str, rows: int, process: str) -> Attempt:
+        """See there."""
+        ...
+
+    def enter(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
+        """See there."""
+        ...
+
+    def survive(self, unit_id: str, process: str) -> None:
+        """See there."""
+        ...
+
+    def finish(self, unit_id: str) -> None:
+        """See there."""
+        ...
+
+    def abandon(self, unit_id: str) -> None:
+        """See there."""
+        ...
+
+
+class RemoteTally:
+    """The tally in a Ray actor. Should that be lost, it begins anew and has merely forgotten."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def start(self, slot: str) -> Verdict:
+        """Waits for the answer."""
+        return self._ask("start", slot)
+
+    def begin(self, unit_id: str, rows: int, process: str) -> Attempt:
+        """Waits for the answer."""
+        return self._ask("begin", unit_id, rows, process)
+
+    def enter(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
+        """Waits until it is known: the next thing may be this process's death."""
+        self._ask("enter", unit_id, process, step)
+
+    def survive(self, unit_id: str, process: str) -> None:
+        """Tells, and does not wait; calls of one process arrive in order."""
+        self._handle.survive.remote(unit_id, process)
+
+    def finish(self, unit_id: str) -> None:
+        """Tells, and does not wait."""
+        self._handle.finish.remote(unit_id)
+
+    def abandon(self, unit_id: str) -> None:
+        """Tells, and does not wait."""
+        self._handle.abandon.remote(unit_id)
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        import ray
+
+        return ray.get(getattr(self._handle, name).remote(*args))
+
+
+def start_tally(config: RunConfig) -> RemoteTally:
+    """A tally in an actor of this session, which ends with it; on the driver's node where that has room."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    options = {
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=True),
+    }
+    return RemoteTally(ray.remote(Tally).options(**options).remote(config.max_row_deaths, config.max_engine_deaths))
+
+
+class Gate:
+    """Many may be inside together, or one alone; who waits to be alone goes before newcomers."""
+
+    def __init__(self) -> None:
+        self._change = threading.Condition()
+        self._inside = 0
+        self._waiting = 0
+        self._taken = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Inside with others."""
+        with self._change:
+            self._change.wait_for(lambda: not self._taken and not self._waiting)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._inside -= 1
+                self._change.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside with nobody else."""
+        with self._change:
+            self._waiting += 1
+            self._change.wait_for(lambda: not self._taken and not self._inside)
+            self._waiting -= 1
+            self._taken = True
+        try:
+            yield
+        finally:
+            with self._change:
+                self._taken = False
+                self._change.notify_all()
+
+
+class RowWatch:
+    """Runs units in this process under a tally's eyes; called from several threads.
+
+    Args:
+        tally: what is known of earlier processes.
+        process: a name that no other process has.
+    """
+
+    def __init__(self, tally: TallyLike, process: str) -> None:
+        self._tally = tally
+        self._process = process
+        self._gate = Gate()
+
+    def run(
+        self, unit_id: str, rows: int, do: Callable[[Sequence[int]], list[_T]], quarantine: Callable[[int, int], _T]
+    ) -> list[_T]:
+        """The result of each row of a unit.
+
+        Args:
+            unit_id: of the unit.
+            rows: how many it has.
+            do: the results of these rows, in their order; it may take the process with it.
+            quarantine: the result of a row that has to be left out, from its number and deaths.
+        """
+        try:
+            with self._gate.shared():
+                attempt = self._tally.begin(unit_id, rows, self._process)
+                if not attempt.alone:
+                    return do(range(rows))
+            with self._gate.alone():
+                results = {row: quarantine(row, deaths) for row, deaths in attempt.quarantined.items()}
+                for step in attempt.steps:
+                    wanted = [row for first, stop in step for row in range(first, stop)]
+                    self._tally.enter(unit_id, self._process, step)
+                    results.update(zip(wanted, do(wanted), strict=True))
+                    self._tally.survive(unit_id, self._process)
+            return [results[row] for row in range(rows)]
+        except Exception:
+            self._tally.abandon(unit_id)
+            raise
+
+    def finish(self, unit_id: str) -> None:
+        """The unit's results are where a death cannot reach them."""
+        self._tally.finish(unit_id)

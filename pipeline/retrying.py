@@ -1,0 +1,75 @@
+"""Failed rows done again: which they are, where their units' other rows are, and both put together.
+
+A unit keeps its id; its next attempt covers its failed rows only, and its results are the rows of the attempt
+before with those replaced. Knows tables and places; nothing of Ray or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.codec import FinishReason
+from pipeline.job import Job
+from pipeline.sinks.staging import load_staged
+from pipeline.types import CommitRecord, Place, Unit
+
+__all__ = ["failed_rows", "load_place", "merge_retried", "retried_units"]
+
+
+def retried_units(
+    units: Iterable[Unit], records: Mapping[str, CommitRecord], places: Mapping[str, Place]
+) -> list[Unit]:
+    """The committed units that hold failed rows, as their next attempts.
+
+    Args:
+        units: of the run.
+        records: of the committed ones.
+        places: unit id -> where its output rows are.
+    """
+    retried = []
+    for unit in units:
+        record = records.get(unit.unit_id)
+        if record is not None and record.failed_rows:
+            retried.append(replace(unit, attempt=record.attempt + 1, previous=places[unit.unit_id]))
+    return retried
+
+
+def failed_rows(out: pa.Table, prefix: str) -> list[int]:
+    """Numbers, within their unit, of the input rows that failed, from the unit's output rows."""
+    return _row_numbers(out, prefix)[_failed(out, prefix)].tolist()
+
+
+def _row_numbers(out: pa.Table, prefix: str) -> np.ndarray:
+    """Of each output row the number of its input row: that goes up where a sample 0 is."""
+    return np.cumsum(out[f"{prefix}sample_index"].to_numpy() == 0) - 1
+
+
+def _failed(out: pa.Table, prefix: str) -> np.ndarray:
+    return pc.equal(out[f"{prefix}finish_reason"], FinishReason.ERROR.value).to_numpy()
+
+
+def merge_retried(before: pa.Table, retried: pa.Table, prefix: str) -> pa.Table:
+    """A unit's output rows: ``before`` with the failed ones replaced by ``retried``, in input order.
+
+    Args:
+        before: output rows of the attempt before.
+        retried: output rows of the failed ones' next attempt, in the same order.
+        prefix: of the result columns.
+    """
+    failed = _failed(before, prefix)
+    numbers = _row_numbers(before, prefix)
+    again = numbers[failed][_row_numbers(retried, prefix)]
+    order = np.argsort(np.concatenate([numbers[~failed], again]), kind="stable")
+    both = pa.concat_tables([before.filter(pa.array(~failed)), retried])
+    return both.take(pa.array(order))
+
+
+def load_place(job: Job, place: Place) -> pa.Table:
+    """Output rows at a place, with the run's schema."""
+    assert place.format is None
+    return load_staged(job.storage, place.key).cast(job.schema)

@@ -1,0 +1,182 @@
+"""The tally against simulated processes: it pins every row that kills and no other, in few deaths, and ends."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.actors.watch import Gate, RowWatch
+from pipeline.tally import Tally
+
+
+class Died(BaseException):
+    """The process is gone; what ran in it is lost."""
+
+
+class Cluster:
+    """Slots whose processes hold up to ``width`` units at once; a unit stays in its slot's queue until staged.
+
+    ``deadly``: rows (unit, row) that kill their process as soon as they run. ``chance``: called before rows run;
+    True kills the process whatever they are.
+    """
+
+    def __init__(self, tally: Tally, deadly: set[tuple[int, int]], chance: Callable[[], bool] = lambda: False) -> None:
+        self.tally = tally
+        self.deadly = deadly
+        self.chance = chance
+        self.deaths = 0
+        self.chance_deaths = 0
+        self.results: dict[int, list[object]] = {}
+        self.gave_up = False
+
+    def run(self, sizes: Sequence[int], width: int) -> None:
+        queue = list(range(len(sizes)))
+        while queue and not self.gave_up:
+            process = f"p{self.deaths}"
+            if not self.tally.start("slot").go_on:
+                self.gave_up = True
+                return
+            try:
+                while queue:
+                    self._batch(queue, sizes, width, process)
+            except Died:
+                self.deaths += 1
+
+    def _batch(self, queue: list[int], sizes: Sequence[int], width: int, process: str) -> None:
+        """Begin the first units together, as threads would; then those that must be alone, one by one."""
+        watch = RowWatch(self.tally, process)
+        batch = queue[:width]
+        together: list[int] = []
+        for unit in batch:
+            attempt = self.tally.begin(str(unit), sizes[unit], process)
+            if not attempt.alone:
+                together.append(unit)
+        if together:
+            self._run([(u, r) for u in together for r in range(sizes[u])])
+            for unit in together:
+                self.results[unit] = [r for r in range(sizes[unit])]
+                queue.remove(unit)
+                watch.finish(str(unit))
+        for unit in batch:
+            if unit in queue:
+                self.results[unit] = watch.run(
+                    str(unit), sizes[unit], lambda rows, u=unit: self._run([(u, r) for r in rows]),
+                    lambda row, deaths: f"quarantined after {deaths}",
+                )  # fmt: skip
+                queue.remove(unit)
+                watch.finish(str(unit))
+
+    def _run(self, rows: list[tuple[int, int]]) -> list[object]:
+        if self.chance():
+            self.chance_deaths += 1
+            raise Died
+        if self.deadly & set(rows):
+            raise Died
+        return [row for _, row in rows]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[list[int], set[tuple[int, int]], int]:
+    sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+    every = [(u, r) for u, size in enumerate(sizes) for r in range(size)]
+    return sizes, draw(st.sets(st.sampled_from(every), max_size=4)), draw(st.integers(1, 5))
+
+
+@given(job=jobs(), max_row_deaths=st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+def test_exactly_the_rows_that_kill_are_quarantined(
+    job: tuple[list[int], set[tuple[int, int]], int], max_row_deaths: int
+) -> None:
+    sizes, deadly, width = job
+    cluster = Cluster(Tally(max_row_deaths, max_engine_deaths=3), deadly)
+    cluster.run(sizes, width)
+    assert not cluster.gave_up
+    assert set(cluster.results) == set(range(len(sizes)))
+    for unit, results in cluster.results.items():
+        killers = {row for u, row in deadly if u == unit}
+        assert [isinstance(r, str) for r in results] == [row in killers for row in range(sizes[unit])]
+        assert [r for r in results if not isinstance(r, str)] == [r for r in range(sizes[unit]) if r not in killers]
+    halvings = sum(math.ceil(math.log2(sizes[u])) + 1 for u, _ in deadly)
+    # Two deaths beside others per unit with a killer, then the halvings, then what is allowed to a single row.
+    assert cluster.deaths <= 2 * len({u for u, _ in deadly}) + halvings + max_row_deaths * len(deadly)
+
+
+@given(job=jobs(), kills=st.lists(st.booleans(), max_size=25), max_row_deaths=st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+def test_processes_that_are_taken_away_cost_no_row_of_a_unit_with_enough_rows(
+    job: tuple[list[int], set[tuple[int, int]], int], kills: list[bool], max_row_deaths: int
+) -> None:
+    """Kills by chance never end the job, and quarantine nothing that they did not hit alone again and again."""
+    sizes, _, width = job
+    left = list(kills)
+    cluster = Cluster(Tally(max_row_deaths, 10**6), set(), lambda: bool(left) and left.pop(0))
+    cluster.run(sizes, width)
+    assert not cluster.gave_up
+    for unit, results in cluster.results.items():
+        lost = [r for r in results if isinstance(r, str)]
+        needed = 2 + math.ceil(math.log2(sizes[unit])) + max_row_deaths
+        assert not lost or cluster.chance_deaths >= needed
+
+
+def test_innocent_rows_beside_a_killer_are_not_run_alone_forever() -> None:
+    """Rows that live one by one and die together (memory) end as done, one by one."""
+    tally = Tally(2, 3)
+    cluster = Cluster(tally, set())
+    cluster._run = lambda rows: (_ for _ in ()).throw(Died) if len(rows) > 3 else [r for _, r in rows]  # type: ignore[method-assign]
+    cluster.run([13], 1)
+    assert cluster.results[0] == list(range(13))
+    assert not cluster.gave_up
+
+
+def test_deaths_without_progress_end_the_job_and_progress_forgives() -> None:
+    tally = Tally(2, max_engine_deaths=2)
+    assert [tally.start("a").go_on for _ in range(4)] == [True, True, True, False]
+    tally.finish("unit")
+    assert [tally.start("a").go_on for _ in range(3)] == [True, True, False]
+    fresh = Tally(2, max_engine_deaths=0)
+    assert all(fresh.start(slot).go_on for slot in "abc"), "the first process of a slot is no replacement"
+    assert not fresh.start("b").go_on
+
+
+def test_a_unit_that_raised_leaves_no_suspicion() -> None:
+    tally = Tally(2, 3)
+    watch = RowWatch(tally, "p")
+
+    def fails(rows: Sequence[int]) -> list[int]:
+        raise OSError("disk full")
+
+    for _ in range(5):
+        with pytest.raises(OSError, match="disk full"):
+            watch.run("u", 3, fails, lambda row, deaths: -1)
+    assert not tally.begin("u", 3, "q").alone
+
+
+def test_who_is_alone_is_alone_and_newcomers_wait_for_him() -> None:
+    gate = Gate()
+    inside: list[str] = []
+    most = []
+    lock = threading.Lock()
+
+    def visit(name: str, alone: bool) -> None:
+        with gate.alone() if alone else gate.shared():
+            with lock:
+                inside.append(name)
+                most.append(list(inside))
+            time.sleep(0.01)
+            with lock:
+                inside.remove(name)
+
+    threads = [threading.Thread(target=visit, args=(f"{i}", i % 3 == 1)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert all(len(names) == 1 for names in most if any(int(n) % 3 == 1 for n in names))
+    assert len(most) == 12
+    assert max(len(names) for names in most) > 1, "the others do share"
