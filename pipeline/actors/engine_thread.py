@@ -1,7 +1,8 @@
 """One engine in a thread of its own: units are submitted from many threads and batched continuously.
 
-The thread adds what has been submitted between two steps and hands every unit back when its last sample is
-done. No unit waits for another one's end: there is no batch barrier. Knows no Ray and no Arrow.
+Between two steps the thread gives the engine as many requests as it can feed on, those that share a prefix one
+after the other, and hands every unit back when its last sample is done. No unit waits for another one's end: there
+is no batch barrier. Knows no Ray and no Arrow.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pipeline.actors.lookahead import Lookahead
 from pipeline.codec import Failure, Generation, Request
 
 __all__ = ["EngineLike", "EngineThread"]
+
+_DEFAULT_SLOTS = 64
 
 Outcome = dict[str, "Generation | Failure"]
 
@@ -53,16 +57,28 @@ class EngineThread:
 
     Args:
         engine: see :class:`EngineLike`.
+        slots: sequences that the engine runs at once. It is given half as many again, so that a slot that falls
+            free is filled in the same step; the others wait here, where twice as many as there are slots are
+            ordered by prefix together.
         on_fatal: called in the engine's thread with what ``step`` raised; an engine that failed in the middle
             of a forward is never used again. If it returns, all waiting and later units get the exception. (It
             comes first: were it to end the process, no unit may be reported as failed before.)
     """
 
-    def __init__(self, engine: EngineLike, on_fatal: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(
+        self,
+        engine: EngineLike,
+        on_fatal: Callable[[BaseException], None] | None = None,
+        *,
+        slots: int = _DEFAULT_SLOTS,
+    ) -> None:
         self._engine = engine
+        self._appetite = slots + max(1, slots // 2)
+        self._queue = Lookahead(2 * slots)
         self._on_fatal = on_fatal
         self._inbox: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
         self._waiting: dict[str, _Submission] = {}
+        self._running = 0
         self._broken: BaseException | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -91,16 +107,19 @@ class EngineThread:
     def _run(self) -> None:
         closing = False
         try:
-            while not closing or self._engine.has_work():
-                closing = self._take(wait=not self._engine.has_work() and not closing) or closing
+            while not closing or self._waiting or self._engine.has_work():
+                idle = not self._waiting and not self._engine.has_work()
+                closing = self._take(wait=idle and not closing) or closing
+                self._feed()
                 if self._engine.has_work():
                     for generation in self._engine.step():
+                        self._running -= 1
                         self._waiting.pop(generation.request_id).settle(generation.request_id, generation)
         except BaseException as error:
             self._fail(error)
 
     def _take(self, *, wait: bool) -> bool:
-        """Add what has been submitted; block for the first where ``wait``. True: no more will come."""
+        """Queue what has been submitted; block for the first where ``wait``. True: no more will come."""
         while True:
             try:
                 submission = self._inbox.get(block=wait)
@@ -110,12 +129,19 @@ class EngineThread:
                 return True
             wait = False
             for request in submission.requests:
-                try:
-                    self._engine.add(request)
-                except Exception as error:  # a bad request is its row's failure, whatever it raised
-                    submission.settle(request.request_id, Failure.of(error))
-                else:
-                    self._waiting[request.request_id] = submission
+                self._waiting[request.request_id] = submission
+                self._queue.put(request)
+
+    def _feed(self) -> None:
+        """Give the engine what it can use."""
+        while len(self._queue) and self._running < self._appetite:
+            request = self._queue.pop()
+            try:
+                self._engine.add(request)
+            except Exception as error:  # a bad request is its row's failure, whatever it raised
+                self._waiting.pop(request.request_id).settle(request.request_id, Failure.of(error))
+            else:
+                self._running += 1
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
