@@ -60,7 +60,7 @@ class Cluster:
         if together:
             self._run([(u, r) for u in together for r in range(sizes[u])])
             for unit in together:
-                self.results[unit] = [r for r in range(sizes[unit])]
+                self.results[unit] = list(range(sizes[unit]))
                 queue.remove(unit)
                 watch.finish(str(unit))
         for unit in batch:

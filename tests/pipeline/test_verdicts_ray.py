@@ -1,0 +1,76 @@
+"""Poison rows and dying actors in real Ray processes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+
+import pipeline
+from pipeline import layout
+from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
+from pipeline.config import RunConfig
+from pipeline.graph import RayExecutor
+from pipeline.running import RunSummary, run_on
+from pipeline.storage import open_storage
+from tests.support.deadly_engines import DEADLY_TOKEN, deadly_row_engine, dies_at_start_engine
+
+POISON = 13
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    token = tmp_path_factory.mktemp("ray") / "token"
+    token.write_text(secrets.token_hex(32))
+    before = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
+        object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+    if before is None:
+        del os.environ["RAY_AUTH_TOKEN_PATH"]
+    else:
+        os.environ["RAY_AUTH_TOKEN_PATH"] = before
+
+
+@pytest.fixture
+def config(qwen3_folder: Path, tmp_path: Path) -> RunConfig:
+    ids = [[10 + i, 300 - i] if i != POISON else [10, DEADLY_TOKEN] for i in range(40)]
+    pq.write_table(pa.table({"prompt_token_ids": ids, "k": list(range(40))}), tmp_path / "in.parquet")
+    return RunConfig(
+        input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder), unit_rows=8
+    )
+
+
+def go(config: RunConfig, load: object) -> RunSummary:
+    executor = RayExecutor(config, load)  # type: ignore[arg-type]
+    return run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
+
+
+def test_a_row_that_kills_its_process_is_quarantined_and_every_other_row_is_done(config: RunConfig) -> None:
+    summary = go(config, deadly_row_engine)
+    assert (summary.total.rows, summary.total.failed_rows) == (40, 1)
+    table = pipeline.read(config.output, format="arrow")
+    assert table["k"].to_pylist() == list(range(40))
+    assert [k for k, e in zip(*(table[n].to_pylist() for n in ("k", "error")), strict=True) if e] == [POISON]
+    (dead,) = pipeline.read(config.output, table="dead_letters", format="arrow").to_pylist()
+    assert (dead["k"], dead["error_class"]) == (POISON, "QuarantinedRow")
+    assert "2 times" in dead["error"]
+    starts = Path(config.output, "starts.txt").read_text().split()
+    # Twice beside others, the unit of 8 alone, its halves down to the row, twice the row: then it is left out.
+    assert len(starts) - 1 <= 2 + 3 + 2
+
+
+def test_actors_that_die_without_achieving_anything_end_the_job_instead_of_hanging(config: RunConfig) -> None:
+    with pytest.raises(pipeline.EngineDiedError, match="died"):
+        go(config, dies_at_start_engine)
+    assert pipeline.status(config.output)["units_committed"] == 0
