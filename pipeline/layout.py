@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "CRASHES",
     "DEAD_LETTERS",
+    "DISCARDED",
     "INPUT",
     "LEASES",
     "LEDGER",
@@ -45,6 +46,7 @@ SCRATCH = f"{STATE}/tmp"
 INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
 DEAD_LETTERS = f"{STATE}/dead_letters"
+DISCARDED = f"{STATE}/discarded"
 
 
 def publication(number: int) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import layout
 from pipeline.actors.model import check_model, model_digest
 from pipeline.config import RunConfig
+from pipeline.discarding import discard, finish_discard
 from pipeline.errors import OutputError, SourceError
 from pipeline.graph import Executor, RayExecutor
 from pipeline.job import Job, resolve_job
@@ -226,15 +227,12 @@ def _run_state(job: Job) -> RunState:
 
 def _prepare_output(config: RunConfig, storage: Storage) -> None:
     """Apply ``mode``; refuse a folder with someone else's tables, which readers would mix with ours."""
+    finish_discard(storage)
     begun = storage.exists(layout.RUN)
     if begun and config.mode == "error_if_exists":
         raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
     if config.mode == "new":
-        for publication in Manifest.load(storage).publications:
-            storage.delete(publication.name)
-        for key in storage.keys(layout.STATE):
-            if not key.startswith(f"{layout.LEASES}/"):
-                storage.delete(key)
+        discard(storage)
     elif not begun:
         foreign = [key for key in storage.keys(".") if key.endswith(".parquet") and layout.STATE not in key]
         if foreign:
