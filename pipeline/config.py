@@ -16,9 +16,10 @@ from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
 from pipeline.errors import ConfigError
 from pipeline.rendering import check_template
 
-__all__ = ["LONG_PROMPTS", "MODES", "RunConfig", "build", "field_names"]
+__all__ = ["LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
 
 MODES = ("resume", "new", "error_if_exists")
+OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 
 
@@ -32,9 +33,10 @@ class RunConfig:
     """One generation job.
 
     Attributes:
-        input: what to read: a path, folder or glob of Parquet or JSONL files, a list of dicts, a
-            ``pyarrow.Table``, a pandas frame, a ``datasets.Dataset``, or a ``ray.data.Dataset``.
-        output: folder to write to; holds the published tables and the state that a re-run continues from.
+        input: what to read: a path, folder, glob or URL of Parquet, JSONL, CSV or Arrow files, the name of a
+            dataset on the hub, the folder of one saved to disk, a list of dicts, a ``pyarrow.Table``, a pandas
+            frame, a ``datasets.Dataset``, or a ``ray.data.Dataset``.
+        output: folder or URL to write to; holds the published tables and the state that a re-run continues from.
         model: ``"tiny"``, a folder, an fsspec URL or a hub id.
         revision: of a hub id.
         sampling: how to decode; rows may override it (``sampling_columns``).
@@ -72,7 +74,11 @@ class RunConfig:
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
         expect_autoscaling: do not insist that the cluster has the resources already.
-        storage_options: keyword arguments for the file system of the model's URL.
+        output_format: of the published files: "parquet", "ipc" (Arrow, Feather version 2) or "jsonl".
+        dataset_options: keyword arguments of ``datasets.load_dataset``, for which ``input`` then is the name;
+            ``split`` alone also chooses from a folder of datasets saved to disk.
+        storage_options: keyword arguments for the file systems of input, output and model, where they are URLs.
+        input_storage_options, output_storage_options: in place of ``storage_options`` where those need others.
 
     Raises:
         ConfigError: a value is out of range, or two contradict each other.
@@ -114,7 +120,11 @@ class RunConfig:
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
     expect_autoscaling: bool = False
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    output_format: Literal["parquet", "ipc", "jsonl"] = "parquet"
+    dataset_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    input_storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    output_storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check ranges and contradictions; fix the types of collections."""
@@ -130,6 +140,8 @@ class RunConfig:
                  "Pass EngineConfig(...), or a mapping in YAML.")  # fmt: skip
         _require(self.output != "", "output", self.output, "a folder", "Name the folder to write to.")
         _require(self.mode in MODES, "mode", self.mode, f"one of {list(MODES)}", "Pick one of these.")
+        _require(self.output_format in OUTPUT_FORMATS, "output_format", self.output_format,
+                 f"one of {list(OUTPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
         self._check_numbers()
@@ -184,7 +196,7 @@ class RunConfig:
         sampling = {f"sampling.{k}": v for k, v in asdict(self.sampling).items()}
         names = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",
                  "chat", "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit",
-                 "dtype")  # fmt: skip
+                 "output_format", "dtype")  # fmt: skip
         own = {name: getattr(self, name) for name in names}
         limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant")}
         return {
@@ -194,6 +206,16 @@ class RunConfig:
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }
+
+    @property
+    def input_options(self) -> dict[str, Any]:
+        """Keyword arguments for the file system of the input."""
+        return dict(self.storage_options if self.input_storage_options is None else self.input_storage_options)
+
+    @property
+    def output_options(self) -> dict[str, Any]:
+        """Keyword arguments for the file system of the output."""
+        return dict(self.storage_options if self.output_storage_options is None else self.output_storage_options)
 
     def resolved_unit_rows(self) -> int:
         """Rows per unit: as set, else so many that a unit is at most about 8k tokens, between 8 and 512."""

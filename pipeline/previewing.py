@@ -14,7 +14,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.job import resolve_job
 from pipeline.plan import plan_units
-from pipeline.sources import open_source
+from pipeline.sources import source_of
 from pipeline.storage import LocalStorage
 
 __all__ = ["preview"]
@@ -31,7 +31,7 @@ def preview(config: RunConfig, rows: int = 5) -> pa.Table:
     config = replace(config, limit=rows)
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        job = resolve_job(config, open_source(config.input, storage), storage)
+        job = resolve_job(config, source_of(config, storage), storage)
         units = plan_units(job.source, rows, "preview", rows)
         prepared = [(u, prepare_table(next(job.source.read([u.rows])), u, job)) for u in units]
         engine = load_engine(job, config.num_threads)

@@ -16,7 +16,7 @@ from pipeline.codec import WeDLMError
 from pipeline.config import RunConfig
 from pipeline.errors import PipelineError, SinkError
 from pipeline.job import Job, resolve_job
-from pipeline.sources import open_source
+from pipeline.sources import source_of
 from pipeline.storage import LocalStorage, Storage, open_storage
 from pipeline.types import Unit
 
@@ -67,13 +67,13 @@ def validate(config: RunConfig) -> Validation:
             problems.append(f"{type(error).__name__}: {error}")
             return None
 
-    attempt(lambda: _probe(open_storage(config.output, layout.SCRATCH)))
+    attempt(lambda: _probe(open_storage(config.output, layout.SCRATCH, config.output_options)))
     attempt(lambda: check_model(config))
     tokenizer = attempt(lambda: load_tokenizer(config)) if not problems else None
     attempt(lambda: _check_resources(config))
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        job = attempt(lambda: resolve_job(config, open_source(config.input, storage), storage))
+        job = attempt(lambda: resolve_job(config, source_of(config, storage), storage))
         facts: dict[str, Any] = {}
         if job is not None:
             facts = attempt(lambda: _facts(job, tokenises=tokenizer is not None)) or {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.sources.base import file_digest
+from pipeline.sources.finding import file_digest
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 

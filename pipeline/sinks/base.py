@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -37,4 +38,8 @@ class PartFormat(Protocol):
 
     def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> PartWriter:
         """Begin a part file."""
+        ...
+
+    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Read a part back, piece by piece, with exactly the types of ``schema``."""
         ...

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from pipeline.casting import cast_table
 
 __all__ = ["ParquetFormat"]
 
@@ -22,6 +25,12 @@ class ParquetFormat:
     def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _ParquetPart:
         """Begin a part file."""
         return _ParquetPart(file, schema)
+
+    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+        """One table per batch of a row group."""
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches():
+                yield cast_table(pa.Table.from_batches([batch]), schema)
 
 
 class _ParquetPart:

@@ -4,6 +4,6 @@ Knows files, Arrow and row numbers; knows nothing of models, Ray or the output.
 """
 
 from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, Source
-from pipeline.sources.opening import open_source
+from pipeline.sources.opening import check_apart, open_source, source_of
 
-__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "open_source"]
+__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "check_apart", "open_source", "source_of"]

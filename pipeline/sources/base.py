@@ -1,20 +1,19 @@
-"""What a source is, how its files are found and identified, and how a table stream is cut into slices."""
+"""What a source is, and how a table stream is cut into slices."""
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
+from pipeline.casting import cast_table
 from pipeline.errors import SourceError
+from pipeline.filesystem import as_os_errors, is_url, local_path, open_filesystem
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "file_digest", "find_files"]
+__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input"]
 
 BAD = "__wedlm_bad"
 """Hidden column: why a row does not fit the source's columns (null where it does)."""
@@ -22,8 +21,8 @@ RAW = "__wedlm_raw"
 """Hidden column: such a row as text."""
 HIDDEN = (BAD, RAW)
 
-_SAMPLES = 64
-_SAMPLE_BYTES = 64 * 1024
+_ATTEMPTS = 4
+_FIRST_WAIT_SECONDS = 0.5
 
 
 class Source(Protocol):
@@ -49,57 +48,56 @@ class Source(Protocol):
 
 
 class FileSource:
-    """Base of sources over files: holds the files and the common schema."""
+    """Base of sources over files: holds the files and the common schema; reads again what broke off."""
 
-    def __init__(self, files: Sequence[SourceFile], schema: pa.Schema) -> None:
+    def __init__(self, files: Sequence[SourceFile], schema: pa.Schema, options: Mapping[str, Any]) -> None:
+        """``options``: keyword arguments of the files' file system, where they are URLs."""
         self.files: tuple[SourceFile, ...] = tuple(files)
         self.schema: pa.Schema = schema
+        self.options = dict(options)
+
+    def open(self, file: int) -> BinaryIO:
+        """Open one of the files."""
+        return open_input(self.files[file].path, self.options)
+
+    def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+        """One table per slice; after an error that may pass, from the first slice that is still to come.
+
+        Raises:
+            SourceError: the file cannot be read, also after retries, or is not what it was.
+        """
+        done = failures = 0
+        path = self.files[slices[0].file].path
+        while done < len(slices):
+            try:
+                for table in self._read(slices[done:]):
+                    yield table
+                    done, failures = done + 1, 0
+                return
+            except OSError as error:
+                failures += 1
+                if failures == _ATTEMPTS or isinstance(error, (FileNotFoundError, PermissionError)):
+                    raise SourceError(f"{path}: cannot be read ({error}). Check it and run again.") from error
+                time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
+            except pa.ArrowException as error:
+                raise SourceError(f"{path}: cannot be read ({error}). Mend or remove it.") from error
+
+    def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+        raise NotImplementedError
+
+    def conform(self, table: pa.Table) -> pa.Table:
+        """The source's columns, exactly; hidden ones are kept."""
+        hidden = [table.schema.field(name) for name in HIDDEN if name in table.column_names]
+        return cast_table(table, pa.schema([*self.schema, *hidden]))
 
 
-def find_files(path: str | os.PathLike[str], suffixes: Sequence[str]) -> list[SourceFile]:
-    """The files of a path, folder (recursively) or glob, sorted by key.
-
-    In folders, files of other suffixes and everything under names that begin with ``_`` or ``.`` are left
-    out; a file or glob is taken at its word.
-
-    Raises:
-        SourceError: nothing is there.
-    """
-    name = os.fspath(path).removeprefix("file://")
-    if "://" in name:
-        raise SourceError(f"input={name!r}: only local and mounted files can be read. Give a path.")
-    root = Path(name).expanduser()
-    if root.is_dir():
-        found = [p for p in sorted(root.rglob("*")) if p.is_file() and p.name.endswith(tuple(suffixes))]
-        paths = [p for p in found if not any(part[0] in "_." for part in p.relative_to(root).parts)]
-        base = root
-    elif root.is_file():
-        paths, base = [root], root.parent
-    else:
-        paths = sorted(Path(p) for p in glob.glob(str(root), recursive=True) if os.path.isfile(p))
-        base = Path(os.path.commonpath([p.parent for p in paths])) if paths else root
-    if not paths:
-        raise SourceError(
-            f"input={name!r}: no file with suffix {' or '.join(suffixes)} is there. Check the path or pattern."
-        )
-    return [
-        SourceFile(key=p.relative_to(base).as_posix(), path=str(p.absolute()), digest=file_digest(p)) for p in paths
-    ]
-
-
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """Hash of a file's size and content: of all of it up to 4 MiB, else of 64 stretches from begin to end."""
-    size = os.path.getsize(path)
-    digest = hashlib.blake2b(str(size).encode(), digest_size=12)
-    with open(path, "rb") as file:
-        if size <= _SAMPLES * _SAMPLE_BYTES:
-            digest.update(file.read())
-        else:
-            last = size - _SAMPLE_BYTES
-            for i in range(_SAMPLES):
-                file.seek(last * i // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
+def open_input(path: str, options: Mapping[str, Any]) -> BinaryIO:
+    """Open a path or URL for reading at random."""
+    if not is_url(path):
+        return local_path(path).open("rb")
+    fs, inner = open_filesystem(path, options)
+    with as_os_errors():
+        return fs.open(inner, "rb", cache_type="readahead")
 
 
 def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:

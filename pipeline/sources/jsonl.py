@@ -3,75 +3,53 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, find_files
-from pipeline.sources.tabulate import infer_schema, tabulate
-from pipeline.types import Slice, SourceFile
+from pipeline.sources.tabulate import infer_schema
+from pipeline.sources.text import TextSource, open_text, with_compression
+from pipeline.types import SourceFile
 
-__all__ = ["SUFFIXES", "JsonlSource"]
+__all__ = ["JsonlSource"]
 
-SUFFIXES = (".jsonl", ".ndjson", ".json")
 _INFER_ROWS = 20_000
-_UNITS_PER_GROUP = 64
 
 
-class JsonlSource(FileSource):
-    """Rows of JSON Lines files. Blank lines are no rows; planning reads the files once to count lines."""
+class JsonlSource(TextSource):
+    """Rows of JSON Lines files, plain or compressed. Blank lines are no rows."""
+
+    label = "JSON Lines"
+    suffixes = with_compression(".jsonl", ".ndjson", ".json")
 
     @classmethod
-    def find(cls, path: str | os.PathLike[str]) -> JsonlSource:
-        """The files of a path, folder or glob; types are inferred from the first 20,000 rows of each file.
+    def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> JsonlSource:
+        """These files; types are inferred from the first 20,000 rows of each.
 
         Raises:
-            SourceError: no files, no row with a column, or files that contradict each other.
+            SourceError: a damaged file, no row with a column, or files that contradict each other.
         """
-        files = find_files(path, SUFFIXES)
         try:
-            schema = pa.unify_schemas([_infer(file) for file in files], promote_options="permissive")
+            schema = pa.unify_schemas([_infer(file, options) for file in files], promote_options="permissive")
         except pa.ArrowException as error:
             raise SourceError(f"the input's files disagree on column types ({error}). Mend or split them.") from error
         if not schema.names:
-            raise SourceError(f"input={os.fspath(path)!r}: no row is a JSON object. Write one object per line.")
-        return cls(files, schema)
+            raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
+        return cls(files, schema, options)
 
-    def slices(self, rows: int) -> Iterator[Slice]:
-        """Slices in input order, by byte range; a group is 64 slices."""
-        for number, file in enumerate(self.files):
-            first = count = start = position = 0
-            with open(file.path, "rb") as lines:
-                for line in lines:
-                    position += len(line)
-                    count += bool(line.strip())
-                    if count == rows:
-                        yield self._slice(number, first, count, rows, start, position)
-                        first, count, start = first + count, 0, position
-            if count:
-                yield self._slice(number, first, count, rows, start, position)
+    def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
+        position = 0
+        yield position
+        for line in stream:
+            position += len(line)
+            if line.strip():
+                yield position
 
-    @staticmethod
-    def _slice(file: int, first: int, count: int, rows: int, start: int, stop: int) -> Slice:
-        group = first // (rows * _UNITS_PER_GROUP)
-        return Slice(file=file, first_row=first, num_rows=count, group=group, start=start, stop=stop)
-
-    def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-        """Parse each slice's bytes."""
-        with open(self.files[slices[0].file].path, "rb") as file:
-            for piece in slices:
-                file.seek(piece.start)
-                lines = [line for line in file.read(piece.stop - piece.start).split(b"\n") if line.strip()]
-                if len(lines) < piece.num_rows:
-                    raise SourceError(
-                        f"{file.name}: {len(lines)} rows at byte {piece.start}, {piece.num_rows} were planned: "
-                        "it was changed during the run."
-                    )
-                yield tabulate([_parse(line) for line in lines[: piece.num_rows]], self.schema)
+    def _parse(self, data: bytes, file: int) -> list[Any]:
+        return [_parse(line) for line in data.split(b"\n") if line.strip()]
 
 
 def _parse(line: bytes) -> Any:
@@ -82,6 +60,9 @@ def _parse(line: bytes) -> Any:
         return ValueError(f"not a line of JSON in UTF-8: {error}", line.decode("utf-8", "backslashreplace"))
 
 
-def _infer(file: SourceFile) -> pa.Schema:
-    with open(file.path, "rb") as lines:
-        return infer_schema([_parse(line) for line in islice(lines, _INFER_ROWS) if line.strip()])
+def _infer(file: SourceFile, options: Mapping[str, Any]) -> pa.Schema:
+    try:
+        with open_text(file.path, options) as lines:
+            return infer_schema([_parse(line) for line in islice(lines, _INFER_ROWS) if line.strip()])
+    except OSError as error:
+        raise SourceError(f"{file.path}: cannot be read ({error}). Mend or remove it.") from error

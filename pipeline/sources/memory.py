@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.casting import cast_table
 from pipeline.errors import SourceError
+from pipeline.filesystem import join
 from pipeline.sinks.staging import data_checksum
 from pipeline.sources.parquet import ParquetSource
 from pipeline.sources.tabulate import infer_schema, tabulate
@@ -26,7 +29,9 @@ __all__ = ["MEMORY_KEY", "spool", "tables_of"]
 
 MEMORY_KEY = "rows"
 """File key, hence beginning of the row ids, of sources without files."""
+_FILE = "rows.parquet"
 _HASH_ROWS = 4096
+_ROW_GROUP_ROWS = 16384
 
 
 def tables_of(data: Any) -> Iterator[pa.Table]:
@@ -42,10 +47,12 @@ def tables_of(data: Any) -> Iterator[pa.Table]:
     elif _is(data, "datasets", "Dataset"):
         arrow = data.with_format("arrow")
         yield from (arrow[i : i + _HASH_ROWS] for i in range(0, max(1, len(arrow)), _HASH_ROWS))
+    elif _is(data, "datasets", "IterableDataset"):
+        yield from data.with_format("arrow").iter(batch_size=_HASH_ROWS)
     elif _is(data, "ray.data", "Dataset"):
         yield from data.iter_batches(batch_size=_HASH_ROWS, batch_format="pyarrow")
     elif _is(data, "pandas", "DataFrame"):
-        yield pa.Table.from_pandas(data, preserve_index=None)
+        yield _of_frame(data)
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         rows = [{"prompt": row} if isinstance(row, str) else row for row in data]
         yield tabulate(rows, infer_schema(rows))
@@ -61,14 +68,27 @@ def _is(data: Any, package: str, name: str) -> bool:
     return any(c.__name__ == name and f"{c.__module__}.".startswith(f"{package}.") for c in type(data).__mro__)
 
 
-def spool(data: Any, storage: Storage) -> ParquetSource:
+def _of_frame(frame: Any) -> pa.Table:
+    """A pandas frame; where a column mixes types, the cells that do not fit make bad rows."""
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=None)
+    except (pa.ArrowException, OverflowError, TypeError):
+        rows = frame.to_dict("records")
+        return tabulate(rows, infer_schema(rows))
+
+
+def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSource:
     """Write an in-memory source into the output's state folder, unless it is there already.
+
+    Args:
+        data: see :func:`tables_of`.
+        storage: the output.
+        options: of the output's file system, with which tasks will read it.
 
     Raises:
         SourceError: unknown kind, or tables of different schemas.
     """
-    aside = f"{layout.INPUT}/incoming.parquet"
-    digest = hashlib.blake2b(digest_size=12)
+    aside = f"{layout.INPUT}/{uuid.uuid4().hex}"
     tables = tables_of(data)
     first = next(tables, None)
     if first is None:
@@ -76,22 +96,27 @@ def spool(data: Any, storage: Storage) -> ParquetSource:
     schema = first.schema
     if len(set(schema.names)) < len(schema.names):
         raise SourceError(f"the input has several columns of one name: {schema.names}. Rename them.")
-    digest.update(schema.remove_metadata().to_string().encode())
     try:
-        with storage.create(aside) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for table in itertools.chain([first], tables):
-                writer.write_table(table.cast(schema))
-                _hash_rows(digest, table)
+        digest = _write(storage, f"{aside}/{_FILE}", schema, itertools.chain([first], tables))
     except (pa.ArrowException, ValueError) as error:
         raise SourceError(f"the input cannot be written as Parquet ({error}). Cast or drop the column.") from error
-    key = f"{layout.INPUT}/{MEMORY_KEY}-{digest.hexdigest()}.parquet"
-    if not storage.exists(key):
-        with storage.create(key) as file, storage.open(aside) as written:
-            while chunk := written.read(2**22):
-                file.write(chunk)
-    storage.delete(aside)
-    path = f"{storage.url}/{key}"
-    return ParquetSource.over([SourceFile(key=MEMORY_KEY, path=path, digest=digest.hexdigest())])
+    folder = f"{layout.INPUT}/{MEMORY_KEY}-{digest}"
+    if storage.exists(folder):
+        storage.delete(aside)
+    else:
+        storage.promote(aside, folder)
+    path = join(storage.url, f"{folder}/{_FILE}")
+    return ParquetSource.over([SourceFile(key=MEMORY_KEY, path=path, digest=digest)], options, schema)
+
+
+def _write(storage: Storage, key: str, schema: pa.Schema, tables: Iterator[pa.Table]) -> str:
+    """Write tables of one schema; the hash of their values."""
+    digest = hashlib.blake2b(schema.remove_metadata().to_string().encode(), digest_size=12)
+    with storage.create(key) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(cast_table(table, schema), row_group_size=_ROW_GROUP_ROWS)
+            _hash_rows(digest, table)
+    return digest.hexdigest()
 
 
 def _hash_rows(digest: Any, table: pa.Table) -> None:

@@ -3,50 +3,116 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SourceError
+from pipeline.filesystem import is_url, lies_inside, local_path, plain_name
 from pipeline.sources.base import Source
-from pipeline.sources.jsonl import SUFFIXES as JSONL_SUFFIXES
+from pipeline.sources.csv import CsvSource
+from pipeline.sources.finding import Found, find_files, has_wildcards, source_file
+from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
+from pipeline.sources.ipc import IpcSource
 from pipeline.sources.jsonl import JsonlSource
 from pipeline.sources.memory import spool
-from pipeline.sources.parquet import SUFFIXES as PARQUET_SUFFIXES
 from pipeline.sources.parquet import ParquetSource
 from pipeline.storage import Storage
 
-__all__ = ["open_source"]
+if TYPE_CHECKING:
+    from pipeline.config import RunConfig
+
+__all__ = ["check_apart", "open_source", "source_of"]
+
+_KINDS = (ParquetSource, JsonlSource, CsvSource, IpcSource)
+_SUFFIXES = tuple(suffix for kind in _KINDS for suffix in kind.suffixes)
 
 
-def open_source(data: Any, storage: Storage) -> Source:
-    """The source of ``RunConfig.input``; what is in memory is written beside the output first.
+def source_of(config: RunConfig, storage: Storage) -> Source:
+    """The source of a configuration; what is in memory is written beside the output first.
+
+    Raises:
+        SourceError: see :func:`open_source`.
+    """
+    # A source in memory is read from where it was written, which need not be the output (see ``preview``).
+    return open_source(
+        config.input,
+        storage,
+        options=config.input_options,
+        storage_options=config.output_options if is_url(storage.url) else {},
+        dataset_options=config.dataset_options,
+    )
+
+
+def open_source(
+    data: Any,
+    storage: Storage,
+    *,
+    options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    dataset_options: Mapping[str, Any] | None = None,
+) -> Source:
+    """The source of what ``RunConfig.input`` may be.
+
+    Args:
+        data: a location, a name, or rows in memory.
+        storage: where rows in memory are written to.
+        options: of the file system of ``data``, if that is an URL.
+        storage_options: of the file system of ``storage``.
+        dataset_options: of ``datasets.load_dataset``.
 
     Raises:
         SourceError: unknown kind, nothing there, or unreadable.
     """
-    if not isinstance(data, (str, os.PathLike)):
-        return spool(data, storage)
-    name = os.fspath(data)
-    if name.endswith(JSONL_SUFFIXES):
-        return JsonlSource.find(name)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return _of_folder(folder)
-    if name.endswith(PARQUET_SUFFIXES) or any(c in name for c in "*?["):
-        return ParquetSource.find(name)
-    if folder.is_file():
+    if isinstance(data, (str, os.PathLike)):
+        name = plain_name(data)
+        found = [] if dataset_options and not _is_folder(name) else find_files(name, options or {})
+        if is_saved(f.key for f in found):
+            data = load_saved(name, dataset_options or {}, options or {})
+        elif found and not dataset_options:
+            return _of_files(name, found, options or {})
+        elif dataset_options or _may_be_a_dataset(name):
+            data = load_named(name, dataset_options or {})
+        else:
+            _say_what_is_missing(name)
+    return spool(data, storage, storage_options or {})
+
+
+def _is_folder(name: str) -> bool:
+    return is_url(name) or local_path(name).is_dir()
+
+
+def _may_be_a_dataset(name: str) -> bool:
+    return is_dataset_name(name) and not name.endswith(_SUFFIXES) and not local_path(name).exists()
+
+
+def _say_what_is_missing(name: str) -> None:
+    if has_wildcards(name) or name.endswith(_SUFFIXES) or _is_folder(name):
         raise SourceError(
-            f"input={name!r}: unknown suffix. Rename or convert it; "
-            f"known are {', '.join(PARQUET_SUFFIXES + JSONL_SUFFIXES)}."
+            f"input={name!r}: no file is there. Check the path or pattern; known suffixes: {', '.join(_SUFFIXES)}."
         )
     raise SourceError(f"input={name!r}: no such file or folder. Check the path (relative to the working folder).")
 
 
-def _of_folder(folder: Path) -> Source:
-    kinds = {
-        kind: any(p.name.endswith(suffixes) for p in folder.rglob("*") if p.is_file())
-        for kind, suffixes in ((ParquetSource, PARQUET_SUFFIXES), (JsonlSource, JSONL_SUFFIXES))
-    }
-    if all(kinds.values()):
-        raise SourceError(f"input={str(folder)!r}: holds Parquet and JSON Lines. Name one kind by a glob.")
-    return JsonlSource.find(folder) if kinds[JsonlSource] else ParquetSource.find(folder)
+def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any]) -> Source:
+    by_kind = {kind: [f for f in found if f.path.endswith(kind.suffixes)] for kind in _KINDS}
+    there = [kind for kind, files in by_kind.items() if files]
+    if len(there) > 1:
+        raise SourceError(f"input={name!r}: holds {' and '.join(k.label for k in there)} files. Name one by a glob.")
+    if there:
+        files = by_kind[there[0]]
+        return there[0].over([source_file(f, options) for f in files], options)
+    raise SourceError(
+        f"input={name!r}: unknown suffix of {found[0].key!r}. Rename or convert it; known are {', '.join(_SUFFIXES)}."
+    )
+
+
+def check_apart(data: Any, output: str) -> None:
+    """An output inside the input folder would be read as input by the next run.
+
+    Raises:
+        SourceError: it lies there.
+    """
+    if isinstance(data, (str, os.PathLike)):
+        folder = plain_name(data).split("**", 1)[0].rstrip("/") if "**" in plain_name(data) else data
+        if lies_inside(output, folder):
+            raise SourceError(f"output={output!r} lies inside input={os.fspath(data)!r}. Write elsewhere.")

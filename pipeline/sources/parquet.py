@@ -4,81 +4,83 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import HIDDEN, FileSource, cut, find_files
+from pipeline.sources.base import FileSource, cut, open_input
+from pipeline.sources.schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["SUFFIXES", "ParquetSource"]
+__all__ = ["ParquetSource"]
 
-SUFFIXES = (".parquet", ".pq")
 _BATCH_ROWS = 4096
+_THREADS = 16
 
 
 class ParquetSource(FileSource):
     """Rows of Parquet files. Row counts come from the footers: planning reads no data."""
 
+    label = "Parquet"
+    suffixes = (".parquet", ".pq")
+
+    def __init__(
+        self,
+        files: Sequence[SourceFile],
+        schema: pa.Schema,
+        options: Mapping[str, Any],
+        starts: Sequence[tuple[int, ...]],
+    ) -> None:
+        """``starts``: of each file, the first row of each row group, then the number of rows."""
+        super().__init__(files, schema, options)
+        self._starts = tuple(starts)
+
     @classmethod
-    def find(cls, path: str | os.PathLike[str]) -> ParquetSource:
-        """The files of a path, folder or glob.
+    def over(
+        cls, files: Sequence[SourceFile], options: Mapping[str, Any], schema: pa.Schema | None = None
+    ) -> ParquetSource:
+        """These files; a column that some lack is null there.
+
+        Args:
+            files: what to read.
+            options: of the files' file system.
+            schema: exact types of the columns, where they were written from other types than Parquet has.
 
         Raises:
-            SourceError: no files, a damaged one, or files whose columns contradict each other.
+            SourceError: a damaged file, or files whose columns contradict each other.
         """
-        return cls.over(find_files(path, SUFFIXES))
-
-    @classmethod
-    def over(cls, files: Sequence[SourceFile]) -> ParquetSource:
-        """These files; a column that some lack is null there."""
-        schemas = []
-        for file in files:
-            try:
-                schemas.append(pq.read_schema(file.path))
-            except (pa.ArrowException, OSError) as error:
-                raise SourceError(f"{file.path}: not a readable Parquet file ({error}). Remove or mend it.") from error
-        try:
-            whole = pa.unify_schemas(schemas)
-        except (pa.ArrowException, ValueError) as error:
-            raise SourceError(
-                f"the input's files disagree on column types ({error}). Cast them to one type."
-            ) from error
-        visible = [field for field in whole if field.name not in HIDDEN]
-        return cls(files, pa.schema(visible, metadata=schemas[0].metadata))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            shapes = list(threads.map(lambda file: _shape(file, options), files))
+        found = common_schema([own for own, _ in shapes]) if schema is None else common_schema([schema])
+        return cls(files, found, options, [starts for _, starts in shapes])
 
     def slices(self, rows: int) -> Iterator[Slice]:
         """Slices in input order; a group is the row group that a slice begins in."""
-        for number, file in enumerate(self.files):
-            starts = _row_group_starts(pq.read_metadata(file.path))
+        for number, starts in enumerate(self._starts):
             for first in range(0, starts[-1], rows):
                 group = bisect.bisect_right(starts, first) - 1
                 yield Slice(file=number, first_row=first, num_rows=min(rows, starts[-1] - first), group=group)
 
-    def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         """Stream the row groups that the slices touch."""
-        with pq.ParquetFile(self.files[slices[0].file].path) as file:
-            starts = _row_group_starts(file.metadata)
-            begin = bisect.bisect_right(starts, slices[0].first_row) - 1
-            end = bisect.bisect_left(starts, slices[-1].first_row + slices[-1].num_rows)
+        number = slices[0].file
+        starts = self._starts[number]
+        begin = bisect.bisect_right(starts, slices[0].first_row) - 1
+        end = bisect.bisect_left(starts, slices[-1].first_row + slices[-1].num_rows)
+        with self.open(number) as opened, pq.ParquetFile(opened, pre_buffer=True) as file:
             batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=list(range(begin, end)))
-            yield from cut((self._conform(pa.Table.from_batches([b])) for b in batches), starts[begin], slices)
-
-    def _conform(self, table: pa.Table) -> pa.Table:
-        hidden = [table.schema.field(name) for name in HIDDEN if name in table.column_names]
-        arrays = [
-            table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
-            for f in self.schema
-        ]
-        return pa.table(
-            [*arrays, *(table[f.name] for f in hidden)], schema=pa.schema([*self.schema, *hidden])
-        )  # fmt: skip
+            yield from cut((self.conform(pa.Table.from_batches([b])) for b in batches), starts[begin], slices)
 
 
-def _row_group_starts(metadata: pq.FileMetaData) -> list[int]:
-    """First row of each row group, then the number of rows."""
-    sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return list(itertools.accumulate(sizes, initial=0))
+def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
+    """Schema, and the first row of each row group."""
+    try:
+        with open_input(file.path, options) as opened, pq.ParquetFile(opened) as parquet:
+            groups = (parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups))
+            return parquet.schema_arrow, tuple(itertools.accumulate(groups, initial=0))
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{file.path}: not a readable Parquet file ({error}). Remove or mend it.") from error

@@ -20,8 +20,17 @@ def infer_schema(rows: Sequence[Any]) -> pa.Schema:
     Where the values of a column have no common Arrow type, the most frequent Python type decides. A column
     of nulls only is text.
     """
-    names = dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row)
+    names = dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row if _is_text(name))
     return pa.schema([(name, _type([row.get(name) for row in rows if isinstance(row, Mapping)])) for name in names])
+
+
+def _is_text(name: Any) -> bool:
+    """Whether a name can be a column's: JSON can write halves of surrogate pairs, which no encoding can."""
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _type(values: list[Any]) -> pa.DataType:

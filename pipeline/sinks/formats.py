@@ -1,0 +1,49 @@
+"""The formats that parts may have, and whether one of them can hold a table."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from pipeline.errors import ConfigError
+from pipeline.sinks.base import PartFormat
+from pipeline.sinks.ipc import IpcFormat
+from pipeline.sinks.jsonl import JsonlFormat
+from pipeline.sinks.parquet import ParquetFormat
+
+__all__ = ["FORMATS", "check_format"]
+
+FORMATS: Mapping[str, PartFormat] = {
+    format.name: format for format in (ParquetFormat(), IpcFormat(), JsonlFormat())
+}  # fmt: skip
+"""By the name that ``RunConfig.output_format`` calls them."""
+
+
+def check_format(name: str, schema: pa.Schema) -> None:
+    """Whether the format can hold every column.
+
+    Raises:
+        ConfigError: names the columns that it cannot hold.
+    """
+    bad = [f"{field.name}: {field.type}" for field in schema if not _holds(FORMATS[name], field)]
+    if bad:
+        raise ConfigError(
+            f"output_format={name!r}: it cannot hold columns {bad}. Use output_format='ipc', or leave them out with "
+            "columns=[...]."
+        )
+
+
+def _holds(format: PartFormat, field: pa.Field) -> bool:
+    """Whether an empty column goes in and comes out."""
+    schema = pa.schema([field])
+    file = io.BytesIO()
+    try:
+        part = format.open(file, schema)
+        part.write(schema.empty_table())
+        part.close()
+        list(format.tables(io.BytesIO(file.getvalue()), schema))
+    except (pa.ArrowException, TypeError):
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""JSON Lines parts: one object per row, in UTF-8; see :mod:`pipeline.sinks.json_values` for what JSON lacks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from pipeline.sinks.json_values import from_json_values, to_json_values
+
+__all__ = ["JsonlFormat"]
+
+_BATCH_ROWS = 4096
+
+
+class JsonlFormat:
+    """JSON Lines."""
+
+    name = "jsonl"
+    suffix = ".jsonl"
+
+    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _JsonlPart:
+        """Begin a part file."""
+        return _JsonlPart(file, schema)
+
+    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+        """A table for every few thousand rows; one without rows where there are none."""
+        lines = iter(file)
+        held = list(islice(lines, _BATCH_ROWS))
+        while True:
+            rows = [json.loads(line) for line in held]
+            columns = [from_json_values([row[field.name] for row in rows], field.type) for field in schema]
+            yield pa.table(columns, schema=schema)
+            held = list(islice(lines, _BATCH_ROWS))
+            if not held:
+                return
+
+
+class _JsonlPart:
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> None:
+        self._file = file
+        self._names = schema.names
+
+    def write(self, table: pa.Table) -> None:
+        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+            columns = [to_json_values(column) for column in batch.columns]
+            for row in zip(*columns, strict=True):
+                text = json.dumps(dict(zip(self._names, row, strict=True)), ensure_ascii=False, allow_nan=False)
+                self._file.write(text.encode() + b"\n")
+
+    def close(self) -> None:
+        """Nothing is held back."""

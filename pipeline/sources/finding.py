@@ -1,0 +1,153 @@
+"""Which files an input is: of a path, folder, glob or URL; and the identity of each."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import SourceError
+from pipeline.filesystem import as_os_errors, is_url, local_path, open_filesystem, plain_name
+from pipeline.types import SourceFile
+
+__all__ = ["Found", "file_digest", "find_files", "has_wildcards", "source_file"]
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 64 * 1024
+_STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
+"""What object stores call the hash that they keep of an object's content."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A file that is there.
+
+    Attributes:
+        key: name inside the input.
+        path: where to open it: an absolute path or an URL.
+        info: what the file system says about it; empty for local files.
+    """
+
+    key: str
+    path: str
+    info: Mapping[str, Any]
+
+
+def has_wildcards(name: str) -> bool:
+    """Whether a name is a glob pattern."""
+    return any(c in name for c in "*?[")
+
+
+def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list[Found]:
+    """The files of a path, folder (recursively), glob or URL of one of these, sorted by key.
+
+    In folders everything under names that begin with ``_`` or ``.`` is left out; a file or glob is taken at
+    its word. Empty where nothing is there.
+
+    Raises:
+        SourceError: the URL's file system cannot be asked.
+    """
+    name = plain_name(path)
+    if not is_url(name):
+        return _find_local(Path(name).expanduser())
+    try:
+        return _find_remote(name, options)
+    except OSError as error:
+        raise SourceError(
+            f"input={name!r}: cannot be looked up ({error}). Check the URL, credentials and storage_options."
+        ) from error
+
+
+def _find_local(root: Path) -> list[Found]:
+    if root.is_dir():
+        paths, base = [p for p in root.rglob("*") if p.is_file()], root
+        paths = [p for p in paths if not _is_hidden(p.relative_to(root).as_posix())]
+    elif root.is_file():
+        paths, base = [root], root.parent
+    else:
+        paths = [Path(p) for p in glob.glob(str(root), recursive=True) if os.path.isfile(p)]
+        base = Path(os.path.commonpath([p.parent for p in paths])) if paths else root
+    found = [Found(key=p.relative_to(base).as_posix(), path=str(local_path(p)), info={}) for p in paths]
+    return sorted(found, key=lambda f: f.key)
+
+
+def _find_remote(url: str, options: Mapping[str, Any]) -> list[Found]:
+    fs, root = open_filesystem(url, options)
+    with as_os_errors():
+        fs.invalidate_cache()
+        if has_wildcards(root):
+            files = {path: info for path, info in fs.glob(root, detail=True).items() if info["type"] == "file"}
+            base = posixpath.commonpath([posixpath.dirname(path) for path in files]) if files else root
+        elif fs.isfile(root):
+            files, base = {root: fs.info(root)}, posixpath.dirname(root)
+        else:
+            base = root.rstrip("/")
+            listed = fs.find(base, detail=True)
+            files = {p: i for p, i in listed.items() if i["type"] == "file" and not p.endswith("/")}
+            files = {p: i for p, i in files.items() if not _is_hidden(posixpath.relpath(p, base))}
+    found = [
+        Found(key=posixpath.relpath(path, base), path=fs.unstrip_protocol(path), info=info)
+        for path, info in files.items()
+    ]
+    return sorted(found, key=lambda f: f.key)
+
+
+def _is_hidden(key: str) -> bool:
+    return any(part[0] in "_." for part in key.split("/"))
+
+
+def source_file(found: Found, options: Mapping[str, Any]) -> SourceFile:
+    """The file with its identity.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        digest = _remote_digest(found, options) if is_url(found.path) else file_digest(found.path)
+    except OSError as error:
+        raise SourceError(f"{found.path}: cannot be read ({error}). Check it, or leave it out.") from error
+    return SourceFile(key=found.key, path=found.path, digest=digest)
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """Hash of a file's size and content: of all of it up to 4 MiB, else of 64 stretches from begin to end."""
+    size = os.path.getsize(path)
+    digest = hashlib.blake2b(str(size).encode(), digest_size=12)
+    with open(path, "rb") as file:
+        for begin, end in _samples(size):
+            file.seek(begin)
+            digest.update(file.read(end - begin))
+    return digest.hexdigest()
+
+
+def _remote_digest(found: Found, options: Mapping[str, Any]) -> str:
+    """From the store's own hash and the size, where the listing has them; else as :func:`file_digest`."""
+    size = found.info.get("size")
+    own = next((found.info[name] for name in _STORE_DIGESTS if found.info.get(name)), None)
+    if own is not None:
+        return hashlib.blake2b(f"{own}\x1f{size}".encode(), digest_size=12).hexdigest()
+    fs, path = open_filesystem(found.path, options)
+    with as_os_errors():
+        if size is None:
+            pieces, size = [fs.cat_file(path)], 0
+        else:
+            begins, ends = zip(*_samples(size), strict=True)
+            pieces = fs.cat_ranges([path] * len(begins), list(begins), list(ends), on_error="raise")
+    digest = hashlib.blake2b(str(size).encode(), digest_size=12)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _samples(size: int) -> Sequence[tuple[int, int]]:
+    """The stretches of a file of ``size`` bytes that its digest sees."""
+    if size <= _SAMPLES * _SAMPLE_BYTES:
+        return [(0, size)]
+    last = size - _SAMPLE_BYTES
+    begins = (last * i // (_SAMPLES - 1) for i in range(_SAMPLES))
+    return [(begin, begin + _SAMPLE_BYTES) for begin in begins]

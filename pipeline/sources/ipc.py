@@ -1,0 +1,122 @@
+"""Arrow IPC files (Feather version 2) and streams, with one schema over all of them."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import SourceError
+from pipeline.sources.base import FileSource, cut, open_input
+from pipeline.sources.schemas import common_schema
+from pipeline.types import Slice, SourceFile
+
+__all__ = ["IpcSource"]
+
+_FILE_MAGIC = b"ARROW1"
+_THREADS = 16
+
+
+class IpcSource(FileSource):
+    """Rows of Arrow files. A file gives its batches at random, so a batch is a group; a stream is one group."""
+
+    label = "Arrow"
+    suffixes = (".arrow", ".feather", ".ipc", ".arrows")
+
+    def __init__(
+        self,
+        files: Sequence[SourceFile],
+        schema: pa.Schema,
+        options: Mapping[str, Any],
+        starts: Sequence[tuple[int, ...]],
+    ) -> None:
+        """``starts``: of each file, the first row of each batch, then the number of rows."""
+        super().__init__(files, schema, options)
+        self._starts = tuple(starts)
+
+    @classmethod
+    def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> IpcSource:
+        """These files; a column that some lack is null there.
+
+        Raises:
+            SourceError: a damaged file, or files whose columns contradict each other.
+        """
+        with ThreadPoolExecutor(_THREADS) as threads:
+            shapes = list(threads.map(lambda file: _shape(file, options), files))
+        schema = common_schema([schema for schema, _ in shapes])
+        return cls(files, schema, options, [starts for _, starts in shapes])
+
+    def slices(self, rows: int) -> Iterator[Slice]:
+        """Slices in input order."""
+        for number, (file, starts) in enumerate(zip(self.files, self._starts, strict=True)):
+            is_file = _is_file(file.path, self.options)
+            for first in range(0, starts[-1], rows):
+                group = bisect.bisect_right(starts, first) - 1 if is_file else 0
+                yield Slice(file=number, first_row=first, num_rows=min(rows, starts[-1] - first), group=group)
+
+    def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+        """Stream the batches that the slices touch; of a stream, all that come before too."""
+        number = slices[0].file
+        starts = self._starts[number]
+        begin = bisect.bisect_right(starts, slices[0].first_row) - 1
+        with _batches(self.files[number].path, self.options, begin) as batches:
+            yield from cut((self.conform(pa.Table.from_batches([b])) for b in batches), starts[begin], slices)
+
+
+@contextmanager
+def _batches(path: str, options: Mapping[str, Any], begin: int = 0) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The batches of a file or stream from number ``begin`` on."""
+    with open_input(path, options) as file:
+        magic = file.read(len(_FILE_MAGIC))
+        file.seek(0)
+        if magic == _FILE_MAGIC:
+            with pa.ipc.open_file(pa.PythonFile(file)) as reader:
+                yield (reader.get_batch(i) for i in range(begin, reader.num_record_batches))
+        else:
+            with pa.ipc.open_stream(pa.PythonFile(file)) as stream:
+                yield itertools.islice(stream, begin, None)
+
+
+def _is_file(path: str, options: Mapping[str, Any]) -> bool:
+    with open_input(path, options) as file:
+        return file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+
+
+def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
+    """Schema, and the first row of each batch. Reads one column of a file, and all of a stream."""
+    try:
+        with open_input(file.path, options) as opened:
+            if opened.read(len(_FILE_MAGIC)) != _FILE_MAGIC:
+                opened.seek(0)
+                with pa.ipc.open_stream(pa.PythonFile(opened)) as stream:
+                    return stream.schema, _starts(batch.num_rows for batch in stream)
+            opened.seek(0)
+            schema = pa.ipc.open_file(pa.PythonFile(opened)).schema
+            opened.seek(0)
+            narrow = pa.ipc.IpcReadOptions(included_fields=[_narrowest(schema)] if schema.names else [])
+            reader = pa.ipc.open_file(pa.PythonFile(opened), options=narrow)
+            return schema, _starts(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{file.path}: not a readable Arrow file ({error}). Remove or mend it.") from error
+
+
+def _starts(sizes: Iterator[int]) -> tuple[int, ...]:
+    return tuple(itertools.accumulate(sizes, initial=0))
+
+
+def _narrowest(schema: pa.Schema) -> int:
+    """The column that is cheapest to read: one of numbers, where there is one."""
+    widths = [_width(field.type) for field in schema]
+    return widths.index(min(widths))
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return kind.bit_width
+    except ValueError:
+        return 2**20

@@ -1,0 +1,124 @@
+"""What sources of text have in common: rows are stretches of bytes, perhaps compressed, found in one pass.
+
+A slice knows the bytes it begins and ends at. In a plain file a reader goes there at once; a compressed one
+has to be read from its begin, one block at a time, so all of it is one group.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from pipeline.errors import SourceError
+from pipeline.sources.base import FileSource, open_input
+from pipeline.sources.tabulate import tabulate
+from pipeline.types import Slice, SourceFile
+
+__all__ = ["TextSource", "open_text", "with_compression"]
+
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_UNITS_PER_GROUP = 64
+_BLOCK_BYTES = 2**20
+
+
+def with_compression(*suffixes: str) -> tuple[str, ...]:
+    """File name endings, and the same for compressed files."""
+    return tuple(suffix + codec for suffix in suffixes for codec in ("", *_CODECS))
+
+
+def _codec(path: str) -> str | None:
+    return next((codec for suffix, codec in _CODECS.items() if path.endswith(suffix)), None)
+
+
+@contextmanager
+def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
+    """The bytes of a text file, decompressed; a stream that can go forward only if the file is compressed.
+
+    Raises:
+        OSError: it cannot be read, or is damaged.
+    """
+    with open_input(path, options) as file:
+        codec = _codec(path)
+        if codec is None:
+            yield file
+        else:
+            # The compressed stream closes what is under it, which the other block then does again: harmless.
+            with io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), codec), _BLOCK_BYTES) as stream:
+                yield stream
+
+
+class TextSource(FileSource):
+    """Rows of text files. Planning reads them once, to find where rows end."""
+
+    def slices(self, rows: int) -> Iterator[Slice]:
+        """Slices in input order, by byte range.
+
+        Raises:
+            SourceError: a file cannot be read to its end.
+        """
+        for number, file in enumerate(self.files):
+            try:
+                yield from self._slices_of(number, file, rows)
+            except OSError as error:
+                raise SourceError(f"{file.path}: cannot be read to its end ({error}). Mend or remove it.") from error
+
+    def _slices_of(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
+        per_group = 0 if _codec(file.path) is not None else rows * _UNITS_PER_GROUP
+
+        def piece(first: int, count: int, start: int, stop: int) -> Slice:
+            group = first // per_group if per_group else 0
+            return Slice(file=number, first_row=first, num_rows=count, group=group, start=start, stop=stop)
+
+        with open_text(file.path, self.options) as stream:
+            ends = self._ends(stream, number)
+            first = count = 0
+            start = stop = next(ends)
+            for stop in ends:
+                count += 1
+                if count == rows:
+                    yield piece(first, count, start, stop)
+                    first, count, start = first + count, 0, stop
+            if count:
+                yield piece(first, count, start, stop)
+
+    def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+        """Parse each slice's bytes."""
+        number = slices[0].file
+        path = self.files[number].path
+        with open_text(path, self.options) as stream:
+            position = 0
+            for piece in slices:
+                _forward(stream, position, piece.start, seekable=_codec(path) is None)
+                data = stream.read(piece.stop - piece.start)
+                position = piece.start + len(data)
+                rows = self._parse(data, number)
+                if len(rows) < piece.num_rows:
+                    raise SourceError(
+                        f"{path}: {len(rows)} rows at byte {piece.start}, {piece.num_rows} were planned: "
+                        "it was changed during the run."
+                    )
+                yield tabulate(rows[: piece.num_rows], self.schema)
+
+    def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
+        """Where the first row may begin, then where each row ends, in bytes."""
+        raise NotImplementedError
+
+    def _parse(self, data: bytes, file: int) -> list[Any]:
+        """The rows in a stretch of bytes, as :func:`~pipeline.sources.tabulate.tabulate` takes them."""
+        raise NotImplementedError
+
+
+def _forward(stream: BinaryIO, position: int, target: int, *, seekable: bool) -> None:
+    if seekable:
+        stream.seek(target)
+        return
+    left = target - position
+    while left > 0:
+        skipped = len(stream.read(min(left, _BLOCK_BYTES)))
+        if not skipped:
+            return
+        left -= skipped
