@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from pipeline.schema import DATA_COLUMNS, STATS_TYPE, TIMINGS_TYPE
 from pipeline.sources import open_source
 from pipeline.storage import LocalStorage, Storage
 from pipeline.types import CommitRecord
-from tests.support.pipeline_fakes import CrashingStorage, InlineExecutor, Killed, MemoryStorage
+from tests.support.faults import CrashAt, FaultyStorage, Killed
+from tests.support.pipeline_fakes import InlineExecutor, MemoryStorage
 
 ROWS = [
     *({"prompt": f"Count from {i} to {i + 4}.", "topic": f"t{i % 3}"} for i in range(9)),
@@ -113,34 +113,6 @@ def test_bad_rows_fail_alone_and_are_kept_whole_in_the_dead_letters(
     assert summary.total.failed_rows == 2
     assert summary.total.rows == len(ROWS)
     assert summary.total.samples == 2 * (len(ROWS) - 2)
-
-
-def test_a_kill_at_any_storage_operation_then_a_rerun_equals_the_undisturbed_run(
-    qwen3_folder: Path, source_file: Path, tmp_path: Path, undisturbed: list[dict[str, Any]]
-) -> None:
-    at, crashes = 0, 0
-    while True:
-        for after in (False, True):
-            config = config_for(qwen3_folder, source_file, tmp_path / f"{at}-{after}")
-            storage = CrashingStorage(storage_of(config), crash_at=at, after=after)
-            try:
-                go(config, storage)
-            except Killed:
-                crashes += 1
-            visible = sorted(Path(config.output).glob("data-*/*"))
-            assert not visible or sum(pq.read_metadata(p).num_rows for p in visible) == len(undisturbed)
-            # The dead process cannot give its lease back; that it expires has a test of its own.
-            storage_of(config).delete(layout.LEASES)
-            go(replace(config, target_part_bytes=2**30))
-            assert data_of(config) == undisturbed
-            assert sum(pq.read_metadata(p).num_rows for p in Path(config.output).glob("data-*/*")) == len(undisturbed)
-            assert storage_of(config).keys(layout.STAGED) == []
-            files = sorted(p.relative_to(config.output) for p in Path(config.output).rglob("*.parquet"))
-            assert all(p.parts[0] in (layout.STATE, "data-000000") for p in files)
-        if not storage.dead:
-            break
-        at += 1
-    assert crashes > 40
 
 
 @given(data=st.data(), unit_rows=st.integers(1, 6), seed=st.integers(0, 99))
@@ -340,7 +312,7 @@ def test_reading_an_unfinished_output_says_so(qwen3_folder: Path, source_file: P
     with pytest.raises(OutputError, match="no run"):
         read(tmp_path / "nowhere", format="arrow")
     config = config_for(qwen3_folder, source_file, tmp_path)
-    storage = CrashingStorage(storage_of(config), crash_at=8)
+    storage = FaultyStorage(storage_of(config), CrashAt(12))
     with pytest.raises(Killed):
         go(config, storage)
     with pytest.raises(OutputError, match="not finished"):

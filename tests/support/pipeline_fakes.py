@@ -18,7 +18,6 @@ from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.job import Job
 from pipeline.plan import ReadTask
 from pipeline.publish import PartJob, PartRecord, write_part
-from pipeline.storage import Storage
 from pipeline.types import CommitRecord
 from wedlm_core.types import CommitStats
 
@@ -105,92 +104,6 @@ class InlineExecutor:
 
     def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
         return [write_part(job) for job in jobs]
-
-
-class Killed(BaseException):
-    """The process is dead: nothing after this may touch the storage."""
-
-
-class CrashingStorage:
-    """Passes everything on to ``inner`` until operation ``crash_at`` (from 0), where the process "dies".
-
-    A create counts twice, as its begin and its end: a crash at the end leaves nothing visible, like a kill
-    before the rename. ``after=True`` dies right after the operation took effect.
-    """
-
-    def __init__(self, inner: Storage, crash_at: int | None = None, after: bool = False) -> None:
-        self._inner = inner
-        self._crash_at = crash_at
-        self._after = after
-        self.operations = 0
-        self.dead = False
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @contextmanager
-    def _operation(self) -> Iterator[None]:
-        if self.dead:
-            raise Killed
-        mine = self.operations == self._crash_at
-        self.operations += 1
-        if mine and not self._after:
-            self.dead = True
-            raise Killed
-        yield
-        if mine:
-            self.dead = True
-            raise Killed
-
-    def put(self, key: str, data: bytes) -> None:
-        with self._operation():
-            self._inner.put(key, data)
-
-    def put_new(self, key: str, data: bytes) -> bool:
-        with self._operation():
-            return self._inner.put_new(key, data)
-
-    def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        return self._create(key)
-
-    @contextmanager
-    def _create(self, key: str) -> Iterator[BinaryIO]:
-        with self._operation(), self._inner.create(key) as file:
-            yield file
-            if self.dead:
-                raise Killed
-
-    def read(self, key: str) -> bytes:
-        return self._inner.read(key)
-
-    def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        return self._inner.read_many(keys)
-
-    def open(self, key: str) -> BinaryIO:
-        return self._inner.open(key)
-
-    def exists(self, key: str) -> bool:
-        return self._inner.exists(key)
-
-    def keys(self, prefix: str) -> list[str]:
-        return self._inner.keys(prefix)
-
-    def delete(self, key: str) -> None:
-        with self._operation():
-            self._inner.delete(key)
-
-    def delete_objects(self, keys: Sequence[str]) -> None:
-        with self._operation():
-            self._inner.delete_objects(keys)
-
-    def promote(self, source: str, target: str) -> None:
-        with self._operation():
-            self._inner.promote(source, target)
-
-    def sweep(self) -> None:
-        with self._operation():
-            self._inner.sweep()
 
 
 class MemoryStorage:
