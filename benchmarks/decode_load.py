@@ -1,0 +1,127 @@
+"""``auto`` against ``autoregressive`` and against every fixed window, over load and entropy; and on mixed batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.common import table
+from benchmarks.decode_passes import Contender, Race, Ratio, Workload, race
+from benchmarks.decode_section import Goal, Section, Settings, lowest
+from benchmarks.decode_workloads import Subject, mixed, open_subject, regime
+from wedlm_core import Strategy
+from wedlm_core.training.evaluation import REGIMES
+
+__all__ = ["load", "mixed_batches"]
+
+WINDOWS = (1, 2, 4, 8, 16, 32)
+MIXED_BATCHES = (16, 32, 64)
+_NOISE = 0.03
+_AUTOREGRESSIVE = Contender(name="autoregressive", settings={"strategy": Strategy.AUTOREGRESSIVE})
+_AUTO = Contender(name="auto", settings={"strategy": Strategy.VERIFIED, "window_size": "auto"})
+_FIXED = [
+    Contender(name=f"W={w}", settings={"strategy": Strategy.VERIFIED, "window_size": w}, may_drop=True) for w in WINDOWS
+]
+_HEADER = ("model", "regime", "batch", "autoregressive tokens/s", "auto tokens/s", "auto / autoregressive",
+           "best fixed window", "auto / best fixed", "tokens/forward auto", "rows/token auto")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What was found at one model, regime and batch size."""
+
+    model: str
+    regime: str
+    batch: int
+    race: Race
+
+    @property
+    def gain(self) -> Ratio:
+        """``auto`` over ``autoregressive``."""
+        return self.race.ratio("auto", "autoregressive")
+
+    @property
+    def best(self) -> str:
+        """The best fixed window of this point."""
+        return self.race.best([c.name for c in _FIXED])
+
+    @property
+    def against_best(self) -> Ratio:
+        """``auto`` over it."""
+        return self.race.ratio("auto", self.best)
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.model}, {self.regime}, batch {self.batch}"
+
+    def row(self) -> tuple[object, ...]:
+        """A line of the table."""
+        auto = self.race.one("auto")
+        return (
+            self.model, self.regime, self.batch, f"{self.race.rate('autoregressive'):.0f}",
+            f"{self.race.rate('auto'):.0f}", self.gain, self.best, self.against_best,
+            f"{auto.tokens_per_forward:.2f}", f"{auto.rows_per_token:.2f}",
+        )  # fmt: skip
+
+
+def load(settings: Settings) -> Section:
+    """Every batch size and regime of both models."""
+    points = []
+    for model in settings.models:
+        with open_subject(model) as subject:
+            for name in REGIMES:
+                points += [_measure(subject, name, b, regime(subject, name, b), settings) for b in settings.batches]
+    return Section(
+        title="Load: auto against autoregressive and fixed windows", body=_body(points), goals=_goals(points)
+    )
+
+
+def mixed_batches(settings: Settings) -> Section:
+    """The three regimes in one batch."""
+    points = []
+    for model in settings.models:
+        with open_subject(model) as subject:
+            batches = [b for b in MIXED_BATCHES if b <= max(settings.batches)]
+            points += [_measure(subject, "mixed", b, mixed(subject, b), settings) for b in batches]
+    goals = lowest("auto / best fixed window, mixed batch", 1.1, ((p.against_best.median, p.name) for p in points))
+    return Section(title="Mixed batches", body=_body(points), goals=goals)
+
+
+def _measure(subject: Subject, name: str, batch: int, work: Workload, settings: Settings) -> Point:
+    contenders = [_AUTOREGRESSIVE, _AUTO, *_FIXED]
+    every = [c.name for c in contenders]
+    found = race(subject.llm, work, contenders, settings.budget, same_tokens=every)
+    point = Point(model=subject.name, regime=name, batch=batch, race=found)
+    print(*point.row(), sep=" | ", flush=True)
+    return point
+
+
+def _body(points: Sequence[Point]) -> str:
+    rates = [
+        (p.model, p.regime, p.batch, *(f"{p.race.rate(c.name):.0f}" for c in _FIXED), f"{p.race.rate('auto'):.0f}")
+        for p in points
+    ]
+    header = ("model", "regime", "batch", *(c.name for c in _FIXED), "auto")
+    return (
+        "Ratios are medians over interleaved rounds, with the lowest and highest round. All contenders gave the tokens "
+        "of `autoregressive` in every pass (asserted). Prompts are prefilled in the timed pass; the next prompt enters "
+        "as one finishes.\n\n"
+        + table(_HEADER, (p.row() for p in points))
+        + "\n\nTokens/s of each fixed window (those that could not be the best ran in one round only, and were stopped "
+        "at twice the time of the others):\n\n" + table(header, rates)
+    )
+
+
+def _goals(points: Sequence[Point]) -> list[Goal]:
+    def gains(batch: int | None, regimes: Sequence[str] = REGIMES) -> list[tuple[float, str]]:
+        return [(p.gain.median, p.name) for p in points if p.batch in (batch or p.batch,) and p.regime in regimes]
+
+    easy = ("low", "medium")
+    return [
+        *lowest("auto / autoregressive, every point (3% for noise)", 1 - _NOISE, gains(None)),
+        *lowest("auto / autoregressive, batch 1, low and medium", 4.0, gains(1, easy)),
+        *lowest("auto / autoregressive, batch 1, high", 1.5, gains(1, ("high",))),
+        *lowest("auto / autoregressive, batch 32, low and medium", 1.3, gains(32, easy)),
+        *lowest("auto / best fixed window, every point", 0.95, ((p.against_best.median, p.name) for p in points)),
+    ]

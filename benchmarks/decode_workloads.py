@@ -1,0 +1,91 @@
+"""What the decoding benchmarks decode: two models, three regimes of entropy, any number of sequences at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from benchmarks.decode_models import TEMPERATURES, random_model_folder
+from benchmarks.decode_passes import Workload
+from jobs.evaluate import MAX_TOKENS
+from wedlm_core import LLM, EngineConfig, SamplingParams
+from wedlm_core.model.sources import resolve
+from wedlm_core.training import corpus
+from wedlm_core.training.evaluation import REGIMES
+
+__all__ = ["MODELS", "MOST_SEQUENCES", "Subject", "held_out_problems", "mixed", "open_subject", "prompts_of", "regime"]
+
+MODELS = ("tiny", "random-25m")
+MOST_SEQUENCES = 64
+_TINY_TEMPERATURES = {"low": 0.0, "medium": 0.0, "high": 1.0}
+_RANDOM_TOKENS = 32
+_SHARE = 96  # problems per regime to choose from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model in an engine with room for 64 sequences.
+
+    Attributes:
+        name: one of :data:`MODELS`.
+        llm: the engine; every point of a benchmark runs on this one.
+    """
+
+    name: str
+    llm: LLM
+
+
+@contextmanager
+def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subject]:
+    """Load one of the models, float32, on the CPU."""
+    config = config or EngineConfig(max_num_seqs=MOST_SEQUENCES, prefix_caching=False, max_model_len=1024)
+    if name == "tiny":
+        yield Subject(name=name, llm=LLM(str(resolve("tiny")), config=config, device="cpu"))
+        return
+    with random_model_folder() as folder:
+        yield Subject(name=name, llm=LLM(str(folder), config=config, device="cpu"))
+
+
+def held_out_problems(regime_name: str, count: int) -> list[corpus.Problem]:
+    """Problems of the test split, families taking turns; repeated from the start where there are too few."""
+    families = [f for f in corpus.FAMILIES.values() if f.regime == regime_name]
+    each = -(-min(count, _SHARE) // len(families))
+    found = [corpus.distinct(family.name, "test", each) for family in families]
+    turns = [own[i] for i in range(each) for own in found if i < len(own)]
+    return [turns[i % len(turns)] for i in range(count)]
+
+
+def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
+    """Token ids, every other problem through the chat template."""
+    chat = llm.tokenizer.apply_chat_template
+    return [
+        llm.tokenizer.encode(p.prompt) if i % 2 else chat([{"role": "user", "content": p.prompt}])
+        for i, p in enumerate(problems)
+    ]
+
+
+def regime(subject: Subject, name: str, concurrency: int) -> Workload:
+    """Prompts of one regime: for ``tiny`` to their end, twice as many as sequences at once; else 32 tokens each."""
+    tiny = subject.name == "tiny"
+    count = max(2 * concurrency, 6) if tiny else max(concurrency, 2)
+    prompts = prompts_of(subject.llm, held_out_problems(name, count))
+    return Workload(prompts=prompts, params=[_params(subject, name)] * count, concurrency=concurrency)
+
+
+def mixed(subject: Subject, concurrency: int) -> Workload:
+    """The three regimes in turn."""
+    parts = [regime(subject, name, concurrency) for name in REGIMES]
+    count = len(parts[0].prompts)
+    order = [(parts[i % 3], i) for i in range(count)]
+    return Workload(
+        prompts=[part.prompts[i] for part, i in order],
+        params=[part.params[i] for part, i in order],
+        concurrency=concurrency,
+    )
+
+
+def _params(subject: Subject, name: str) -> SamplingParams:
+    if subject.name == "tiny":
+        return SamplingParams(max_tokens=MAX_TOKENS, temperature=_TINY_TEMPERATURES[name])
+    return SamplingParams(max_tokens=_RANDOM_TOKENS, temperature=TEMPERATURES[name], ignore_eos=True)
