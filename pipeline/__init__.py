@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ResourceError,
         SinkError,
         SourceError,
+        TooManyFailuresError,
     )
     from pipeline.previewing import preview
     from pipeline.progress import Progress, format_progress
@@ -45,6 +46,7 @@ __all__ = [
     "SamplingParams",
     "SinkError",
     "SourceError",
+    "TooManyFailuresError",
     "Validation",
     "format_progress",
     "preview",

@@ -7,6 +7,7 @@ The published folders go before the records that name them, and the marker goes 
 from __future__ import annotations
 
 from pipeline import layout
+from pipeline.publish import decided
 from pipeline.storage import Storage
 
 __all__ = ["discard", "finish_discard"]
@@ -22,9 +23,8 @@ def finish_discard(storage: Storage) -> None:
     """Complete what a killed process began to discard; nothing to do where none did."""
     if not storage.exists(layout.DISCARDED):
         return
-    records = storage.keys(layout.PUBLICATIONS)
-    for name in sorted({key.rsplit("/", 1)[-1].split(".", 1)[0] for key in records}):
-        storage.delete(name)
+    for publication in decided(storage):
+        storage.delete(publication.name)
     kept = (f"{layout.LEASES}/", layout.DISCARDED)
     storage.delete_objects([key for key in storage.keys(layout.STATE) if not key.startswith(kept)])
     storage.delete(layout.DISCARDED)

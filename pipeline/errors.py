@@ -12,6 +12,7 @@ __all__ = [
     "ResourceError",
     "SinkError",
     "SourceError",
+    "TooManyFailuresError",
 ]
 
 
@@ -49,3 +50,7 @@ class ResourceError(PipelineError):
 
 class EngineDiedError(PipelineError):
     """Generate actors died more often than allowed; what was committed stays, a re-run continues."""
+
+
+class TooManyFailuresError(PipelineError):
+    """More rows failed than ``max_failed_fraction`` allows; what was committed stays, a re-run continues."""

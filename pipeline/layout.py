@@ -49,9 +49,9 @@ DEAD_LETTERS = f"{STATE}/dead_letters"
 DISCARDED = f"{STATE}/discarded"
 
 
-def publication(number: int) -> str:
-    """The visible folder of a publication; names sort in the order of publishing."""
-    return f"data-{number:06d}"
+def publication(slot: int, revision: int = 0) -> str:
+    """The visible folder of a publication or of its revision; names sort in the order of slots."""
+    return f"data-{slot:06d}" + (f"-r{revision:03d}" if revision else "")
 
 
 def lease(epoch: int) -> str:

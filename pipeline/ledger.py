@@ -1,7 +1,8 @@
 """The ledger: the only truth about what is committed. Append-only segments, each put in one piece.
 
 A unit is committed when a segment names it, and a segment is written only after the unit's results are
-staged. Committing a unit twice is harmless: the staged name is deterministic and the later entry wins.
+staged. Committing a unit twice is harmless: the staged name is deterministic. Failed rows that are done again
+give their unit another entry with a higher attempt, which then counts.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from pipeline.errors import OutputError
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "latest"]
 
 _COMPACT_SEGMENTS = 64
+
+
+def latest(records: Iterable[CommitRecord]) -> dict[str, CommitRecord]:
+    """Unit -> its record of the highest attempt."""
+    return {record.unit_id: record for record in sorted(records, key=lambda record: record.attempt)}
 
 
 class Ledger:
@@ -26,7 +32,7 @@ class Ledger:
         self._storage = storage
         self._session = uuid.uuid4().hex[:12]
         self._segments = 0
-        self.records: dict[str, CommitRecord] = {r.unit_id: r for r in records}
+        self.records: dict[str, CommitRecord] = latest(records)
 
     @classmethod
     def load(cls, storage: Storage) -> Ledger:
@@ -58,6 +64,11 @@ class Ledger:
         """Enter units whose results are staged."""
         self._put(records)
         self.records.update((r.unit_id, r) for r in records)
+
+    def attempt(self, unit_id: str) -> int:
+        """The attempt that is committed; 0 where none is."""
+        record = self.records.get(unit_id)
+        return 0 if record is None else record.attempt
 
     def _put(self, records: Iterable[CommitRecord]) -> None:
         key = f"{layout.LEDGER}/{self._session}-{self._segments:08d}.jsonl"

@@ -59,10 +59,10 @@ class ProgressTracker:
         self._listen = listen
         listen(self.now())
 
-    def add(self, record: CommitRecord) -> None:
-        """One more unit."""
+    def add(self, record: CommitRecord, before: CommitRecord | None = None) -> None:
+        """One more unit; ``before``: its record of an earlier session, where failed rows of it were done again."""
         self._done = self._done.plus(record)
-        self._session = self._session.plus(record)
+        self._session = self._session.plus(record if before is None else record.since(before))
         self._seconds = max(self._seconds, record.engine_seconds)
         self._listen(self.now())
 

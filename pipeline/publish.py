@@ -6,6 +6,10 @@ its visible name (one rename; on object stores copies inside the store, all at o
 manifest; (5) remove the staged units. A run that begins calls :func:`recover` first, which redoes (3) to (5)
 for a decided publication.
 
+A revision (:mod:`pipeline.revising`) takes the place of a publication some of whose failed rows were done again:
+it is a publication too, whose step (3) begins with removing the folder of the one before. A reader of the folder
+never sees both; for the moment between, one that lists the folder sees neither.
+
 What a reader may see: :func:`pipeline.read` goes by the manifest, hence sees all of a publication or nothing
 of it, everywhere. A plain reader that lists the folder sees the same on a local file system; on an object
 store, between (2) and the end of (3), it sees some of the publication's parts: each of them whole, none twice,
@@ -21,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -32,12 +37,25 @@ from pipeline import layout
 from pipeline.errors import LeaseError
 from pipeline.lease import Lease
 from pipeline.sinks.base import PartFormat
-from pipeline.sinks.staging import load_staged
+from pipeline.sinks.places import read_place
 from pipeline.storage import Storage
 from pipeline.storage_retrying import with_retries
-from pipeline.types import CommitRecord
+from pipeline.types import CommitRecord, Place
 
-__all__ = ["Manifest", "PartJob", "PartRecord", "Publication", "publish", "recover", "write_part"]
+__all__ = [
+    "Manifest",
+    "PartJob",
+    "PartRecord",
+    "Publication",
+    "PublishedUnit",
+    "decide",
+    "decided",
+    "publish",
+    "recover",
+    "staged_dead_place",
+    "staged_place",
+    "write_part",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +70,34 @@ class PartRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PartJob:
-    """A part to write: staged tables, in order, into one file. Picklable: parts can be written anywhere."""
+    """A part to write: rows from these places, in order, into one file. Picklable: parts can be written anywhere.
+
+    With ``copy_of``, a part that is there already is copied as it is.
+    """
 
     storage: Storage
     format: PartFormat
     schema: pa.Schema
     key: str
-    staged: tuple[str, ...]
+    pieces: tuple[Place, ...] = ()
+    copy_of: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedUnit:
+    """A unit as it was published: its attempt, its rows in the output, and how many of them are failures."""
+
+    unit_id: str
+    attempt: int
+    rows: int
+    failed: int
+
+    @classmethod
+    def of(cls, record: CommitRecord) -> PublishedUnit:
+        """What is published of a committed unit."""
+        return cls(
+            unit_id=record.unit_id, attempt=record.attempt, rows=record.output_rows, failed=record.failed_rows
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,28 +105,36 @@ class Publication:
     """Units that became visible together.
 
     Attributes:
-        number: publications are numbered from 0.
+        number: publications and revisions are numbered from 0, in the order in which they were decided.
+        slot, revision: publications are numbered from 0, and so are those that took the place of each other.
         token: of the lease under which it was decided.
         format: of its files, see :data:`pipeline.sinks.FORMATS`.
         schema, dead_schema: of the tables; the files may hold less exact types.
         parts: its files, in input order.
         dead_letters: the file of failed rows, if there were any.
-        unit_ids: the units it holds, in input order.
+        units: the units it holds, in input order.
     """
 
     number: int
+    slot: int
+    revision: int
     token: str
     format: str
     schema: pa.Schema
     dead_schema: pa.Schema
     parts: tuple[PartRecord, ...]
     dead_letters: PartRecord | None
-    unit_ids: tuple[str, ...]
+    units: tuple[PublishedUnit, ...]
+
+    @property
+    def unit_ids(self) -> tuple[str, ...]:
+        """Of its units."""
+        return tuple(unit.unit_id for unit in self.units)
 
     @property
     def name(self) -> str:
         """Its visible folder."""
-        return layout.publication(self.number)
+        return layout.publication(self.slot, self.revision)
 
     @property
     def record_key(self) -> str:
@@ -98,13 +145,15 @@ class Publication:
         """What :meth:`parse` reads back."""
         raw = {
             "number": self.number,
+            "slot": self.slot,
+            "revision": self.revision,
             "token": self.token,
             "format": self.format,
             "schema": self.schema.serialize().to_pybytes().hex(),
             "dead_schema": self.dead_schema.serialize().to_pybytes().hex(),
             "parts": [asdict(part) for part in self.parts],
             "dead_letters": None if self.dead_letters is None else asdict(self.dead_letters),
-            "unit_ids": self.unit_ids,
+            "units": [[unit.unit_id, unit.attempt, unit.rows, unit.failed] for unit in self.units],
         }
         return json.dumps(raw, indent=1).encode()
 
@@ -115,26 +164,39 @@ class Publication:
         dead = raw["dead_letters"]
         return cls(
             number=raw["number"],
+            slot=raw["slot"],
+            revision=raw["revision"],
             token=raw["token"],
             format=raw["format"],
             schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["schema"]))),
             dead_schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["dead_schema"]))),
             parts=tuple(PartRecord(**p) for p in raw["parts"]),
             dead_letters=None if dead is None else PartRecord(**dead),
-            unit_ids=tuple(raw["unit_ids"]),
+            units=tuple(PublishedUnit(unit_id=u, attempt=a, rows=r, failed=f) for u, a, r, f in raw["units"]),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The publications that are visible, in order."""
+    """What was decided and made visible, in that order: publications, and revisions in the place of some."""
 
-    publications: tuple[Publication, ...] = ()
+    decided: tuple[Publication, ...] = ()
+
+    @property
+    def publications(self) -> tuple[Publication, ...]:
+        """Those that are visible: the last of each slot, in the order of slots, which is that of the rows."""
+        last = {publication.slot: publication for publication in self.decided}
+        return tuple(last[slot] for slot in sorted(last))
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """Published unit -> its attempt."""
+        return {unit.unit_id: unit.attempt for publication in self.publications for unit in publication.units}
 
     @property
     def unit_ids(self) -> set[str]:
         """All published units."""
-        return {unit for publication in self.publications for unit in publication.unit_ids}
+        return set(self.attempts)
 
     @classmethod
     def load(cls, storage: Storage) -> Manifest:
@@ -143,12 +205,12 @@ class Manifest:
             keys = json.loads(storage.read(layout.MANIFEST))["publications"]
         except FileNotFoundError:
             return cls()
-        return cls(publications=tuple(Publication.parse(record) for record in storage.read_many(keys)))
+        return cls(decided=tuple(Publication.parse(record) for record in storage.read_many(keys)))
 
     def save(self, storage: Storage) -> None:
         """Write the manifest."""
         parts = {f"{p.name}/{part.name}": part.rows for p in self.publications for part in p.parts}
-        raw = {"publications": [p.record_key for p in self.publications], "parts": parts}
+        raw = {"publications": [p.record_key for p in self.decided], "parts": parts}
         storage.put(layout.MANIFEST, json.dumps(raw, indent=1).encode())
 
 
@@ -161,7 +223,7 @@ def recover(storage: Storage, lease: Lease | None = None) -> Manifest:
     """
     manifest = Manifest.load(storage)
     if lease is not None:
-        first = len(manifest.publications)
+        first = len(manifest.decided)
         manifest = _roll_forward(storage, manifest)
         for token in lease.predecessors:
             manifest = _fence_off(storage, manifest, token, first)
@@ -171,18 +233,23 @@ def recover(storage: Storage, lease: Lease | None = None) -> Manifest:
     return manifest
 
 
-def _roll_forward(storage: Storage, manifest: Manifest) -> Manifest:
-    beyond = f"{layout.PUBLICATIONS}/{layout.publication(len(manifest.publications))}"
+def decided(storage: Storage, first: int = 0) -> list[Publication]:
+    """The publications and revisions that were ever decided, visible or not, from number ``first`` on."""
+    beyond = f"{layout.PUBLICATIONS}/{layout.publication(first)}"
     keys = [key for key in storage.keys(layout.PUBLICATIONS) if key >= beyond]
-    decided = [Publication.parse(record) for record in storage.read_many(keys) if record.startswith(b"{")]
-    for publication in sorted(decided, key=lambda p: p.number):
+    records = [Publication.parse(record) for record in storage.read_many(keys) if record.startswith(b"{")]
+    return sorted(records, key=lambda publication: publication.number)
+
+
+def _roll_forward(storage: Storage, manifest: Manifest) -> Manifest:
+    for publication in decided(storage, len(manifest.decided)):
         manifest = _make_visible(storage, manifest, publication)
     return manifest
 
 
 def _fence_off(storage: Storage, manifest: Manifest, token: str, first: int) -> Manifest:
     """Take the names of the records that a former holder may yet put: of the publications since it looked."""
-    for number in range(first, len(manifest.publications) + 1):
+    for number in range(first, len(manifest.decided) + 1):
         fence = f"fenced off by {uuid.uuid4().hex}".encode()
         if not storage.put_new(layout.publication_record(number, token), fence):
             manifest = _roll_forward(storage, manifest)
@@ -219,7 +286,7 @@ def publish(
         LeaseError: another run took over.
         SinkError: the parts could not be written.
     """
-    number = len(manifest.publications)
+    number = len(manifest.decided)
     folder = layout.publishing(number, lease.token)
     groups = list(_grouped(records, target_bytes)) or [[]]
     jobs = [
@@ -228,26 +295,47 @@ def publish(
             format=format,
             schema=schema,
             key=f"{folder}/{layout.part(i)}{format.suffix}",
-            staged=tuple(layout.staged_rows(r.unit_id) for r in group),
+            pieces=tuple(staged_place(r) for r in group),
         )
         for i, group in enumerate(groups)
     ]
     parts = tuple((write_parts or (lambda js: map(write_part, js)))(jobs))
-    failed = tuple(layout.staged_dead(r.unit_id) for r in records if r.failed_rows)
+    failed = tuple(staged_dead_place(r) for r in records if r.failed_rows)
     dead = None
     if failed:
         key = layout.dead_letters(number, lease.token) + format.suffix
-        dead = write_part(PartJob(storage=storage, format=format, schema=dead_schema, key=key, staged=failed))
+        dead = write_part(PartJob(storage=storage, format=format, schema=dead_schema, key=key, pieces=failed))
     publication = Publication(
         number=number,
+        slot=len(manifest.publications),
+        revision=0,
         token=lease.token,
         format=format.name,
         schema=schema,
         dead_schema=dead_schema,
         parts=parts,
         dead_letters=dead,
-        unit_ids=tuple(r.unit_id for r in records),
+        units=tuple(PublishedUnit.of(r) for r in records),
     )
+    return decide(storage, manifest, publication, lease)
+
+
+def staged_place(record: CommitRecord) -> Place:
+    """Where the output rows of a committed unit are staged."""
+    return Place(key=layout.staged_rows(record.unit_id, record.attempt), first_row=0, num_rows=record.output_rows)
+
+
+def staged_dead_place(record: CommitRecord) -> Place:
+    """Where its dead letters are."""
+    return Place(key=layout.staged_dead(record.unit_id, record.attempt), first_row=0, num_rows=record.failed_rows)
+
+
+def decide(storage: Storage, manifest: Manifest, publication: Publication, lease: Lease) -> Manifest:
+    """Publish what is written under its publishing name: steps (2) to (5); the manifest as it then is.
+
+    Raises:
+        LeaseError: another run took over.
+    """
     _decide(storage, publication, lease)
     manifest = _make_visible(storage, manifest, publication)
     _clean(storage, manifest)
@@ -275,7 +363,7 @@ def _grouped(records: Sequence[CommitRecord], target_bytes: int) -> Iterator[lis
 
 
 def write_part(job: PartJob) -> PartRecord:
-    """Write one file from staged tables, a few of them in memory at a time.
+    """Write one file from its pieces, a few of them in memory at a time.
 
     Raises:
         SinkError: it failed repeatedly.
@@ -284,15 +372,22 @@ def write_part(job: PartJob) -> PartRecord:
 
 
 def _write_part(job: PartJob) -> PartRecord:
-    rows = 0
+    rows = sum(piece.num_rows for piece in job.pieces)
     with job.storage.create(job.key) as file:
         hashed = _Hashed(file)
-        writer = job.format.open(hashed, job.schema)
-        for key in job.staged:
-            table = load_staged(job.storage, key)
-            rows += table.num_rows
-            writer.write(table.cast(job.schema))
-        writer.close()
+        if job.copy_of is not None:
+            with job.storage.open(job.copy_of) as there:
+                shutil.copyfileobj(there, hashed, 2**22)
+        else:
+            writer = job.format.open(hashed, job.schema)
+            written = 0
+            for piece in job.pieces:
+                for table in read_place(job.storage, piece, job.schema):
+                    written += table.num_rows
+                    writer.write(table)
+            writer.close()
+            if written != rows:
+                raise AssertionError(f"{job.key}: {written} rows were found where the ledger says {rows}")
     name = job.key.rsplit("/", 1)[-1]
     return PartRecord(name=name, rows=rows, bytes=hashed.size, sha256=hashed.digest.hexdigest())
 
@@ -320,17 +415,20 @@ class _Hashed(io.BufferedIOBase):
 
 
 def _make_visible(storage: Storage, manifest: Manifest, publication: Publication) -> Manifest:
+    if publication.revision:
+        storage.delete(layout.publication(publication.slot, publication.revision - 1))
     storage.promote(layout.publishing(publication.number, publication.token), publication.name)
-    manifest = Manifest(publications=(*manifest.publications, publication))
+    manifest = Manifest(decided=(*manifest.decided, publication))
     manifest.save(storage)
     return manifest
 
 
 def _clean(storage: Storage, manifest: Manifest) -> None:
     """Remove what is published from the staging folder, and what runs that were killed left unfinished."""
-    published = manifest.unit_ids
+    published = manifest.attempts
     named = {p.dead_letters.name for p in manifest.publications if p.dead_letters is not None}
-    staged = [k for k in storage.keys(layout.STAGED) if k.rsplit("/", 1)[-1].split(".", 1)[0] in published]
+    attempts = ((key, *layout.staged_attempt(key)) for key in storage.keys(layout.STAGED))
+    staged = [key for key, unit_id, attempt in attempts if attempt <= published.get(unit_id, 0)]
     dead = [k for k in storage.keys(layout.DEAD_LETTERS) if k.rsplit("/", 1)[-1] not in named]
     storage.delete_objects([*staged, *dead])
     storage.delete(layout.PUBLISH)  # what is decided has left this folder

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
 from pipeline.job import Job
-from pipeline.sinks.staging import load_staged
+from pipeline.sinks.places import read_place
 from pipeline.types import CommitRecord, Place, Unit
 
 __all__ = ["failed_rows", "load_place", "merge_retried", "retried_units"]
@@ -70,6 +70,5 @@ def merge_retried(before: pa.Table, retried: pa.Table, prefix: str) -> pa.Table:
 
 
 def load_place(job: Job, place: Place) -> pa.Table:
-    """Output rows at a place, with the run's schema."""
-    assert place.format is None
-    return load_staged(job.storage, place.key).cast(job.schema)
+    """The output rows at a place."""
+    return pa.concat_tables(read_place(job.storage, place, job.schema))

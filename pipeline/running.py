@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline import layout
 from pipeline.actors.model import check_model, model_digest
 from pipeline.config import RunConfig
 from pipeline.discarding import discard, finish_discard
-from pipeline.errors import OutputError, SourceError
+from pipeline.errors import OutputError
+from pipeline.failures import FailureLimit, describe_failures
 from pipeline.graph import Executor, RayExecutor
 from pipeline.job import Job, resolve_job
 from pipeline.lease import Lease, hold_lease
@@ -22,8 +22,10 @@ from pipeline.plan import check_unique_ids, plan_units, read_tasks
 from pipeline.progress import Progress, ProgressTracker
 from pipeline.publish import Manifest, publish, recover
 from pipeline.reading import read
-from pipeline.sinks import ParquetFormat
-from pipeline.sources import open_source
+from pipeline.retrying import retried_units
+from pipeline.revising import outdated, places, revise
+from pipeline.sinks import FORMATS, check_format
+from pipeline.sources import check_apart, source_of
 from pipeline.state import RunState
 from pipeline.storage import Storage, open_storage
 from pipeline.types import Totals, Unit
@@ -77,20 +79,22 @@ class RunSummary:
         else:
             lines.append("This run: nothing was left to do")
         if total.failed_rows:
-            lines.append("Failed rows and reasons: pipeline.read(output, table='dead_letters')")
+            lines.append(f"Failed by reason: {describe_failures(total.failures)}")
+            lines.append("Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """A finished run."""
+    """A finished run. ``storage_options``: of the output's file system."""
 
     summary: RunSummary
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def dataset(self) -> ray.data.Dataset:
         """The output as a Ray dataset, in input order; needs (or starts) a Ray session."""
-        return read(self.summary.output)
+        return read(self.summary.output, storage_options=self.storage_options)
 
 
 def run(
@@ -117,14 +121,16 @@ def run(
         ConfigError, SourceError, ResourceError: before anything is generated; the message says what to do.
         FingerprintError: the output was begun with other settings; each difference is named.
         LeaseError: another run is writing to this output.
-        EngineDiedError, SinkError: during the run; what is committed stays, a re-run continues.
+        EngineDiedError, SinkError, TooManyFailuresError: during the run; what is committed stays, a re-run
+            continues.
     """
     given = {**fields, **({} if dataset is None else {"input": dataset})}
     given |= {} if output is None else {"output": os.fspath(output)}
     config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
-    storage = open_storage(config.output, layout.SCRATCH)
-    _check_apart(config)
-    return RunResult(summary=run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None)))
+    storage = open_storage(config.output, layout.SCRATCH, config.output_options)
+    check_apart(config.input, config.output)
+    summary = run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None))
+    return RunResult(summary=summary, storage_options=config.output_options)
 
 
 def run_on(
@@ -145,20 +151,20 @@ def _run(
     _prepare_output(config, storage)
     check_model(config)  # a model that is not there ends the run here, not in an actor
     manifest = recover(storage, lease)
-    job = resolve_job(config, open_source(config.input, storage), storage)
+    job = resolve_job(config, source_of(config, storage), storage)
+    check_format(config.output_format, job.schema)
     state = _run_state(job)
     units = plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit)
     if config.id_column is not None:
         check_unique_ids(job.source, units, config.id_column)
     ledger = Ledger.load(storage)
-    tasks = read_tasks(units, ledger.records)
-    unpublished = [u for u in units if u.unit_id not in manifest.unit_ids]
+    work = _work(units, ledger, manifest, retry_failed=config.retry_failed)
     session, seconds = Progress.nothing(), 0.0
-    if tasks or unpublished or not manifest.publications:
+    if work or not _is_published(units, ledger, manifest):
         with executor.session():
-            if tasks:
-                session, seconds = _generate(executor, job, units, ledger, lease, on_progress)
-            manifest = _publish(executor, job, unpublished, ledger, lease, manifest)
+            if work:
+                session, seconds = _generate(executor, job, units, work, ledger, lease, on_progress)
+            manifest = _publish(executor, job, units, ledger, lease, manifest)
     return RunSummary(
         output=storage.url,
         total=Totals.of(ledger.records.values()),
@@ -169,23 +175,44 @@ def _run(
     )
 
 
+def _work(units: list[Unit], ledger: Ledger, manifest: Manifest, *, retry_failed: bool) -> list[Unit]:
+    """What is to be done, in input order: units that the ledger lacks, and next attempts at failed rows."""
+    again: dict[str, Unit] = {}
+    if retry_failed:
+        retried = retried_units(units, ledger.records, places(manifest, ledger.records))
+        again = {unit.unit_id: unit for unit in retried}
+    return [again.get(u.unit_id, u) for u in units if u.unit_id in again or u.unit_id not in ledger.records]
+
+
+def _is_published(units: list[Unit], ledger: Ledger, manifest: Manifest) -> bool:
+    """Whether readers see all of the ledger."""
+    published = manifest.unit_ids
+    there = bool(manifest.publications) and all(u.unit_id in published for u in units)
+    return there and not outdated(manifest, ledger.records)
+
+
 def _generate(
     executor: Executor,
     job: Job,
     units: list[Unit],
+    work: list[Unit],
     ledger: Ledger,
     lease: Lease,
     on_progress: Callable[[Progress], None],
 ) -> tuple[Progress, float]:
-    """Do what the ledger lacks; this session's last progress, and its wall-clock seconds."""
-    done = Totals.of(ledger.records[u.unit_id] for u in units if u.unit_id in ledger.records)
+    """Do ``work``; this session's last progress, and its wall-clock seconds."""
+    before = {u.unit_id: ledger.records[u.unit_id] for u in work if u.previous is not None}
+    others = {u.unit_id for u in units} & set(ledger.records) - set(before)
+    done = Totals.of(ledger.records[unit_id] for unit_id in others)
     begin = time.monotonic()
     tracker = ProgressTracker(sum(u.rows.num_rows for u in units), done, on_progress)
-    for record in executor.run_units(job, read_tasks(units, ledger.records)):
+    limit = FailureLimit(job.config.max_failed_fraction)
+    for record in executor.run_units(job, read_tasks(work, ())):
         lease.check()
         ledger.commit([record])
-        tracker.add(record)
-    missing = [u.unit_id for u in units if u.unit_id not in ledger.records]
+        tracker.add(record, before.get(record.unit_id))
+        limit.check(tracker.now().done)
+    missing = [u.unit_id for u in work if ledger.attempt(u.unit_id) < u.attempt]
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing[:5]} have no record")
     return tracker.now(), time.monotonic() - begin
@@ -194,16 +221,22 @@ def _generate(
 def _publish(
     executor: Executor, job: Job, units: list[Unit], ledger: Ledger, lease: Lease, manifest: Manifest
 ) -> Manifest:
-    if not units and manifest.publications:
+    for publication in outdated(manifest, ledger.records):
+        manifest = revise(
+            job.storage, manifest, publication, ledger.records, lease=lease, write_parts=executor.write_parts
+        )  # fmt: skip
+    published = manifest.unit_ids
+    unpublished = [u for u in units if u.unit_id not in published]
+    if not unpublished and manifest.publications:
         return manifest
     return publish(
         job.storage,
         manifest,
-        [ledger.records[u.unit_id] for u in units],
+        [ledger.records[u.unit_id] for u in unpublished],
         lease=lease,
         schema=job.schema,
         dead_schema=job.dead_schema,
-        format=ParquetFormat(),
+        format=FORMATS[job.config.output_format],
         target_bytes=job.config.target_part_bytes,
         write_parts=executor.write_parts,
     )
@@ -234,16 +267,9 @@ def _prepare_output(config: RunConfig, storage: Storage) -> None:
     if config.mode == "new":
         discard(storage)
     elif not begun:
-        foreign = [key for key in storage.keys(".") if key.endswith(".parquet") and layout.STATE not in key]
+        suffix = FORMATS[config.output_format].suffix
+        foreign = [key for key in storage.keys(".") if key.endswith(suffix) and layout.STATE not in key]
         if foreign:
             raise OutputError(
                 f"{storage.url}: holds {foreign[:3]}, which no run of this package wrote. Write to an empty folder."
             )
-
-
-def _check_apart(config: RunConfig) -> None:
-    """An output inside the input folder would be read as input by the next run."""
-    if isinstance(config.input, (str, os.PathLike)):
-        folder, output = Path(config.input).expanduser().absolute(), Path(config.output).expanduser().absolute()
-        if folder.is_dir() and output.is_relative_to(folder):
-            raise SourceError(f"output={config.output!r} lies inside input={str(config.input)!r}. Write elsewhere.")

@@ -89,9 +89,13 @@ class LocalStorage:
         return sorted(path.relative_to(self._root).as_posix() for path in folder.rglob("*") if path.is_file())
 
     def delete(self, key: str) -> None:
-        """Remove a file or a folder."""
+        """Remove a file or a folder; readers see all files of a folder or none."""
         path = self._root / key
         if path.is_dir():
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            aside = self._scratch / f"{path.name}.{uuid.uuid4().hex[:12]}"
+            if not self._scratch.is_relative_to(path):
+                path = path.rename(aside)
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)

@@ -50,22 +50,20 @@ def prepare_units(block: pa.Table, job: Job) -> Iterator[pa.Table]:
     units = [Unit.from_json(text) for row in block["units"].to_pylist() for text in row]
     tables = job.source.read([unit.rows for unit in units])
     for unit, table in zip(units, tables, strict=True):
-        rows = None
-        if unit.previous is not None:
-            rows = failed_rows(load_place(job, unit.previous), job.config.column_prefix)
-        yield envelope.pack(unit.to_json(), prepare_table(table, unit, job, rows))
+        yield envelope.pack(unit.to_json(), prepare_table(table, unit, job))
 
 
-def prepare_table(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int] | None = None) -> pa.Table:
+def prepare_table(table: pa.Table, unit: Unit, job: Job) -> pa.Table:
     """The passed-through columns of a unit, and for each row its id and its prompt's token ids or failure.
 
     Args:
-        table: the unit's input rows.
+        table: the unit's input rows; of a further attempt, those that failed are taken.
         unit: their identity.
         job: says what to make of them.
-        rows: numbers of the rows wanted; None wants all.
     """
-    if rows is not None:
+    rows: Sequence[int] = range(table.num_rows)
+    if unit.previous is not None:
+        rows = failed_rows(load_place(job, unit.previous), job.config.column_prefix)
         table = table.take(pa.array(rows, pa.int64()))
     prompts = _prompts(table, job)
     for i, fault in enumerate(_hidden(table, BAD)):
@@ -107,11 +105,11 @@ def _value(cell: pa.Scalar) -> Any:
         return error
 
 
-def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int] | None) -> list[str]:
+def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list[str]:
     if job.config.id_column is not None:
         return [str(value) for value in table[job.config.id_column].to_pylist()]
     file, first = job.source.files[unit.rows.file], unit.rows.first_row
-    return [derived_row_id(file, first + row) for row in (range(table.num_rows) if rows is None else rows)]
+    return [derived_row_id(file, first + row) for row in rows]
 
 
 def _given_params(table: pa.Table, job: Job) -> list[str | None]:

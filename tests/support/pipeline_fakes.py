@@ -28,10 +28,12 @@ BANNED_TOKEN = 5
 class FakeEngine:
     """Keeps the contract of add, step and has_work; tokens are a function of seed and prompt alone.
 
+    ``bans`` refuses prompts with :data:`BANNED_TOKEN`.
     ``fail_at_step`` makes that step (counted from 1) raise, as a device error would.
     """
 
-    def __init__(self, slots: int = 4, fail_at_step: int | None = None) -> None:
+    def __init__(self, slots: int = 4, fail_at_step: int | None = None, bans: bool = True) -> None:
+        self.bans = bans
         self.slots = slots
         self.steps = 0
         self.most_at_once = 0
@@ -40,7 +42,7 @@ class FakeEngine:
         self._requests: dict[str, Request] = {}
 
     def add(self, request: Request) -> None:
-        if BANNED_TOKEN in request.prompt_token_ids:
+        if self.bans and BANNED_TOKEN in request.prompt_token_ids:
             raise RequestError(f"token {BANNED_TOKEN} is banned here")
         assert request.request_id not in self._requests, "request ids are unique among unfinished requests"
         self._requests[request.request_id] = request
@@ -81,8 +83,13 @@ class FakeEngine:
 class InlineExecutor:
     """Does units one after the other in this process, with a fake engine; ``order`` permutes them."""
 
-    def __init__(self, order: Callable[[list[Any]], list[Any]] = lambda units: units) -> None:
+    def __init__(
+        self,
+        order: Callable[[list[Any]], list[Any]] = lambda units: units,
+        engine: Callable[[], FakeEngine] = FakeEngine,
+    ) -> None:
         self._order = order
+        self._engine = engine
         self.units_done = 0
 
     def session(self) -> AbstractContextManager[None]:
@@ -93,7 +100,7 @@ class InlineExecutor:
         for task in tasks:
             tables = job.source.read([u.rows for u in task.units])
             prepared += [(u, prepare_table(t, u, job)) for u, t in zip(task.units, tables, strict=True)]
-        thread = EngineThread(FakeEngine())
+        thread = EngineThread(self._engine())
         worker = UnitWorker(job, thread)
         try:
             for unit, table in self._order(prepared):

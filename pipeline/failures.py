@@ -1,0 +1,36 @@
+"""How many rows failed and why, and when that is too many. Knows counts only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.errors import TooManyFailuresError
+from pipeline.types import Totals
+
+__all__ = ["FailureLimit", "describe_failures"]
+
+_LEAST_ROWS = 100
+"""A share of fewer rows says little."""
+
+
+def describe_failures(failures: Mapping[str, int]) -> str:
+    """``"RequestError 12, CapacityError 3"``: the most frequent first."""
+    ordered = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {count}" for name, count in ordered)
+
+
+class FailureLimit:
+    """Ends a run in which too large a share of the rows failed. ``fraction`` 1 never does."""
+
+    def __init__(self, fraction: float) -> None:
+        self._fraction = fraction
+
+    def check(self, done: Totals) -> None:
+        """Raise TooManyFailuresError where, of 100 rows or more, more than the fraction failed."""
+        if self._fraction < 1 and done.rows >= _LEAST_ROWS and done.failed_rows > self._fraction * done.rows:
+            raise TooManyFailuresError(
+                f"{done.failed_rows} of the {done.rows} rows done so far failed, more than max_failed_fraction="
+                f"{self._fraction:g} allows: {describe_failures(done.failures)}. What is committed stays. Mend the "
+                "cause and run again: with retry_failed, which does the failed rows once more, or with a larger "
+                "max_failed_fraction."
+            )
