@@ -37,8 +37,13 @@ class Rows:
         forwards: Counter[str] = Counter()
         hidden: list[torch.Tensor] = []
         runner, forward = engine._runner, engine._runner.forward
-        hook = runner.model.register_forward_hook(lambda module, args, output: hidden.append(output))
-        self.close = hook.remove
+        run_model = runner._run_model
+
+        def kept(batch: Any) -> torch.Tensor:
+            hidden.append(run_model(batch))
+            return hidden[-1]
+
+        runner._run_model = kept  # type: ignore[method-assign]
 
         def recorded(plan: Any, groups: Any) -> Any:
             hidden.clear()
@@ -68,10 +73,7 @@ def model_of(folder: Path) -> tuple[Decoder, Tokenizer]:
 def observe(folder: Path, requests: list[Request], config: EngineConfig) -> tuple[list[Generation], Rows]:
     engine = Engine(*model_of(folder), config)
     rows = Rows(engine)
-    try:
-        return run(engine, requests), rows
-    finally:
-        rows.close()
+    return run(engine, requests), rows
 
 
 TARGET_PROMPTS = {length: [(7 * i * i + 3 * length + i) % 330 for i in range(length)] for length in (1, 5, 16, 65)}

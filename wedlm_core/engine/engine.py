@@ -52,8 +52,15 @@ class Engine:
         device, dtype = model.embed.weight.device, model.embed.weight.dtype
         invariant = config.batch_invariant
         if invariant == "auto":
-            invariant = device.type == "cpu" and dtype == torch.float32 and config.attention in ("auto", "tiled")
-        backend = resolve_backend(config.attention, device=device, batch_invariant=bool(invariant))
+            invariant = (
+                device.type == "cpu" and dtype == torch.float32 and config.attention in ("auto", "compiled", "tiled")
+            )
+        backend = resolve_backend(
+            config.attention,
+            device=device,
+            dtype=dtype,
+            batch_invariant=bool(invariant),
+        )
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings
         reach = self.max_model_len + 2 * config.max_window + 2
         if model.cos.shape[0] < reach:
@@ -65,7 +72,14 @@ class Engine:
         self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s) for s in Strategy))
         self._runner = Runner(
             model=model.eval(),
-            pool=KVPool(model.config, pages, config.page_size, device=device, dtype=dtype),
+            pool=KVPool(
+                model.config,
+                pages,
+                config.page_size,
+                device=device,
+                dtype=dtype,
+                transposed_keys=backend.name == "compiled",
+            ),
             backend=backend,
             config=config,
             mask_token_id=mask if mask is not None else 0,

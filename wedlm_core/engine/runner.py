@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.attention import AttentionBackend
+from wedlm_core.attention.compiled import CompiledPlan
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose
 from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices
@@ -28,6 +30,9 @@ from wedlm_core.engine.scheduler import ForwardPlan
 from wedlm_core.engine.slots import SlotTable, StepOutcome
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
+
+if TYPE_CHECKING:
+    from wedlm_core.model.compiled import CompiledDecoder
 
 __all__ = ["Runner", "StepDetail"]
 
@@ -78,6 +83,11 @@ class Runner:
         self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
         # Row counts are padded so that every GEMM, however it is split over threads, keeps to the kernel
         # whose rows are bitwise alike for any count (4 rows a thread; see attention.tiled).
+        self._compiled: CompiledDecoder | None = None
+        if backend.name == "compiled":
+            from wedlm_core.model.compiled import CompiledDecoder
+
+            self._compiled = CompiledDecoder(model)
         self.row_quantum = max(16, 4 * torch.get_num_threads())
         self.profile: StepProfile = NO_PROFILE
 
@@ -101,14 +111,17 @@ class Runner:
 
     def _run_model(self, batch: Batch) -> Tensor:
         """The decoder over packed rows; returns hidden states ``[T', D]``, T' padded to the row quantum."""
+        plan = self.backend.plan(batch.rows, self.pool, self.model.config.num_attention_heads)
+        if self._compiled is not None:
+            assert isinstance(plan, CompiledPlan)
+            return self._compiled(batch.id_T, batch.position_T, batch.kv_slot_T, self.pool, plan, self.row_quantum)
         total = batch.id_T.shape[0]
         padding = (0, -total % self.row_quantum)
         pool_rows = self.pool.rows_of(batch.kv_slot_T)
-        attention = self.backend.plan(batch.rows, self.pool, self.model.config.num_attention_heads)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.pool.write(layer, pool_rows, k[:total], v[:total])
-            return attention.attend(layer, q)
+            return plan.attend(layer, q)
 
         return self.model(F.pad(batch.id_T, padding), F.pad(batch.position_T, padding), attend)
 

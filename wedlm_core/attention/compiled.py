@@ -1,0 +1,53 @@
+"""Compiled CPU attention (numba kernels over a block-transposed key pool); bitwise batch invariant in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wedlm_core.attention.protocol import PackedRows
+from wedlm_core.kv.pool import KVPool
+
+__all__ = ["CompiledAttention", "CompiledPlan"]
+
+_LANES = 16
+
+
+class CompiledPlan:
+    """One forward's rows for :func:`wedlm_core.model.kernels.attend`."""
+
+    def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
+        self._pool, self._heads = pool, num_heads
+        self._rows = (rows.pages_SP.numpy(), rows.starts_S, rows.counts_S, rows.cached_S)
+        self._scale = np.float32(pool.head_dim**-0.5)
+        longest = int((rows.cached_S + rows.counts_S).max())
+        span = max(pool.key_block, _LANES)
+        self.width = -(-longest // span) * span
+        self.sequences = len(rows.counts_S)
+
+    def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
+        """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""
+        from wedlm_core.model import kernels
+
+        pool = self._pool
+        scores = np.empty((4, self.width), dtype=np.float32)
+        keys, values = pool.blocks(layer)
+        kernels.attend(q, keys, values, *self._rows, pool.page_size, self._scale, out, scores, first, last)
+
+    def attend(self, layer: int, q_THD: Tensor) -> Tensor:
+        """See :class:`wedlm_core.attention.AttentionPlan`."""
+        out = torch.zeros_like(q_THD)
+        self.run(layer, q_THD.contiguous().flatten(1).numpy(), out.flatten(1).numpy(), 0, self.sequences)
+        return out
+
+
+class CompiledAttention:
+    """The default on CPU in float32; needs numba. Keys lie transposed in blocks (:class:`KVPool`)."""
+
+    name = "compiled"
+    batch_invariant = True
+
+    def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> CompiledPlan:
+        """Prepare one forward."""
+        return CompiledPlan(rows, pool, num_heads)
