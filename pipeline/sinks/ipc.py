@@ -26,7 +26,7 @@ class IpcFormat:
 
     def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
         """One table per batch."""
-        with pa.ipc.open_file(pa.PythonFile(file)) as reader:
+        with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
             for i in range(reader.num_record_batches):
                 yield pa.Table.from_batches([reader.get_batch(i)]).cast(schema)
 

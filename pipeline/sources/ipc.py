@@ -75,10 +75,10 @@ def _batches(path: str, options: Mapping[str, Any], begin: int = 0) -> Iterator[
         magic = file.read(len(_FILE_MAGIC))
         file.seek(0)
         if magic == _FILE_MAGIC:
-            with pa.ipc.open_file(pa.PythonFile(file)) as reader:
+            with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
                 yield (reader.get_batch(i) for i in range(begin, reader.num_record_batches))
         else:
-            with pa.ipc.open_stream(pa.PythonFile(file)) as stream:
+            with pa.ipc.open_stream(pa.PythonFile(file, mode="r")) as stream:
                 yield itertools.islice(stream, begin, None)
 
 
@@ -93,13 +93,13 @@ def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tup
         with open_input(file.path, options) as opened:
             if opened.read(len(_FILE_MAGIC)) != _FILE_MAGIC:
                 opened.seek(0)
-                with pa.ipc.open_stream(pa.PythonFile(opened)) as stream:
+                with pa.ipc.open_stream(pa.PythonFile(opened, mode="r")) as stream:
                     return stream.schema, _starts(batch.num_rows for batch in stream)
             opened.seek(0)
-            schema = pa.ipc.open_file(pa.PythonFile(opened)).schema
+            schema = pa.ipc.open_file(pa.PythonFile(opened, mode="r")).schema
             opened.seek(0)
             narrow = pa.ipc.IpcReadOptions(included_fields=[_narrowest(schema)] if schema.names else [])
-            reader = pa.ipc.open_file(pa.PythonFile(opened), options=narrow)
+            reader = pa.ipc.open_file(pa.PythonFile(opened, mode="r"), options=narrow)
             return schema, _starts(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{file.path}: not a readable Arrow file ({error}). Remove or mend it.") from error

@@ -47,7 +47,9 @@ def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
             yield file
         else:
             # The compressed stream closes what is under it, which the other block then does again: harmless.
-            with io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), codec), _BLOCK_BYTES) as stream:
+            with io.BufferedReader(
+                pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec), _BLOCK_BYTES
+            ) as stream:
                 yield stream
 
 
