@@ -24,9 +24,10 @@ if TYPE_CHECKING:
         SourceError,
         TooManyFailuresError,
     )
+    from pipeline.inspecting import status
     from pipeline.previewing import preview
     from pipeline.progress import Progress, format_progress
-    from pipeline.reading import read, status
+    from pipeline.reading import read
     from pipeline.running import RunResult, RunSummary, run
     from pipeline.validating import Validation, validate
 
@@ -60,7 +61,8 @@ _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
     "RunConfig": "config",
     **dict.fromkeys(("Progress", "format_progress"), "progress"),
-    **dict.fromkeys(("read", "status"), "reading"),
+    "read": "reading",
+    "status": "inspecting",
     **dict.fromkeys(("RunResult", "RunSummary", "run"), "running"),
     **dict.fromkeys(("Validation", "validate"), "validating"),
     "preview": "previewing",

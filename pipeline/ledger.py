@@ -15,7 +15,7 @@ from pipeline.errors import OutputError
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord
 
-__all__ = ["Ledger", "latest"]
+__all__ = ["Ledger", "committed", "latest"]
 
 _COMPACT_SEGMENTS = 64
 
@@ -23,6 +23,27 @@ _COMPACT_SEGMENTS = 64
 def latest(records: Iterable[CommitRecord]) -> dict[str, CommitRecord]:
     """Unit -> its record of the highest attempt."""
     return {record.unit_id: record for record in sorted(records, key=lambda record: record.attempt)}
+
+
+def committed(storage: Storage) -> dict[str, CommitRecord]:
+    """What the ledger holds at this moment, without touching it; another process may be writing.
+
+    Raises:
+        OutputError: a segment is damaged.
+    """
+    return latest(_read(storage, storage.keys(layout.LEDGER)))
+
+
+def _read(storage: Storage, keys: Sequence[str]) -> list[CommitRecord]:
+    records: list[CommitRecord] = []
+    for key, segment in zip(keys, storage.read_many(keys), strict=True):
+        try:
+            records += [CommitRecord.from_json(line) for line in segment.decode().splitlines()]
+        except (ValueError, KeyError, TypeError) as error:
+            raise OutputError(
+                f"{storage.url}/{key}: not a readable ledger segment ({error!r}). Remove it: its units are redone."
+            ) from error
+    return records
 
 
 class Ledger:
@@ -42,23 +63,11 @@ class Ledger:
             OutputError: a segment is damaged.
         """
         keys = storage.keys(layout.LEDGER)
-        records: list[CommitRecord] = []
-        for key, segment in zip(keys, storage.read_many(keys), strict=True):
-            try:
-                records += cls.parse(segment)
-            except (ValueError, KeyError) as error:
-                raise OutputError(
-                    f"{storage.url}/{key}: not a readable ledger segment ({error!r}). Remove it: its units are redone."
-                ) from error
+        records = _read(storage, keys)
         ledger = cls(storage, records)
         if len(keys) > _COMPACT_SEGMENTS:
             ledger._compact(keys)
         return ledger
-
-    @staticmethod
-    def parse(segment: bytes) -> list[CommitRecord]:
-        """The entries of one segment."""
-        return [CommitRecord.from_json(line) for line in segment.decode().splitlines()]
 
     def commit(self, records: Sequence[CommitRecord]) -> None:
         """Enter units whose results are staged."""

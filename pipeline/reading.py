@@ -13,17 +13,14 @@ from pipeline import layout
 from pipeline.cluster import ensure_ray
 from pipeline.errors import OutputError
 from pipeline.filesystem import is_url, join, open_filesystem
-from pipeline.lease import current_holder
-from pipeline.ledger import Ledger
 from pipeline.publish import Manifest, Publication
 from pipeline.sinks import FORMATS
 from pipeline.storage import Storage, open_storage
-from pipeline.types import Totals
 
 if TYPE_CHECKING:
     import ray.data
 
-__all__ = ["read", "status"]
+__all__ = ["read"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,27 +133,3 @@ def _ray_dataset(parts: Sequence[_Part], schema: pa.Schema, options: Mapping[str
 def _read_parts(block: pa.Table, parts: Sequence[_Part]) -> Iterator[pa.Table]:
     for number in block["part"].to_pylist():
         yield from parts[number].tables()
-
-
-def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What is committed and published, without touching the run: plain values."""
-    storage: Storage = open_storage(output, layout.SCRATCH, storage_options)
-    if not storage.exists(layout.RUN):
-        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
-    manifest = Manifest.load(storage)
-    segments = storage.read_many(storage.keys(layout.LEDGER))
-    records = {r.unit_id: r for segment in segments for r in Ledger.parse(segment)}
-    total = Totals.of(records.values())
-    return {
-        "output": storage.url,
-        "units_committed": total.units,
-        "rows_committed": total.rows,
-        "rows_failed": total.failed_rows,
-        "samples": total.samples,
-        "completion_tokens": total.completion_tokens,
-        "tokens_per_forward": total.tokens_per_forward,
-        "units_published": len(manifest.unit_ids),
-        "rows_published": sum(part.rows for p in manifest.publications for part in p.parts),
-        "publications": [p.name for p in manifest.publications],
-        "being_written": current_holder(storage) is not None,
-    }

@@ -153,8 +153,7 @@ def _run(
     manifest = recover(storage, lease)
     job = resolve_job(config, source_of(config, storage), storage)
     check_format(config.output_format, job.schema)
-    state = _run_state(job)
-    units = plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit)
+    units = _plan(job)
     if config.id_column is not None:
         check_unique_ids(job.source, units, config.id_column)
     ledger = Ledger.load(storage)
@@ -207,10 +206,11 @@ def _generate(
     begin = time.monotonic()
     tracker = ProgressTracker(sum(u.rows.num_rows for u in units), done, on_progress)
     limit = FailureLimit(job.config.max_failed_fraction)
-    for record in executor.run_units(job, read_tasks(work, ())):
+    for records in executor.run_units(job, read_tasks(work, ())):
         lease.check()
-        ledger.commit([record])
-        tracker.add(record, before.get(record.unit_id))
+        ledger.commit(records)
+        for record in records:
+            tracker.add(record, before.get(record.unit_id))
         limit.check(tracker.now().done)
     missing = [u.unit_id for u in work if ledger.attempt(u.unit_id) < u.attempt]
     if missing:
@@ -242,8 +242,8 @@ def _publish(
     )
 
 
-def _run_state(job: Job) -> RunState:
-    """Begin a run, or check that this one continues what is there."""
+def _plan(job: Job) -> list[Unit]:
+    """Begin a run, or check that this one continues what is there; and its units."""
     config = job.config
     new = RunState(
         fingerprint={**config.fingerprint_fields(), "model": f"{config.model}@{model_digest(config)}"},
@@ -253,9 +253,11 @@ def _run_state(job: Job) -> RunState:
     )
     old = RunState.load(job.storage)
     state = new if old is None else old.continued_by(new, job.storage.url)
-    if old is None or state.files != old.files:
+    units = plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit)
+    state = replace(state, units=len(units), rows=sum(unit.rows.num_rows for unit in units))
+    if state != old:
         state.save(job.storage)
-    return state
+    return units
 
 
 def _prepare_output(config: RunConfig, storage: Storage) -> None:

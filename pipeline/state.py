@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +27,15 @@ class RunState:
         unit_rows: how the source was cut; a continuation cuts it the same way.
         files: file key -> digest of the source files seen so far.
         columns: schema of the passed-through input columns.
+        units, rows: of the input, when a run last began.
     """
 
     fingerprint: Mapping[str, Any]
     unit_rows: int
     files: Mapping[str, str]
     columns: pa.Schema
+    units: int = 0
+    rows: int = 0
 
     @property
     def fingerprint_hash(self) -> str:
@@ -45,6 +48,8 @@ class RunState:
             "schema_version": SCHEMA_VERSION,
             "fingerprint": dict(self.fingerprint),
             "unit_rows": self.unit_rows,
+            "units": self.units,
+            "rows": self.rows,
             "files": dict(self.files),
             "columns": self.columns.serialize().to_pybytes().hex(),
             "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
@@ -72,6 +77,8 @@ class RunState:
             unit_rows=raw["unit_rows"],
             files=raw["files"],
             columns=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["columns"]))),
+            units=raw["units"],
+            rows=raw["rows"],
         )
 
     def continued_by(self, new: RunState, url: str) -> RunState:
@@ -94,12 +101,7 @@ class RunState:
                 + "\n  ".join(differences)
                 + "\nGo back to them, write to another folder, or discard what is there with mode='new'."
             )
-        return RunState(
-            fingerprint=self.fingerprint,
-            unit_rows=self.unit_rows,
-            files={**self.files, **new.files},
-            columns=self.columns,
-        )
+        return replace(self, files={**self.files, **new.files})
 
 
 def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
