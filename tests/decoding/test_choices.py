@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wedlm_core.decoding.compiled import choose_compiled
 from wedlm_core.decoding.oracle import choose_token, positions_to_fill
 from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
 from wedlm_core.decoding.selection import leading_run, select_fills
@@ -97,3 +98,36 @@ def test_suppressed_ids_are_never_chosen_and_do_not_count() -> None:
     two = torch.tensor([[1.0, 2.0]])
     torch.testing.assert_close(choice.entropy_R, entropy_of(two).expand(2))
     assert torch.equal(logits[0], torch.tensor([9.0, 1.0, 2.0, 9.0, 9.0])), "the logits themselves are left alone"
+
+
+@given(st.integers(1, 40), st.integers(1, 130), st.integers(0, 2**31), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_compiled_sampler_equals_the_plain_one(count: int, vocab: int, seed: int, suppressing: bool) -> None:
+    vocab += 4
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, vocab, generator=generator) * 4
+    temperature = torch.rand(count, generator=generator).mul(2).masked_fill_(torch.arange(count) % 2 == 0, 0.0)
+    filtered = torch.arange(count) % 3 == 0
+    rows = SamplingRows(
+        temperature_R=temperature,
+        top_k_R=torch.where(filtered, 3, 0),
+        top_p_R=torch.where(filtered, 0.8, 1.0),
+        seed_R=torch.randint(0, 2**62, (count,), generator=generator),
+        position_R=torch.arange(count),
+        suppress_R=torch.arange(count) % 5 == 0 if suppressing else torch.zeros(count, dtype=torch.bool),
+        sampled=True,
+        filtered_k=True,
+        filtered_p=True,
+        suppressing=suppressing,
+    )
+    limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
+    want = choose(logits.clone(), rows, **limits)
+    got = choose_compiled(logits.clone(), rows, filtered.numpy(), **limits)
+    assert torch.equal(got.token_R, want.token_R)
+    torch.testing.assert_close(got.entropy_R, want.entropy_R, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got.logprob_R, want.logprob_R, rtol=1e-4, atol=1e-5)
+    for i in range(count):  # and no row knows of the others
+        one = rows.take(torch.tensor([i]))
+        alone = choose_compiled(logits[i : i + 1].clone(), one, filtered.numpy()[i : i + 1], **limits)
+        assert torch.equal(alone.entropy_R[0], got.entropy_R[i])
+        assert torch.equal(alone.logprob_R[0], got.logprob_R[i])

@@ -15,7 +15,8 @@ from tests.engine.test_batch_invariance import TARGET_PROMPTS, Rows, model_of, o
 from tests.support.engines import requests_of
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.model import compiled, kernels
+from wedlm_core.kernels.attention import attend
+from wedlm_core.model import compiled
 from wedlm_core.types import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=12, window_size=4, ignore_eos=True)
@@ -77,7 +78,7 @@ def test_attention_equals_a_plain_softmax(rows: int, sequences: int, cached: int
     q = rng.standard_normal((int(counts.sum()), heads * dim)).astype(np.float32)
     out, scores = np.zeros_like(q), np.empty((4, depth * page + 16), dtype=np.float32)
     scale = np.float32(dim**-0.5)
-    kernels.attend(q, keys, values, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
+    attend(q, keys, values, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
     for s in range(sequences):
         flat_k = keys[:, pages[s]].transpose(0, 1, 3, 2).reshape(kv_heads, -1, dim).astype(np.float64)
         flat_v = values.reshape(kv_heads, -1, page, dim)[:, pages[s]].reshape(kv_heads, -1, dim).astype(np.float64)

@@ -15,7 +15,7 @@ _LANES = 16
 
 
 class CompiledPlan:
-    """One forward's rows for :func:`wedlm_core.model.kernels.attend`."""
+    """One forward's rows for :func:`wedlm_core.kernels.attention.attend`."""
 
     def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
         self._pool, self._heads = pool, num_heads
@@ -28,12 +28,12 @@ class CompiledPlan:
 
     def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
         """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""
-        from wedlm_core.model import kernels
+        from wedlm_core.kernels.attention import attend
 
         pool = self._pool
         scores = np.empty((4, self.width), dtype=np.float32)
         keys, values = pool.blocks(layer)
-        kernels.attend(q, keys, values, *self._rows, pool.page_size, self._scale, out, scores, first, last)
+        attend(q, keys, values, *self._rows, pool.page_size, self._scale, out, scores, first, last)
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
         """See :class:`wedlm_core.attention.AttentionPlan`."""

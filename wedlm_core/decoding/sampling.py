@@ -6,7 +6,7 @@ depend on the other rows (design, section 6, "batch invariance").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,11 @@ class SamplingRows:
     filtered_p: bool
     suppressing: bool
 
+    def take(self, index_N: Tensor) -> SamplingRows:
+        """The rows of ``index_N`` (int64)."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_R")}
+        return replace(self, **{name: tensor.index_select(0, index_N) for name, tensor in tensors.items()})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
@@ -59,7 +64,10 @@ class Choice:
 
 def entropy_of(logits_RV: Tensor) -> Tensor:
     """Shannon entropy in nats, float32 ``[R]``; -inf logits count nothing."""
-    log_RV = torch.log_softmax(logits_RV, dim=-1)
+    return _entropy(logits_RV, torch.log_softmax(logits_RV, dim=-1))
+
+
+def _entropy(logits_RV: Tensor, log_RV: Tensor) -> Tensor:
     # softmax and log_softmax run row by row; a plain exp over the flat tensor would round its tail otherwise.
     return -(torch.softmax(logits_RV, dim=-1) * log_RV.clamp_min(-1e30)).sum(dim=-1)
 
@@ -100,8 +108,9 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
         allowed_RV = logits_RV.clone()
         allowed_RV[:, mask_token_id].masked_fill_(rows.suppress_R, -torch.inf)
         allowed_RV[:, vocab_limit:].masked_fill_(rows.suppress_R[:, None], -torch.inf)
-    token_R = allowed_RV.argmax(dim=-1)
-    entropy_R = entropy_of(allowed_RV)
+    token_R = allowed_RV.max(dim=-1).indices  # the first of equal ones; several times faster than argmax on CPU
+    log_RV = torch.log_softmax(allowed_RV, dim=-1)
+    entropy_R = _entropy(allowed_RV, log_RV)
     if rows.sampled:
         greedy_R = rows.temperature_R == 0
         scaled_RV = allowed_RV / torch.where(greedy_R, 1.0, rows.temperature_R)[:, None]
@@ -110,5 +119,5 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
         token_R = torch.where(greedy_R, token_R, (kept_RV + noise_RV).argmax(dim=-1))
         if rows.suppressing:
             entropy_R = torch.where(rows.suppress_R & ~greedy_R, entropy_of(kept_RV), entropy_R)
-    logprob_R = torch.log_softmax(allowed_RV, dim=-1).gather(-1, token_R[:, None]).squeeze(-1)
+    logprob_R = log_RV.gather(-1, token_R[:, None]).squeeze(-1)
     return Choice(token_R=token_R, entropy_R=entropy_R, logprob_R=logprob_R)

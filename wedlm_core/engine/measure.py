@@ -27,10 +27,11 @@ from wedlm_core.types import Strategy
 __all__ = ["measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 1  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 2  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = (64, 512)
 _SECONDS = 2.5  # the measurement's time limit; one forward may run over it
 _ROUNDS = 5
+_SEQUENCES = 64  # of the engine's own number independent, so that engines of all sizes share a table
 
 
 def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
@@ -87,20 +88,20 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
             deepest //= 2
         if deepest <= 0:
             return []
-        points = list(_points(config.max_num_seqs, config.max_batch_rows, config.max_window, deepest))
+        points = list(_points(config.max_batch_rows, config.max_window, deepest))
         with _scratch_state(runner, scratch) as bench:
             return _timed(bench, points)
     finally:
         pages.close(scratch)
 
 
-def _points(slots: int, most_rows: int, widest: int, deepest: int) -> Iterator[tuple[int, int, int]]:
+def _points(most_rows: int, widest: int, deepest: int) -> Iterator[tuple[int, int, int]]:
     """``(rows, sequences, context)``: few and many sequences for each row count, near and far contexts."""
     contexts = sorted({min(c, deepest) for c in _CONTEXTS})
     rows = 1
     while rows <= most_rows:
-        for sequences in sorted({-(-rows // min(16, 2 * widest + 1)), min(rows, slots, 64)}):
-            if sequences <= slots and -(-rows // sequences) <= 2 * widest + 1:
+        for sequences in sorted({-(-rows // min(16, 2 * widest + 1)), min(rows, _SEQUENCES)}):
+            if sequences <= _SEQUENCES and -(-rows // sequences) <= 2 * widest + 1:
                 for context in contexts:
                     yield rows, sequences, context
         rows *= 2
@@ -142,7 +143,7 @@ class _Bench:
 @contextmanager
 def _scratch_state(runner: Runner, scratch: SequencePages) -> Iterator[_Bench]:
     """The runner with windows and page tables of its own."""
-    config = replace(runner.config, trace=False)
+    config = replace(runner.config, trace=False, max_num_seqs=_SEQUENCES)
     state, profile, runner_config = runner.state, runner.profile, runner.config
     decodings = runner.decodings
     own = DeviceState(config, decodings, runner.mask_token_id, state.tokens_SL.shape[1], runner.device)

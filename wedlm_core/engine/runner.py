@@ -19,6 +19,7 @@ from torch import Tensor
 from wedlm_core.attention import AttentionBackend
 from wedlm_core.attention.compiled import CompiledPlan
 from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.compiled import choose_compiled
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose
 from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices
 from wedlm_core.decoding.window import RowLayout, Window
@@ -183,7 +184,12 @@ class Runner:
                 filtered_p=top_p,
                 suppressing=suppressing,
             )
-            choice = choose(logits_RV, inputs, mask_token_id=self.mask_token_id, vocab_limit=self.vocab_limit)
+            limits = {"mask_token_id": self.mask_token_id, "vocab_limit": self.vocab_limit}
+            if self._compiled is not None:
+                filtered_R = self.state.sampled[slots.numpy()][:, 1:].any(axis=1)
+                choice = choose_compiled(logits_RV, inputs, filtered_R, **limits)
+            else:
+                choice = choose(logits_RV, inputs, **limits)
             token_F[flat_R[part]] = choice.token_R
             entropy_F[flat_R[part]] = choice.entropy_R
             logprob_F[flat_R[part]] = choice.logprob_R

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from wedlm_core.attention.compiled import CompiledPlan
+from wedlm_core.kernels import layer as kernels
 from wedlm_core.kv.pool import KVPool
-from wedlm_core.model import kernels
 from wedlm_core.model.decoder import Decoder, DecoderLayer
 
 __all__ = ["CompiledDecoder"]
