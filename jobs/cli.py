@@ -14,7 +14,7 @@ import yaml
 
 from pipeline import ConfigError, RunConfig
 
-__all__ = ["add_config_options", "collect", "merge", "parse_setting"]
+__all__ = ["add_config_options", "collect", "merge", "parse_options", "parse_setting"]
 
 _NAMED = ("input", "output", "model", "actors")
 
@@ -90,3 +90,18 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"--config {path}: must be a mapping of fields, is a {type(raw).__name__}.")
     return raw
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """Keyword arguments from YAML (or JSON) text.
+
+    Raises:
+        ConfigError: it is no mapping.
+    """
+    try:
+        options = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--storage-options {text!r}: not YAML ({error}). Write {{key: value}}.") from error
+    if not isinstance(options, dict):
+        raise ConfigError(f"--storage-options {text!r}: must be a mapping. Write {{key: value}}.")
+    return options

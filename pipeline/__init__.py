@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pipeline.reading import read
     from pipeline.running import RunResult, RunSummary, run
     from pipeline.validating import Validation, validate
+    from pipeline.verifying import Verification, verify
 
 __all__ = [
     "ConfigError",
@@ -49,12 +50,14 @@ __all__ = [
     "SourceError",
     "TooManyFailuresError",
     "Validation",
+    "Verification",
     "format_progress",
     "preview",
     "read",
     "run",
     "status",
     "validate",
+    "verify",
 ]
 
 _HOME = {
@@ -65,6 +68,7 @@ _HOME = {
     "status": "inspecting",
     **dict.fromkeys(("RunResult", "RunSummary", "run"), "running"),
     **dict.fromkeys(("Validation", "validate"), "validating"),
+    **dict.fromkeys(("Verification", "verify"), "verifying"),
     "preview": "previewing",
 }
 

@@ -1,0 +1,55 @@
+"""Prove an output: ``python -m jobs.verify out/ [--input prompts.parquet]``.
+
+Reads every published row and compares it with the run's ledger and checksums, and with ``--input`` against the
+input row by row. Exit status: 0 proven, 1 something differs, 2 nothing there to verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import pipeline
+from jobs.cli import parse_options
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what was checked and found; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output")
+    parser.add_argument("--input", metavar="PATH", help="what the run read, as given to it")
+    parser.add_argument("--storage-options", default="{}", metavar="YAML", help="of the file system of a URL")
+    args = parser.parse_args(argv)
+    try:
+        options = parse_options(args.storage_options)
+        found = pipeline.verify(args.output, input=args.input, storage_options=options)
+    except pipeline.PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    rows = {
+        "output": found.output,
+        "compared with the input": "yes" if found.against_source else "no (--input was not given)",
+        "published files": f"{found.parts}, {found.bytes} bytes",
+        "units": found.units,
+        "input rows": f"{found.rows}, of which {found.failed_rows} failed",
+        "output rows": found.output_rows,
+        "problems": len(found.problems) + found.more_problems,
+    }
+    width = max(len(name) for name in rows)
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+    for problem in found.problems:
+        print(f"problem: {problem}")
+    if found.more_problems:
+        print(f"and {found.more_problems} more")
+    print("proven" if found.ok else "NOT proven")
+    return 0 if found.ok else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
