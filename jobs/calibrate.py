@@ -1,0 +1,101 @@
+"""Find the entropy threshold a job can afford: ``python -m jobs.calibrate --input prompts.parquet --floor 0.98``.
+
+Generates for a sample of the rows with ``verified`` (the autoregressive output) and with ``streaming`` or
+``reference`` under rising thresholds, in this process, and prints how far they agree and what a token costs. The
+setting to use is the largest threshold that keeps agreement at or above the floor, with all smaller ones tried.
+Takes the options of ``jobs.generate`` (chat, template, per-row parameters and so on); writes nothing. Exit
+status: 0 found, 1 no threshold keeps the floor, 2 the configuration or the input is at fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import pipeline
+from jobs.cli import add_config_options, collect
+from pipeline.calibrating import Calibration, CalibrationConfig, Trial, calibrate
+from pipeline.codec import WeDLMError
+
+__all__ = ["main", "report"]
+
+_NO_OUTPUT = "."  # nothing is written; the configuration has no default for it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Calibrate and print; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_config_options(parser)
+    parser.add_argument("--floor", type=float, required=True, help="agreement to keep, for example 0.98")
+    parser.add_argument("--measure", choices=("token", "answer"), default="token")
+    parser.add_argument("--strategy", choices=("streaming", "reference"), default="streaming")
+    parser.add_argument("--rows", type=int, default=200, help="sample size")
+    parser.add_argument("--answer-regex", metavar="REGEX", help="the answer in a text: last match, first group")
+    parser.add_argument("--answer-column", metavar="NAME", help="input column with good answers")
+    parser.add_argument("--confident", action="store_true", help="hold the low end of the 95%% interval to the floor")
+    args = parser.parse_args(argv)
+    args.output = args.output or _NO_OUTPUT
+    try:
+        wanted = CalibrationConfig(
+            floor=args.floor,
+            measure=args.measure,
+            strategy=args.strategy,
+            rows=args.rows,
+            answer_regex=args.answer_regex,
+            answer_column=args.answer_column,
+            confident=args.confident,
+        )
+        config = collect(args)
+        found = calibrate(config, wanted)
+    except (pipeline.PipelineError, WeDLMError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(report(found, wanted, window=config.sampling.window_size))
+    return 0 if found.threshold is not None else 1
+
+
+def report(found: Calibration, wanted: CalibrationConfig, window: int | str) -> str:
+    """The table, the setting to use, and what the sample can and cannot tell."""
+    head = f"{'threshold':>10} {'agreement':>10} {'95% interval':>16} {'tokens/forward':>15} {'rows/token':>11}"
+    lines = [_line(trial, found.threshold) for trial in (found.verified, *found.trials)]
+    return "\n".join([head, *lines, "", *_verdict(found, wanted, window)])
+
+
+def _line(trial: Trial, chosen: float | None) -> str:
+    one = trial.agreement
+    name = "verified" if trial.threshold is None else f"{trial.threshold:g}"
+    mark = "  <- use" if chosen is not None and trial.threshold == chosen else ""
+    return (
+        f"{name:>10} {one.estimate:>10.4f} {f'{one.low:.4f}-{one.high:.4f}':>16} {trial.tokens_per_forward:>15.2f} "
+        f"{trial.rows_per_token:>11.2f}{mark}"
+    )
+
+
+def _verdict(found: Calibration, wanted: CalibrationConfig, window: int | str) -> list[str]:
+    unit = "sample" if found.samples == 1 else "samples"
+    basis = f"{found.samples} {unit}, {wanted.measure} agreement with verified, floor {wanted.floor:g}"
+    if found.threshold is None:
+        best = max(found.trials, key=lambda trial: trial.agreement.estimate)
+        return [
+            f"no threshold of {wanted.strategy} keeps the floor ({basis}): the best is {best.agreement.estimate:.4f} "
+            f"at {best.threshold:g}. Lower the floor, or use strategy=verified, which keeps every token."
+        ]
+    chosen = next(trial for trial in found.trials if trial.threshold == found.threshold)
+    lines = [f"use: --set sampling.strategy={wanted.strategy} --set sampling.entropy_threshold={found.threshold:g}"]
+    shown = chosen.agreement.low >= wanted.floor
+    lines.append(f"({basis}; with 95% confidence it is at least {chosen.agreement.low:.4f}")
+    lines[-1] += ")" if shown else ": more rows, or --confident, if that is not enough)"
+    if found.threshold == found.trials[-1].threshold:
+        lines.append("It is the largest threshold tried: for these prompts the floor does not bind.")
+    if chosen.rows_per_token >= found.verified.rows_per_token:
+        lines.append("verified forwards no more rows per token here and gives up nothing: prefer it.")
+    if window == "auto":
+        lines.append("Windows followed the load of this sample; set sampling.window_size to a number to pin them.")
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

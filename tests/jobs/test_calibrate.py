@@ -1,0 +1,217 @@
+"""Calibration: agreement measures, the search for a threshold, the sample, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.calibrate import main
+from jobs.cli import parse_setting
+from pipeline import RunConfig, SamplingParams
+from pipeline.agreement import Answers, answer_agreement, extract, samples_to_show, token_agreement, wilson
+from pipeline.calibrating import Calibration, CalibrationConfig, calibrate
+from wedlm_core import LLM
+
+DEMO = "jobs/data/demo_prompts.parquet"
+SAMPLING = SamplingParams(max_tokens=64, window_size=16)
+SAMPLED = replace(SAMPLING, temperature=1.0)  # so that what is filled early is wrong more often
+ROWS = 20
+
+
+# ---- measures ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "low", "high"),
+    [(1.0, 200, 0.98115, 1.0), (0.5, 10, 0.23659, 0.76341), (0.0, 20, 0.0, 0.16113)],
+)
+def test_wilson_gives_the_tabled_interval(share: float, count: int, low: float, high: float) -> None:
+    found = wilson(share, count)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "share"),
+    [([], [], 1.0), ([1, 2], [1, 2], 1.0), ([1, 2, 3, 4], [1, 9, 3], 0.5), ([1], [], 0.0), ([1, 2], [2, 1], 0.0)],
+)
+def test_tokens_agree_place_by_place_over_the_longer(ours: list[int], other: list[int], share: float) -> None:
+    assert token_agreement(ours, other) == token_agreement(other, ours) == share
+
+
+@pytest.mark.parametrize(
+    ("text", "regex", "answer"),
+    [
+        (" 12 \n", None, "12"),
+        ("Answer: 3\nAnswer: 45", r"Answer: (\d+)", "45"),
+        ("3 then 45", r"\d+", "45"),
+        ("none here", r"\d+", None),
+        ("x", r"x(y)?", None),
+    ],
+)
+def test_the_answer_is_the_last_match(text: str, regex: str | None, answer: str | None) -> None:
+    assert extract(text, regex) == answer
+
+
+def test_an_answer_is_good_where_it_is_the_verified_or_the_given_one() -> None:
+    answers = Answers.of(["= 1", "= 2", "= 3", "no"], r"= (\d+)", ["1", 7, None, 5])
+    assert answer_agreement(answers, ["so = 1", "= 7", "= 4", "= 5"]) == [1, 1, 0, 1]
+    assert answer_agreement(answers, ["nothing", "= 2", "= 3", "nothing"]) == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("floor", [0.5, 0.9, 0.98, 0.999])
+def test_no_smaller_sample_can_show_a_floor(floor: float) -> None:
+    needed = samples_to_show(floor)
+    assert needed is not None
+    assert wilson(1.0, needed).low >= floor > wilson(1.0, needed - 1).low
+
+
+@given(share=st.floats(0, 1), count=st.integers(1, 5000))
+def test_the_interval_holds_the_estimate_and_narrows(share: float, count: int) -> None:
+    near, far = wilson(share, count), wilson(share, 4 * count)
+    assert 0 <= near.low <= share + 1e-12
+    assert share - 1e-12 <= near.high <= 1
+    assert far.high - far.low <= near.high - near.low
+
+
+# ---- the search on the shipped model ----------------------------------------------------------------------
+
+
+def config_of(source: object = DEMO, **changes: object) -> RunConfig:
+    return replace(RunConfig(input=source, output="unused", sampling=SAMPLING), **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def found() -> Calibration:
+    wanted = CalibrationConfig(floor=0.97, rows=ROWS, refine=2)
+    return calibrate(config_of(sampling=SAMPLED), wanted)
+
+
+def test_the_setting_is_the_largest_that_keeps_the_floor_with_all_below_it(found: Calibration) -> None:
+    assert found.threshold is not None
+    estimates = {trial.threshold: trial.agreement.estimate for trial in found.trials}
+    assert list(estimates) == sorted(t for t in estimates if t is not None)
+    assert all(estimate >= 0.97 for t, estimate in estimates.items() if t is not None and t <= found.threshold)
+    above = [t for t in estimates if t is not None and t > found.threshold]
+    assert above, "this floor binds on these prompts"
+    assert estimates[min(above)] < 0.97
+    assert min(above) - found.threshold < 0.6, "the gap was halved"
+    assert (found.verified.agreement.estimate, found.samples) == (1.0, ROWS)
+
+
+def test_larger_thresholds_spend_fewer_rows(found: Calibration) -> None:
+    first, last = found.trials[0], found.trials[-1]
+    assert last.tokens_per_forward > first.tokens_per_forward
+    assert last.rows_per_token < first.rows_per_token
+
+
+def test_the_agreement_told_is_that_of_the_engine(qwen3_folder: Path) -> None:
+    prompts = ["one", "two", "three", "four"]
+    params = SamplingParams(max_tokens=12, window_size=4)
+    wanted = CalibrationConfig(floor=1e-9, rows=6, refine=0)
+    config = config_of([{"prompt": p} for p in prompts], model=str(qwen3_folder), sampling=params)
+    told = calibrate(config, wanted)
+    assert told.samples == 4
+    llm = LLM(str(qwen3_folder))
+
+    def ids(params: SamplingParams) -> list[Sequence[int]]:
+        return [g.token_ids for g in llm.generate(prompts, params)]
+
+    verified = ids(params)
+    for trial in told.trials:
+        other = ids(replace(params, strategy="streaming", entropy_threshold=trial.threshold))
+        mean = sum(map(token_agreement, verified, other)) / 4
+        assert trial.agreement.estimate == pytest.approx(mean)
+    assert told.trials[-1].agreement.estimate < 1, "else the comparison would not tell much"
+
+
+def test_the_command_prints_settings_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = pq.read_table(DEMO).slice(100, 8).to_pylist()
+    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    argv = ["--input", str(tmp_path / "in.jsonl"), "--floor", "0.9", "--rows", "6", "--measure", "answer"]
+    argv += ["--answer-column", "expected", "--set", "sampling.window_size=16", "--set", "sampling.max_tokens=64"]
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    use = next(line for line in printed.splitlines() if line.startswith("use: "))
+    settings = [parse_setting(text) for text in use.removeprefix("use: ").split() if text != "--set"]
+    assert settings[0] == {"sampling": {"strategy": "streaming"}}
+    assert SamplingParams(entropy_threshold=settings[1]["sampling"]["entropy_threshold"])
+    assert "6 samples, answer agreement with verified, floor 0.9" in printed
+
+
+# ---- the sample -------------------------------------------------------------------------------------------
+
+
+def test_the_sample_is_the_same_every_time_and_from_all_over_the_input(tmp_path: Path) -> None:
+    from pipeline import layout
+    from pipeline.actors.tokenise import ROW_ID
+    from pipeline.calibrating import _read
+    from pipeline.job import resolve_job
+    from pipeline.sources import source_of
+    from pipeline.storage import LocalStorage
+
+    for part in range(2):
+        table = pa.table({"prompt": [f"Count from {i} to {i + 3}." for i in range(part * 150, part * 150 + 150)]})
+        pq.write_table(table, tmp_path / f"{part}.parquet", row_group_size=40)
+    storage = LocalStorage(str(tmp_path / "scratch"), layout.SCRATCH)
+    config = config_of(str(tmp_path / "*.parquet"))
+    job = resolve_job(config, source_of(config, storage), storage)
+    once, again = _read(job, 40), _read(job, 40)
+    assert once.equals(again)
+    names = once[ROW_ID].to_pylist()
+    places = [(name.split(":")[0], int(name.split(":")[1])) for name in names]
+    assert len(set(places)) == 40
+    assert places == sorted(places)
+    assert {file for file, _ in places} == {"0.parquet", "1.parquet"}
+    assert max(row for _, row in places) > 120
+    prompts = once["prompt"].to_pylist()
+    assert prompts == [f"Count from {row + 150 * int(file[0])} to {row + 150 * int(file[0]) + 3}."
+                       for file, row in places]  # fmt: skip
+
+
+# ---- refusals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--floor", "1.2"], "floor=1.2"),
+        (["--floor", "0"], "floor=0"),
+        (["--floor", "0.9", "--rows", "0"], "rows=0"),
+        (["--floor", "0.9", "--answer-column", "gold"], 'measure="answer"'),
+        (["--floor", "0.9", "--measure", "answer", "--answer-regex", "("], "not a regular expression"),
+        (["--floor", "0.9", "--measure", "answer", "--answer-regex", "@{7}"], "matches none of the 3 verified texts"),
+        (["--floor", "0.9", "--measure", "answer", "--answer-column", "gold"], "columns='gold'"),
+        (["--floor", "0.9", "--confident"], "be shown with 35 samples or more"),
+        (["--floor", "1", "--confident"], "never be shown"),
+        (["--floor", "0.9", "--set", "sampling_columns={entropy_threshold: k}"], "sampling_columns"),
+        (["--floor", "0.9", "--set", "sampling.logprobs=true"], "logprobs"),
+        (["--floor", "0.9", "--set", "prompt_column=k"], "every row of the sample failed"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused_in_a_line(
+    options: list[str], words: str, qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"prompt": ["one", "two", "three"], "k": [1, 2, 3]}), tmp_path / "in.parquet")
+    argv = ["--input", str(tmp_path / "in.parquet"), "--model", str(qwen3_folder), *options]
+    assert main([*argv, "--set", "sampling.window_size=4", "--set", "sampling.max_tokens=4"]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_a_floor_that_no_threshold_keeps_is_said_and_exits_1(
+    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"prompt": ["one", "two", "three"]}), tmp_path / "in.parquet")
+    argv = ["--input", str(tmp_path / "in.parquet"), "--model", str(qwen3_folder), "--floor", "1"]
+    argv += ["--strategy", "reference", "--set", "sampling.window_size=4", "--set", "sampling.max_tokens=16"]
+    assert main(argv) == 1
+    assert "no threshold of reference keeps the floor" in capsys.readouterr().out
