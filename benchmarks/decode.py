@@ -67,9 +67,13 @@ def main() -> None:
             print(f"-- {time.monotonic() - begin:.0f} s", flush=True)
     whole = set(args.section) == set(SECTIONS)
     chosen = "" if whole else " --section " + " ".join(args.section)
-    suffix = ("" if whole else "-" + "-".join(args.section)) + ("-quick" if args.quick else "")
+    suffix = "" if whole else "-" + "-".join(args.section)
+    body = _body(sections, time.monotonic() - begin)
+    if args.quick:
+        print(body)
+        return
     write_result(f"decode{suffix}", "Decoding on a CPU", f"python -m benchmarks.decode{chosen}",
-                 _body(sections, time.monotonic() - begin), threads=args.threads)  # fmt: skip
+                 body, threads=args.threads)  # fmt: skip
 
 
 def _body(sections: list[Section], seconds: float) -> str:
@@ -99,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--point-seconds", type=float, default=12.0, help="rounds are added to a race until then")
     parser.add_argument("--gsm8k", default="../shared/data/gsm8k_test.jsonl", help="JSON Lines with question, answer")
-    parser.add_argument("--quick", action="store_true", help="one round of small counts: to try the script")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round of small counts, nothing written"
+    )
     return parser
 
 

@@ -40,8 +40,8 @@ def streaming(settings: Settings) -> Section:
                 )  # fmt: skip
                 print(*rows[-1], sep=" | ", flush=True)
     body = (
-        'The shipped model; window_size="auto", tau 0.4, lambda 0.02; high entropy at temperature 1. Accuracy is of the '
-        "families' checkers over the prompts of the point; windows follow load, so it may move between runs.\n\n"
+        'The shipped model; window_size="auto", tau 0.4, lambda 0.02; high entropy at temperature 1. Accuracy is of '
+        "the families' checkers over the prompts of the point; windows follow load, so it may move between runs.\n\n"
     )
     goals = lowest("streaming / autoregressive, every point", 1.0, gains)
     return Section(title="Streaming: what the trade buys", body=body + table(_HEADER, rows), goals=goals)

@@ -50,9 +50,9 @@ def prefix_sharing(models: Sequence[str], rounds: int) -> Section:
     header = ("model", "prompt tokens", "found in the cache", "tokens/s off", "tokens/s on", "on / off")
     body = (
         f"A system prompt of {SYSTEM_TOKENS} tokens, {_PER_ROUND} new questions a round, {_CONCURRENCY} sequences at "
-        f"once, at most {_NEW_TOKENS} tokens each, window_size=\"auto\", pages of 64 tokens. Medians of {rounds} rounds; "
+        f"once, at most {_NEW_TOKENS} tokens each, automatic windows, pages of 64 tokens. Medians of {rounds} rounds; "
         "the same tokens with caching on and off (asserted).\n\n" + table(header, rows)
-    )  # fmt: skip
+    )
     return Section(title="Sharing the pages of a system prompt", body=body)
 
 
