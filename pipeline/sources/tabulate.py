@@ -36,13 +36,15 @@ def _is_text(name: Any) -> bool:
 def _type(values: list[Any]) -> pa.DataType:
     try:
         found = pa.array(values, from_pandas=True).type
-    except (pa.ArrowException, OverflowError):
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):  # half a surrogate pair is a ValueError
         kinds = Counter(type(v) for v in values if v is not None)
         for kind, _ in kinds.most_common():
+            if kind is str:
+                return pa.string()
             try:
                 found = pa.array([v for v in values if type(v) is kind]).type
                 break
-            except (pa.ArrowException, OverflowError):
+            except (pa.ArrowException, OverflowError, ValueError, TypeError):
                 continue
         else:
             return pa.string()
