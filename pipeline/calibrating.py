@@ -11,7 +11,7 @@ import heapq
 import itertools
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from pipeline.sources import Source, source_of
 from pipeline.storage import LocalStorage
 from pipeline.types import Slice, Unit
 
-__all__ = ["GRID", "Calibration", "CalibrationConfig", "Trial", "calibrate"]
+__all__ = ["GRID", "Calibration", "CalibrationConfig", "Trial", "bounds", "calibrate"]
 
 GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9, 1.4, 2.0, 3.0)
 """Thresholds in nats that are tried first, ascending, until two in a row fail."""
@@ -179,6 +179,16 @@ def _lot(source: Source, piece: Slice) -> bytes:
     return hashlib.blake2b(key.encode(), digest_size=8).digest()
 
 
+def bounds(held: Mapping[float, bool]) -> tuple[float | None, float | None]:
+    """The largest threshold below the first that failed, and that one; None where there is none.
+
+    One that passed above a failure is luck of the sample and does not count.
+    """
+    over = min((threshold for threshold, passed in held.items() if not passed), default=None)
+    best = max((threshold for threshold in held if over is None or threshold < over), default=None)
+    return best, over
+
+
 class _Search:
     """Tries thresholds and remembers."""
 
@@ -223,7 +233,7 @@ class _Search:
             if failures == _FAILURES_TO_STOP:
                 break
         for _ in range(self._wanted.refine):
-            best, over = self._best(), self._first_failure()
+            best, over = bounds(self._held())
             if best is None or over is None:
                 break
             self._passes(round((best + over) / 2, 4))
@@ -235,12 +245,10 @@ class _Search:
         )
 
     def _best(self) -> float | None:
-        """The largest threshold below the first failure."""
-        passed = itertools.takewhile(lambda t: self._holds(self._trials[t]), sorted(self._trials))
-        return max(passed, default=None)
+        return bounds(self._held())[0]
 
-    def _first_failure(self) -> float | None:
-        return next((t for t in sorted(self._trials) if not self._holds(self._trials[t])), None)
+    def _held(self) -> dict[float, bool]:
+        return {threshold: self._holds(trial) for threshold, trial in self._trials.items()}
 
     def _passes(self, threshold: float) -> bool:
         out = self._sample.generate(strategy=self._wanted.strategy, entropy_threshold=threshold)

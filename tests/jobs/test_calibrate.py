@@ -17,7 +17,7 @@ from jobs.calibrate import main
 from jobs.cli import parse_setting
 from pipeline import RunConfig, SamplingParams
 from pipeline.agreement import Answers, answer_agreement, extract, samples_to_show, token_agreement, wilson
-from pipeline.calibrating import Calibration, CalibrationConfig, calibrate
+from pipeline.calibrating import Calibration, CalibrationConfig, bounds, calibrate
 from wedlm_core import LLM
 
 DEMO = "jobs/data/demo_prompts.parquet"
@@ -79,6 +79,22 @@ def test_the_interval_holds_the_estimate_and_narrows(share: float, count: int) -
     assert 0 <= near.low <= share + 1e-12
     assert share - 1e-12 <= near.high <= 1
     assert far.high - far.low <= near.high - near.low
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ({0.0: True, 0.2: True}, (0.2, None)),
+        ({0.4: False, 0.2: True, 0.0: True}, (0.2, 0.4)),
+        ({0.0: True, 0.1: False, 0.2: True}, (0.0, 0.1)),
+        ({0.0: False, 0.1: True}, (None, 0.0)),
+        ({}, (None, None)),
+    ],
+)
+def test_a_threshold_above_a_failure_does_not_count(
+    held: dict[float, bool], expected: tuple[float | None, float | None]
+) -> None:
+    assert bounds(held) == expected
 
 
 # ---- the search on the shipped model ----------------------------------------------------------------------
