@@ -12,7 +12,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["as_os_errors", "is_url", "join", "lies_inside", "local_path", "open_filesystem", "plain_name"]
+__all__ = [
+    "MisuseError",
+    "as_os_errors",
+    "is_url",
+    "join",
+    "lies_inside",
+    "local_path",
+    "open_filesystem",
+    "plain_name",
+]
+
+
+_MISUSE = (TypeError, ValueError, AttributeError, KeyError, ImportError, NotImplementedError)
+
+
+class MisuseError(OSError):
+    """A file system was asked in a way that it does not understand: another attempt would fare no better."""
 
 
 def plain_name(location: str | os.PathLike[str]) -> str:
@@ -67,5 +83,7 @@ def as_os_errors() -> Iterator[None]:
         yield
     except OSError:
         raise
+    except _MISUSE as error:
+        raise MisuseError(f"{type(error).__name__}: {error}") from error
     except Exception as error:  # every file system has exceptions of its own
         raise OSError(f"{type(error).__name__}: {error}") from error

@@ -147,11 +147,16 @@ def hold_lease(storage: Storage) -> Iterator[Lease]:
     """Hold the output's lease during a block.
 
     Raises:
-        LeaseError: another live run holds it.
+        LeaseError: another live run holds it, or took over during the block.
     """
     lease = Lease(storage)
     try:
         yield lease
+    except SinkError:
+        # What is missing may have been published, and removed, by a run that took over: then that is the reason.
+        with suppress(SinkError, OSError):
+            lease.verify()
+        raise
     finally:
         lease.release()
 

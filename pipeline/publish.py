@@ -393,7 +393,10 @@ def _write_part(job: PartJob) -> PartRecord:
 
 
 class _Hashed(io.BufferedIOBase):
-    """A stream that hashes what passes through it."""
+    """A stream that hashes what passes through it.
+
+    A writer that is collected after a failure still writes its file's end; by then there is nowhere to write to.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -407,7 +410,8 @@ class _Hashed(io.BufferedIOBase):
         data = memoryview(data)
         self.digest.update(data)
         self.size += data.nbytes
-        self._file.write(data)
+        if not self._file.closed:
+            self._file.write(data)
         return data.nbytes
 
     def tell(self) -> int:

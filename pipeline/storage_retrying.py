@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from pipeline.errors import SinkError
+from pipeline.errors import PipelineError, SinkError
+from pipeline.filesystem import MisuseError
 
 if TYPE_CHECKING:
     from pipeline.storage import Storage
@@ -17,25 +18,34 @@ __all__ = ["RetryingStorage", "with_retries"]
 
 _ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.2
-_LASTING = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
+_ENOUGH_SECONDS = 30.0
+"""After this no further attempt is begun: the file system has been patient itself, as those of stores are."""
+_LASTING = (MisuseError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 """Errors that another attempt would meet again."""
 
 _T = TypeVar("_T")
 
 
-def with_retries(action: Callable[[], _T], what: str, wait: Callable[[float], None] = time.sleep) -> _T:
-    """Do ``action``, up to five times with growing pauses while it raises an OSError that may pass.
+def with_retries(
+    action: Callable[[], _T],
+    what: str,
+    wait: Callable[[float], None] = time.sleep,
+    failure: type[PipelineError] = SinkError,
+) -> _T:
+    """Do ``action``, up to five times with growing pauses, while it raises an OSError that may pass.
 
     Raises:
-        SinkError: the last attempt failed too, or the error is a lasting one; names ``what``.
+        PipelineError: of type ``failure``: the last attempt failed too, or the error is a lasting one; names ``what``.
     """
+    begin = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return action()
         except OSError as error:
-            if attempt == _ATTEMPTS or isinstance(error, _LASTING):
+            is_last = attempt == _ATTEMPTS or time.monotonic() - begin > _ENOUGH_SECONDS
+            if is_last or isinstance(error, _LASTING):
                 times = "" if attempt == 1 else f" {attempt} times, last"
-                raise SinkError(
+                raise failure(
                     f"{what} failed{times} with {type(error).__name__}: {error}. What is committed stays; mend the "
                     "storage (path, space, permissions, network) and run again to continue."
                 ) from error

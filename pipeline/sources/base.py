@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import pyarrow as pa
 
 from pipeline.casting import cast_table
 from pipeline.errors import SourceError
-from pipeline.filesystem import as_os_errors, is_url, local_path, open_filesystem
+from pipeline.filesystem import MisuseError, as_os_errors, is_url, local_path, open_filesystem
+from pipeline.storage_retrying import with_retries
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input"]
+__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input", "patiently"]
 
 BAD = "__wedlm_bad"
 """Hidden column: why a row does not fit the source's columns (null where it does)."""
@@ -21,8 +22,10 @@ RAW = "__wedlm_raw"
 """Hidden column: such a row as text."""
 HIDDEN = (BAD, RAW)
 
-_ATTEMPTS = 4
-_FIRST_WAIT_SECONDS = 0.5
+_T = TypeVar("_T")
+
+_ATTEMPTS = 5
+_FIRST_WAIT_SECONDS = 0.2
 
 
 class Source(Protocol):
@@ -76,7 +79,7 @@ class FileSource:
                 return
             except OSError as error:
                 failures += 1
-                if failures == _ATTEMPTS or isinstance(error, (FileNotFoundError, PermissionError)):
+                if failures == _ATTEMPTS or isinstance(error, (MisuseError, FileNotFoundError, PermissionError)):
                     raise SourceError(f"{path}: cannot be read ({error}). Check it and run again.") from error
                 time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
             except pa.ArrowException as error:
@@ -98,6 +101,18 @@ def open_input(path: str, options: Mapping[str, Any]) -> BinaryIO:
     fs, inner = open_filesystem(path, options)
     with as_os_errors():
         return fs.open(inner, "rb", cache_type="readahead")
+
+
+def patiently(look: Callable[[], _T], path: str) -> _T:
+    """Do something with a file; where it is far away, again after an error that may pass.
+
+    Raises:
+        SourceError: it cannot be read, or is damaged.
+    """
+    try:
+        return with_retries(look, f"reading {path}", failure=SourceError) if is_url(path) else look()
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{path}: cannot be read ({error}). Mend or remove it.") from error
 
 
 def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:

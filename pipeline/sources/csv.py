@@ -6,6 +6,7 @@ such (so "007" is text, and stays as it is); else of text. An empty cell is null
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import re
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
+from pipeline.sources.base import patiently
 from pipeline.sources.csv_records import Record, records
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
@@ -56,7 +58,7 @@ class CsvSource(TextSource):
         headers: list[tuple[str, ...]] = []
         kinds: dict[str, str | None] = {}
         for file in files:
-            header, rows = _sample(file, options)
+            header, rows = patiently(functools.partial(_sample, file, options), file.path)
             headers.append(header)
             for i, name in enumerate(header):
                 found = _kind([row[i] for row in rows])
@@ -173,18 +175,11 @@ def _common(one: str | None, other: str | None) -> str | None:
 
 def _sample(file: SourceFile, options: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The header, and the first records that fit it."""
-    try:
-        with open_text(file.path, options) as stream:
-            _, found = _records_of(stream, file.path)
-            header = _header(file, next(found, None))
-            rows = [
-                r.cells
-                for r in itertools.islice(found, _INFER_ROWS)
-                if r.cells is not None and len(r.cells) == len(header)
-            ]
-            return header, rows
-    except OSError as error:
-        raise SourceError(f"{file.path}: cannot be read ({error}). Mend or remove it.") from error
+    with open_text(file.path, options) as stream:
+        _, found = _records_of(stream, file.path)
+        header = _header(file, next(found, None))
+        cells = (record.cells for record in itertools.islice(found, _INFER_ROWS))
+        return header, [row for row in cells if row is not None and len(row) == len(header)]
 
 
 def _header(file: SourceFile, record: Record | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.errors import SourceError
 from pipeline.filesystem import as_os_errors, is_url, local_path, open_filesystem, plain_name
+from pipeline.storage_retrying import with_retries
 from pipeline.types import SourceFile
 
 __all__ = ["Found", "file_digest", "find_files", "has_wildcards", "source_file"]
@@ -55,12 +56,7 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list
     name = plain_name(path)
     if not is_url(name):
         return _find_local(Path(name).expanduser())
-    try:
-        return _find_remote(name, options)
-    except OSError as error:
-        raise SourceError(
-            f"input={name!r}: cannot be looked up ({error}). Check the URL, credentials and storage_options."
-        ) from error
+    return with_retries(lambda: _find_remote(name, options), f"looking up input={name!r}", failure=SourceError)
 
 
 def _find_local(root: Path) -> list[Found]:
@@ -107,11 +103,12 @@ def source_file(found: Found, options: Mapping[str, Any]) -> SourceFile:
     Raises:
         SourceError: it cannot be read.
     """
-    try:
-        digest = _remote_digest(found, options) if is_url(found.path) else file_digest(found.path)
-    except OSError as error:
-        raise SourceError(f"{found.path}: cannot be read ({error}). Check it, or leave it out.") from error
-    return SourceFile(key=found.key, path=found.path, digest=digest)
+
+    def digest() -> str:
+        return _remote_digest(found, options) if is_url(found.path) else file_digest(found.path)
+
+    known = with_retries(digest, f"reading {found.path}", failure=SourceError)
+    return SourceFile(key=found.key, path=found.path, digest=known)
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, cut, open_input
+from pipeline.sources.base import FileSource, cut, open_input, patiently
 from pipeline.sources.schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
@@ -47,7 +46,7 @@ class IpcSource(FileSource):
             SourceError: a damaged file, or files whose columns contradict each other.
         """
         with ThreadPoolExecutor(_THREADS) as threads:
-            shapes = list(threads.map(lambda file: _shape(file, options), files))
+            shapes = list(threads.map(lambda file: patiently(lambda: _shape(file, options), file.path), files))
         schema = common_schema([schema for schema, _ in shapes])
         return cls(files, schema, options, [starts for _, starts in shapes])
 
@@ -89,20 +88,17 @@ def _is_file(path: str, options: Mapping[str, Any]) -> bool:
 
 def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
     """Schema, and the first row of each batch. Reads one column of a file, and all of a stream."""
-    try:
-        with open_input(file.path, options) as opened:
-            if opened.read(len(_FILE_MAGIC)) != _FILE_MAGIC:
-                opened.seek(0)
-                with pa.ipc.open_stream(pa.PythonFile(opened, mode="r")) as stream:
-                    return stream.schema, _starts(batch.num_rows for batch in stream)
+    with open_input(file.path, options) as opened:
+        if opened.read(len(_FILE_MAGIC)) != _FILE_MAGIC:
             opened.seek(0)
-            schema = pa.ipc.open_file(pa.PythonFile(opened, mode="r")).schema
-            opened.seek(0)
-            narrow = pa.ipc.IpcReadOptions(included_fields=[_narrowest(schema)] if schema.names else [])
-            reader = pa.ipc.open_file(pa.PythonFile(opened, mode="r"), options=narrow)
-            return schema, _starts(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{file.path}: not a readable Arrow file ({error}). Remove or mend it.") from error
+            with pa.ipc.open_stream(pa.PythonFile(opened, mode="r")) as stream:
+                return stream.schema, _starts(batch.num_rows for batch in stream)
+        opened.seek(0)
+        schema = pa.ipc.open_file(pa.PythonFile(opened, mode="r")).schema
+        opened.seek(0)
+        narrow = pa.ipc.IpcReadOptions(included_fields=[_narrowest(schema)] if schema.names else [])
+        reader = pa.ipc.open_file(pa.PythonFile(opened, mode="r"), options=narrow)
+        return schema, _starts(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
 
 def _starts(sizes: Iterator[int]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
+from pipeline.sources.base import patiently
 from pipeline.sources.tabulate import infer_schema
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
@@ -32,8 +34,9 @@ class JsonlSource(TextSource):
         Raises:
             SourceError: a damaged file, no row with a column, or files that contradict each other.
         """
+        schemas = [patiently(functools.partial(_infer, file, options), file.path) for file in files]
         try:
-            schema = pa.unify_schemas([_infer(file, options) for file in files], promote_options="permissive")
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
         except pa.ArrowException as error:
             raise SourceError(f"the input's files disagree on column types ({error}). Mend or split them.") from error
         if not schema.names:
@@ -61,8 +64,5 @@ def _parse(line: bytes) -> Any:
 
 
 def _infer(file: SourceFile, options: Mapping[str, Any]) -> pa.Schema:
-    try:
-        with open_text(file.path, options) as lines:
-            return infer_schema([_parse(line) for line in islice(lines, _INFER_ROWS) if line.strip()])
-    except OSError as error:
-        raise SourceError(f"{file.path}: cannot be read ({error}). Mend or remove it.") from error
+    with open_text(file.path, options) as lines:
+        return infer_schema([_parse(line) for line in islice(lines, _INFER_ROWS) if line.strip()])

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, cut, open_input
+from pipeline.sources.base import FileSource, cut, open_input, patiently
 from pipeline.sources.schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
@@ -54,7 +53,7 @@ class ParquetSource(FileSource):
             SourceError: a damaged file, or files whose columns contradict each other.
         """
         with ThreadPoolExecutor(_THREADS) as threads:
-            shapes = list(threads.map(lambda file: _shape(file, options), files))
+            shapes = list(threads.map(lambda file: patiently(lambda: _shape(file, options), file.path), files))
         found = common_schema([own for own, _ in shapes]) if schema is None else common_schema([schema])
         return cls(files, found, options, [starts for _, starts in shapes])
 
@@ -78,9 +77,6 @@ class ParquetSource(FileSource):
 
 def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
     """Schema, and the first row of each row group."""
-    try:
-        with open_input(file.path, options) as opened, pq.ParquetFile(opened) as parquet:
-            groups = (parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups))
-            return parquet.schema_arrow, tuple(itertools.accumulate(groups, initial=0))
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{file.path}: not a readable Parquet file ({error}). Remove or mend it.") from error
+    with open_input(file.path, options) as opened, pq.ParquetFile(opened) as parquet:
+        groups = (parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups))
+        return parquet.schema_arrow, tuple(itertools.accumulate(groups, initial=0))

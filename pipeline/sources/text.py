@@ -6,6 +6,7 @@ has to be read from its begin, one block at a time, so all of it is one group.
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, open_input
+from pipeline.sources.base import FileSource, open_input, patiently
 from pipeline.sources.tabulate import tabulate
 from pipeline.types import Slice, SourceFile
 
@@ -63,12 +64,9 @@ class TextSource(FileSource):
             SourceError: a file cannot be read to its end.
         """
         for number, file in enumerate(self.files):
-            try:
-                yield from self._slices_of(number, file, rows)
-            except OSError as error:
-                raise SourceError(f"{file.path}: cannot be read to its end ({error}). Mend or remove it.") from error
+            yield from patiently(functools.partial(self._slices_of, number, file, rows), file.path)
 
-    def _slices_of(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
+    def _slices_of(self, number: int, file: SourceFile, rows: int) -> list[Slice]:
         per_group = 0 if _codec(file.path) is not None else rows * _UNITS_PER_GROUP
 
         def piece(first: int, count: int, start: int, stop: int) -> Slice:
@@ -77,15 +75,17 @@ class TextSource(FileSource):
 
         with open_text(file.path, self.options) as stream:
             ends = self._ends(stream, number)
+            slices = []
             first = count = 0
             start = stop = next(ends)
             for stop in ends:
                 count += 1
                 if count == rows:
-                    yield piece(first, count, start, stop)
+                    slices.append(piece(first, count, start, stop))
                     first, count, start = first + count, 0, stop
             if count:
-                yield piece(first, count, start, stop)
+                slices.append(piece(first, count, start, stop))
+            return slices
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         """Parse each slice's bytes."""
