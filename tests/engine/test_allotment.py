@@ -9,81 +9,120 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wedlm_core.engine.allotment import Load, allot, expected_rate, window_rows
+from wedlm_core.engine.allotment import Load, LongRun, allot, expected_rate, long_run
 from wedlm_core.engine.step_cost import CostSample, StepCost, fit, monotone
 from wedlm_core.engine.survival import Survival
 
 H200 = StepCost.linear(fixed=3.2e-3, per_row=19e-6, per_kv=31e-9, floor_rows=168)
+WIDE = 32
+
+
+def steady(hazards: np.ndarray, agree: float = 1.0, ends: float = 0.0) -> LongRun:
+    """Long-run tables of sequences with the same hazard at each offset, ``[S, W]``."""
+    survival = np.cumprod(hazards, axis=1)
+    count, width = survival.shape
+    alive = (1 - ends) ** np.arange(1, width + 1) * np.ones((count, 1))
+    keep = np.full(count, width)
+    return long_run(survival, survival * 0.5, np.full((2, count), agree), keep, alive)
+
+
+def alike(hazard: float, count: int) -> LongRun:
+    return steady(np.full((count, WIDE), hazard))
 
 
 @st.composite
-def small_cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, Load]:
+def small_cases(draw: st.DrawFn) -> tuple[LongRun, np.ndarray, StepCost, int]:
     count, width = draw(st.integers(1, 3)), draw(st.integers(2, 5))
-    hazards = [[draw(st.floats(0.0, 1.0)) for _ in range(width)] for _ in range(count)]
+    hazards = np.array([[draw(st.floats(0.0, 1.0)) for _ in range(width)] for _ in range(count)])
+    run = steady(hazards, draw(st.floats(0.0, 1.0)), draw(st.floats(0.0, 0.9)))
     widest = np.array([draw(st.integers(0, width)) for _ in range(count)])
     cost = StepCost.linear(fixed=draw(st.floats(0.1, 20.0)), per_row=draw(st.floats(0.01, 5.0)))
-    load = Load(cost=cost, other_rows=draw(st.integers(0, 20)))
-    return np.cumprod(np.array(hazards), axis=1), widest, load
+    return run, widest, cost, draw(st.integers(0, 20))
+
+
+def brute_force(run: LongRun, widest: np.ndarray, load: Load) -> float:
+    every = itertools.product(*(range(w + 1) for w in widest))
+    return max(expected_rate(run, np.array(masks), load) for masks in every)
 
 
 @given(small_cases())
-def test_the_allotment_equals_brute_force_over_all_windows(case: tuple[np.ndarray, np.ndarray, Load]) -> None:
-    survival, widest, load = case
-    every = itertools.product(*(range(w + 1) for w in widest))
-    best = max(expected_rate(survival, np.array(masks), load) for masks in every)
-    got = allot(survival, widest, load)
-    assert got.rate == pytest.approx(best, rel=1e-9)
-    assert expected_rate(survival, got.masks_S, load) == pytest.approx(got.rate, rel=1e-9)
+def test_the_allotment_equals_brute_force_over_all_windows(case: tuple[LongRun, np.ndarray, StepCost, int]) -> None:
+    run, widest, cost, other = case
+    straight = StepCost(rows=(0, 1024), seconds=(cost.seconds[0], cost.seconds[1]))  # a line, no free rows
+    load = Load(cost=straight, other_rows=other)
+    got = allot(run, widest, load)
+    assert got.rate == pytest.approx(brute_force(run, widest, load), rel=1e-9)
+    assert expected_rate(run, got.masks_S, load) == pytest.approx(got.rate, rel=1e-9)
     assert (got.masks_S <= widest).all()
 
 
+@given(small_cases(), st.integers(2, 30))
+def test_with_free_rows_it_is_near_brute_force(case: tuple[LongRun, np.ndarray, StepCost, int], free: int) -> None:
+    run, widest, cost, other = case
+    kinked = StepCost(rows=(free, free + 1024), seconds=(cost.seconds[0], cost.seconds[1]))
+    load = Load(cost=kinked, other_rows=other)
+    assert allot(run, widest, load).rate >= 0.85 * brute_force(run, widest, load)
+
+
 @given(small_cases(), st.integers(3, 30))
-def test_the_row_budget_is_kept_whatever_pays(case: tuple[np.ndarray, np.ndarray, Load], most: int) -> None:
-    survival, widest, load = case
-    bounded = Load(cost=load.cost, most_rows=most)
-    rows = window_rows(allot(survival, widest, bounded).masks_S).sum()
-    assert rows <= max(most, len(widest))
+def test_the_row_budget_is_kept_whatever_pays(case: tuple[LongRun, np.ndarray, StepCost, int], most: int) -> None:
+    run, widest, cost, _ = case
+    masks = allot(run, widest, Load(cost=cost, most_rows=most)).masks_S
+    rows = run.rows_SW[np.arange(len(masks)), masks].sum()
+    assert rows <= max(most, len(widest)) + 1e-9
 
 
 def test_rows_that_are_free_are_spent_and_rows_that_are_dear_are_not() -> None:
-    survival = np.cumprod(np.full((1, 32), 0.9), axis=1)
-    alone = allot(survival, np.array([32]), Load(cost=H200, kv_tokens=1024))
-    crowd = allot(np.repeat(survival, 512, axis=0), np.full(512, 32), Load(cost=H200, kv_tokens=512 * 256))
-    assert alone.masks_S[0] >= 16
+    alone = allot(alike(0.9, 1), np.array([WIDE]), Load(cost=H200, kv_tokens=1024))
+    crowd = allot(alike(0.9, 512), np.full(512, WIDE), Load(cost=H200, kv_tokens=512 * 256))
+    assert alone.masks_S[0] >= 8
     assert crowd.masks_S.max() == 0
     assert alone.row_price < crowd.row_price
 
 
 def test_long_contexts_make_rows_cheap_again() -> None:
-    survival = np.repeat(np.cumprod(np.full((1, 32), 0.9), axis=1), 256, axis=0)
-    short = allot(survival, np.full(256, 32), Load(cost=H200, kv_tokens=256 * 256))
-    long = allot(survival, np.full(256, 32), Load(cost=H200, kv_tokens=256 * 8192))
+    short = allot(alike(0.9, 256), np.full(256, WIDE), Load(cost=H200, kv_tokens=256 * 256))
+    long = allot(alike(0.9, 256), np.full(256, WIDE), Load(cost=H200, kv_tokens=256 * 8192))
     assert long.masks_S.sum() > short.masks_S.sum()
 
 
 def test_masks_go_to_the_sequences_whose_drafts_survive() -> None:
-    hazards = np.array([[0.3], [0.95]]).repeat(32, axis=1)
-    survival = np.cumprod(hazards, axis=1).repeat(32, axis=0)
-    masks = allot(survival, np.full(64, 32), Load(cost=H200, kv_tokens=64 * 4096)).masks_S
+    run = steady(np.array([[0.3], [0.95]]).repeat(WIDE, axis=1).repeat(32, axis=0))
+    masks = allot(run, np.full(64, WIDE), Load(cost=H200, kv_tokens=64 * 4096)).masks_S
     assert masks[32:].min() > masks[:32].max()
 
 
+def test_an_output_about_to_end_gets_no_wide_window() -> None:
+    hazards = np.full((1, WIDE), 0.99)
+    load = Load(cost=StepCost.linear(fixed=1e-3, per_row=5e-5))
+    going_on = allot(steady(hazards), np.array([WIDE]), load).masks_S[0]
+    ending = allot(steady(hazards, ends=0.3), np.array([WIDE]), load).masks_S[0]
+    assert ending < going_on
+
+
+def test_a_window_past_the_point_where_drafts_break_costs_more_than_its_rows() -> None:
+    hazards = np.full((1, WIDE), 1.0)
+    hazards[0, 7:] = 0.3  # phrases of eight tokens
+    load = Load(cost=StepCost.linear(fixed=2e-3, per_row=1e-6))  # rows are nearly free
+    assert allot(steady(hazards), np.array([WIDE]), load).masks_S[0] == 8
+
+
 def test_windows_change_only_for_a_real_gain() -> None:
-    survival = np.cumprod(np.full((8, 32), 0.9), axis=1)
-    load = Load(cost=H200, kv_tokens=8 * 1024)
-    best = allot(survival, np.full(8, 32), load)
+    run, load = alike(0.9, 8), Load(cost=H200, kv_tokens=8 * 1024)
+    best = allot(run, np.full(8, WIDE), load)
     near = best.masks_S + np.array([1, 0, 0, 0, 0, 0, 0, 0])
-    assert (allot(survival, np.full(8, 32), load, near).masks_S == near).all()
-    assert (allot(survival, np.full(8, 32), load, np.zeros(8, dtype=np.int64)).masks_S == best.masks_S).all()
+    assert (allot(run, np.full(8, WIDE), load, near).masks_S == near).all()
+    assert (allot(run, np.full(8, WIDE), load, np.zeros(8, dtype=np.int64)).masks_S == best.masks_S).all()
 
 
 def test_survival_learns_hazards_from_censored_observations() -> None:
     survival, slots = Survival(4, 16), np.arange(4)
     rng = np.random.default_rng(0)
     hazard = np.array([0.5, 0.8, 0.95, 1.0])
+    yes = np.ones(4, dtype=bool)
     for _ in range(400):
         run = np.cumprod(rng.random((4, 16)) < hazard[:, None], axis=1).sum(axis=1)
-        survival.observe(slots, np.ones(4, dtype=bool), np.full(4, 8), np.minimum(run, 8))
+        survival.observe(slots, yes, np.full(4, 8), np.minimum(run, 8), yes)
     got = survival.by_kind(slots)[1]
     assert (np.diff(got, axis=1) <= 1e-12).all()
     for s in range(4):
@@ -93,22 +132,33 @@ def test_survival_learns_hazards_from_censored_observations() -> None:
 
 def test_a_new_sequence_starts_from_the_jobs_history() -> None:
     survival = Survival(2, 8)
-    one = np.array([0])
+    one, yes = np.array([0]), np.array([True])
     for _ in range(200):
-        survival.observe(one, np.array([True]), np.array([8]), np.array([0]))
+        survival.observe(one, yes, np.array([8]), np.array([0]), ~yes)
     assert survival.by_kind(np.array([1]))[1, 0, 0] < 0.1
     survival.clear(0)
     assert survival.by_kind(one)[1, 0, 0] < 0.1
 
 
 def test_broken_and_intact_drafts_are_told_apart() -> None:
-    survival, one = Survival(1, 8), np.array([0])
+    survival, one, yes = Survival(1, 8), np.array([0]), np.array([True])
     for _ in range(100):
-        survival.observe(one, np.array([True]), np.array([8]), np.array([8]))
-        survival.observe(one, np.array([False]), np.array([8]), np.array([0]))
+        survival.observe(one, yes, np.array([8]), np.array([8]), ~yes)
+        survival.observe(one, ~yes, np.array([8]), np.array([0]), yes)
     broken, intact = survival.by_kind(one)
     assert broken[0, 0] < 0.1 < 0.9 < intact[0, 7]
-    assert survival.intact_rate(one)[0] == pytest.approx(0.5, abs=0.1)
+    assert survival.agreement(one)[1, 0] < 0.1
+
+
+def test_how_long_outputs_go_on_is_learned_from_those_that_ended() -> None:
+    survival = Survival(1, 8)
+    assert (survival.alive(np.array([5])) == 1).all()
+    for length in range(10, 110):
+        survival.finished(length)
+    early, late = survival.alive(np.array([0]))[0], survival.alive(np.array([100]))[0]
+    assert early[7] == 1
+    assert late[7] < 0.3
+    assert (survival.alive(np.array([500]))[0] == 1).all()
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=20))

@@ -59,6 +59,7 @@ class Commit:
         offered_S: int64, window slots that this forward could have committed behind the first token, of which
             ``agreed_S`` were (``verified``: the drafts; ``streaming``: the window).
         intact_S: bool, :attr:`Window.intact_S` of those slots.
+        next_intact_S: bool, the same of what is left.
         context_S: int64, tokens whose KV became final.
         fill_SL: bool, window slots (before the shift) filled by this forward.
     """
@@ -72,6 +73,7 @@ class Commit:
     agreed_S: Tensor
     offered_S: Tensor
     intact_S: Tensor
+    next_intact_S: Tensor
     context_S: Tensor
     fill_SL: Tensor
 
@@ -172,6 +174,7 @@ class VerifiedDecoding:
             agreed_S=agreed_S,
             offered_S=drafts_S,
             intact_S=was_intact_S,
+            next_intact_S=window.intact_S,
             context_S=count_S,
             fill_SL=~draft_SL & (slot_L < window.length_S[:, None]),
         )
@@ -267,6 +270,7 @@ class StreamingDecoding:
             agreed_S=lead_S,
             offered_S=torch.minimum(params.window_S, window.length_S),
             intact_S=window.intact_S,
+            next_intact_S=window.intact_S,
             context_S=lead_S + 1,
             fill_SL=fill_SL,
         )
@@ -304,6 +308,7 @@ def _commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:
         agreed_S=zero,
         offered_S=zero,
         intact_S=window.intact_S,
+        next_intact_S=window.intact_S,
         context_S=lead_S,
         fill_SL=fill_SL,
     )

@@ -250,7 +250,7 @@ class Engine:
         slots_D = plan.slots_S[:decoding]
         context_D = (plan.cached_S + plan.prefill_S)[:decoding]
         table.cached[plan.slots_S] += plan.prefill_S
-        self._planner.observe(slots_D, outcome, int(plan.prefill_S.sum()))
+        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, int(plan.prefill_S.sum()))
         emission = table.emission(slots_D, outcome)
         emit_D = self._stop_strings(plan.sequences[:decoding], outcome, emission)
         table.append(slots_D, outcome, emit_D)
@@ -267,6 +267,8 @@ class Engine:
             sequence = plan.sequences[i]
             if sequence.finish is None:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
+            if sequence.finish == FinishReason.STOP and sequence.request.params.adaptive:
+                self._planner.finished(int(table.generated[sequence.slot]))
             self._finish(sequence)
 
     def _stop_strings(self, sequences: Seq[Sequence], outcome: StepOutcome, emission: Emission) -> IntArray:

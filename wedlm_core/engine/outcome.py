@@ -24,6 +24,7 @@ def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
         commit.agreed_S,
         commit.offered_S,
         commit.intact_S,
+        commit.next_intact_S,
     )
     integers = torch.cat([torch.stack([c.to(torch.int64) for c in counts], dim=1), commit.token_SC], dim=1)
     bits = (commit.early_SC.to(torch.int32), commit.entropy_SC.view(torch.int32), commit.logprob_SC.view(torch.int32))
@@ -39,6 +40,7 @@ def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
         agreed_D=whole[:, 4],
         offered_D=whole[:, 5],
         intact_D=whole[:, 6] != 0,
+        next_intact_D=whole[:, 7] != 0,
         token_DC=whole[:, first:],
         early_DC=early != 0,
         entropy_DC=entropy.view(np.float32),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wedlm_core.engine.allotment import Load, allot
+from wedlm_core.engine.allotment import Load, allot, long_run
 from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.engine.survival import Survival
@@ -45,15 +45,23 @@ class WindowPlanner:
             self._survival.clear(slot)
         self._age = _EVERY  # a new sequence changes the load: plan again
 
-    def observe(self, slots_D: IntArray, outcome: StepOutcome, prefill_rows: int) -> None:
-        """Take in a forward's outcome; ``prefill_rows`` went with it."""
+    def observe(self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, prefill_rows: int) -> None:
+        """Take in the outcome of a forward of ``rows_D`` decode rows; ``prefill_rows`` went with it."""
         self._prefill_rows += _SMOOTH * (prefill_rows - self._prefill_rows)
         self._age += 1
-        mine = self._table.adaptive[slots_D]
+        mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if mine.any():
             self._survival.observe(
-                slots_D[mine], outcome.intact_D[mine], outcome.offered_D[mine], outcome.agreed_D[mine]
+                slots_D[mine],
+                outcome.intact_D[mine],
+                outcome.offered_D[mine],
+                outcome.agreed_D[mine],
+                outcome.next_intact_D[mine],
             )
+
+    def finished(self, tokens: int) -> None:
+        """An adaptive sequence's output ended at this length by itself."""
+        self._survival.finished(tokens)
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
@@ -78,15 +86,17 @@ class WindowPlanner:
             other_rows=fixed_rows + self._prefill_rows,
             most_rows=min(self._most_rows, int(table.rows[slots_R].sum()) + spare_tokens),
         )
-        kinds = self._survival.by_kind(slots_S)
-        intact_S1 = self._survival.intact_rate(slots_S)[:, None]
-        survival_SW = intact_S1 * kinds[1] + (1 - intact_S1) * kinds[0]
+        broken_SW, intact_SW = self._survival.by_kind(slots_S)
+        alive_SW = self._survival.alive(table.generated[slots_S])
+        keep_S = np.where(table.keep_broken[slots_S] < 0, table.widest[slots_S], table.keep_broken[slots_S])
+        run = long_run(intact_SW, broken_SW, self._survival.agreement(slots_S), keep_S, alive_SW)
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
-        chosen = allot(survival_SW, widest_S, load, table.masks[slots_S])
+        chosen = allot(run, widest_S, load, table.masks[slots_S])
         table.masks[slots_S] = self._probed(slots_S, chosen.masks_S, widest_S)
         # A draft that is there already costs one row, and is worth it while it is likely enough to survive.
-        keep_2S = (kinds >= chosen.row_price).sum(axis=-1)
-        table.keep_broken[slots_S], table.keep_intact[slots_S] = np.minimum(keep_2S, table.widest[slots_S])
+        most_S = table.widest[slots_S]
+        table.keep_broken[slots_S] = np.minimum((broken_SW * alive_SW >= chosen.row_price).sum(axis=-1), most_S)
+        table.keep_intact[slots_S] = np.minimum((intact_SW * alive_SW >= chosen.row_price).sum(axis=-1), most_S)
         self._plans += 1
         return True
 

@@ -21,7 +21,7 @@ class StepOutcome:
 
     ``token_DC`` int64; ``entropy_DC, logprob_DC`` float32 nats; ``early_DC`` bool; ``next_rows_D`` rows of
     the next forward; ``context_D`` tokens whose KV became final; ``drafts_D, agreed_D`` verified drafts;
-    ``offered_D, intact_D`` as in :class:`wedlm_core.decoding.strategies.Commit`.
+    ``offered_D, intact_D, next_intact_D`` as in :class:`wedlm_core.decoding.strategies.Commit`.
     """
 
     count_D: IntArray
@@ -31,6 +31,7 @@ class StepOutcome:
     agreed_D: IntArray
     offered_D: IntArray
     intact_D: BoolArray
+    next_intact_D: BoolArray
     token_DC: IntArray
     entropy_DC: FloatArray
     logprob_DC: FloatArray

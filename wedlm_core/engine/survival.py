@@ -17,11 +17,12 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
-_FORGET = 0.92  # weight of a sequence's past per observation: about a dozen forwards count
-_JOB_TRIALS = 2000.0  # the job's counts are scaled down when they pass this, so that they follow the job
+_FORGET = 0.95  # weight of a sequence's past per observation: about twenty forwards count
+_JOB_TRIALS = 2000.0  # the job's counts are halved when they pass this, so that they follow the job
 _PRIOR_HAZARD = 0.85  # before anything was seen: hopeful, so that windows are tried
 _PRIOR_TRIALS = 4.0  # weight of the job's hazard in a sequence's own estimate, in observations
 _PRIOR_FAILURES = 1.0  # weight of "fails like the job" in a sequence's failure ratio, in failures
+_LENGTHS = 512  # finished outputs that tell how long outputs are
 
 
 class Survival:
@@ -38,44 +39,62 @@ class Survival:
         self._trials = np.zeros((2, slots, widest))
         self._job_hits = np.zeros((2, widest))
         self._job_trials = np.zeros((2, widest))
-        self._intact = np.zeros((slots, 2))  # forwards whose drafts were [broken, intact]
-        self._job_intact = np.array([1.0, 4.0])
+        self._agreed = np.zeros((2, slots, 2))  # [broken or intact, slot, (times, agreements of the first mask)]
+        self._job_agreed = np.tile([4.0, 3.4], (2, 1))
+        self._lengths = np.zeros(_LENGTHS, dtype=np.int64)
+        self._finished = 0
 
     def clear(self, slot: int) -> None:
         """Forget a slot's past; the job's stays."""
         self._hits[:, slot] = 0
         self._trials[:, slot] = 0
-        self._intact[slot] = 0
+        self._agreed[:, slot] = 0
 
-    def observe(self, slots_D: IntArray, intact_D: BoolArray, drafts_D: IntArray, agreed_D: IntArray) -> None:
-        """Take in a forward: of ``drafts_D`` drafts, ``intact_D`` or not, the first ``agreed_D`` were accepted."""
-        told = drafts_D > 0
-        if not told.any():
+    def observe(
+        self, slots_D: IntArray, intact_D: BoolArray, drafts_D: IntArray, agreed_D: IntArray, next_intact_D: BoolArray
+    ) -> None:
+        """Take in a forward with masks or drafts.
+
+        Args:
+            slots_D: the sequences.
+            intact_D: the kind of their drafts.
+            drafts_D: how many were verified.
+            agreed_D: how many of these, from the first, were accepted.
+            next_intact_D: the kind of what is left.
+        """
+        if not len(slots_D):
             return
-        slots_D, kind_D = slots_D[told], intact_D[told].astype(np.int64)
-        drafts_D, agreed_D = drafts_D[told], agreed_D[told]
+        kind_D = intact_D.astype(np.int64)
         hit_DW = (self._offset_W <= agreed_D[:, None]).astype(np.float64)
         trial_DW = (self._offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]).astype(np.float64)
         self._hits[kind_D, slots_D] = self._hits[kind_D, slots_D] * _FORGET + hit_DW
         self._trials[kind_D, slots_D] = self._trials[kind_D, slots_D] * _FORGET + trial_DW
-        self._intact[slots_D] *= _FORGET
-        self._intact[slots_D, kind_D] += 1
+        through_D = agreed_D == drafts_D
+        tested = np.stack([through_D, through_D & next_intact_D], axis=1).astype(np.float64)
+        self._agreed[kind_D, slots_D] = self._agreed[kind_D, slots_D] * _FORGET + tested
         for kind in (0, 1):
             own = kind_D == kind
             self._job_hits[kind] += hit_DW[own].sum(axis=0)
             self._job_trials[kind] += trial_DW[own].sum(axis=0)
-            self._job_intact[kind] += own.sum()
-        if self._job_trials.max() > _JOB_TRIALS:
-            self._job_hits *= 0.5
-            self._job_trials *= 0.5
-            self._job_intact *= 0.5
+            self._job_agreed[kind] += tested[own].sum(axis=0)
+            if max(self._job_trials[kind].max(), self._job_agreed[kind, 0]) > _JOB_TRIALS:
+                self._job_hits[kind] *= 0.5
+                self._job_trials[kind] *= 0.5
+                self._job_agreed[kind] *= 0.5
+
+    def finished(self, tokens: int) -> None:
+        """An output ended at this length by itself (not by ``max_tokens``)."""
+        self._lengths[self._finished % _LENGTHS] = tokens
+        self._finished += 1
 
     def job_hazard(self) -> FloatArray:
         """``[2, W]`` (broken, intact): hazard over the whole job; an offset not seen yet is like the one before."""
         hazard = np.empty_like(self._job_hits)
         for kind in (0, 1):
             before = _PRIOR_HAZARD
-            for j, (hits, trials) in enumerate(zip(self._job_hits[kind], self._job_trials[kind], strict=True)):
+            for j, (hits, trials) in enumerate(
+                zip(self._job_hits[kind].tolist(), self._job_trials[kind].tolist(), strict=True)
+            ):
                 before = (hits + _PRIOR_TRIALS * before) / (trials + _PRIOR_TRIALS)
                 hazard[kind, j] = before
         return hazard
@@ -93,8 +112,19 @@ class Survival:
         hazard = (hits + _PRIOR_TRIALS * prior) / (trials + _PRIOR_TRIALS)
         return hazard.cumprod(axis=-1)
 
-    def intact_rate(self, slots_S: IntArray) -> FloatArray:
-        """``[S]``: how often a sequence's drafts are intact ones."""
-        job = self._job_intact / self._job_intact.sum()
-        counts = self._intact[slots_S] + _PRIOR_TRIALS * job
-        return counts[:, 1] / counts.sum(axis=1)
+    def agreement(self, slots_S: IntArray) -> FloatArray:
+        """``[2, S]`` (broken, intact): how often the first mask agrees once all drafts were accepted."""
+        job = self._job_agreed[:, 1] / self._job_agreed[:, 0]
+        own = self._agreed[:, slots_S]
+        return (own[..., 1] + _PRIOR_TRIALS * job[:, None]) / (own[..., 0] + _PRIOR_TRIALS)
+
+    def alive(self, generated_S: IntArray) -> FloatArray:
+        """``[S, W]``: probability that an output of this many tokens goes on for 1 .. W more, by the job's lengths."""
+        known = min(self._finished, _LENGTHS)
+        if not known:
+            return np.ones((len(generated_S), len(self._offset_W)))
+        lengths = np.sort(self._lengths[:known])
+        reach_SW = generated_S[:, None] + np.concatenate([[0], self._offset_W])
+        # One pseudo-count that is longer than all: an output past the longest one known is not taken for ended.
+        longer_SW = known + 1.0 - np.searchsorted(lengths, reach_SW, side="right")
+        return longer_SW[:, 1:] / longer_SW[:, :1]
