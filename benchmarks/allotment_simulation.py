@@ -1,0 +1,263 @@
+"""A SIMULATION of window allotment with the constants of an H200: no GPU and no model is involved.
+
+    python -m benchmarks.allotment_simulation
+
+Sequences with a context and a survival (each draft is right with this probability given that those before it are)
+are decoded forward by forward as ``verified`` does: [head][drafts][masks]. A draft that was proposed behind a token
+that turned out wrong is right as often as others, or in a second table less often. A forward costs 3.2 ms for the
+weights or 19 us per row, whichever is more, and 31 ns per cached token of each sequence (WeDLM-8B in bf16, by
+arithmetic). The planner and its survival estimates are the engine's own code; they are not told the survival.
+Compared are no window (autoregressive), fixed windows, and the planner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from benchmarks.common import table, write_result
+from wedlm_core.engine.planner import WindowPlanner
+from wedlm_core.engine.slots import SlotTable, StepOutcome
+from wedlm_core.engine.step_cost import StepCost
+
+__all__ = ["H200", "Scenario", "main", "simulate"]
+
+WEIGHTS_SECONDS, ROW_SECONDS, KV_SECONDS = 3.2e-3, 19e-6, 31e-9
+H200 = StepCost.linear(
+    fixed=WEIGHTS_SECONDS,
+    per_row=ROW_SECONDS,
+    per_kv=KV_SECONDS,
+    floor_rows=round(WEIGHTS_SECONDS / ROW_SECONDS),
+)
+BATCHES = (1, 8, 32, 64, 128, 256)
+CONTEXTS = (1024, 4096)
+SURVIVALS: tuple[tuple[float, ...], ...] = ((0.5,), (0.8,), (0.95,), (0.5, 0.8, 0.95))
+WINDOWS = (2, 4, 8, 16, 32)
+WIDEST = 32
+BROKEN = (1.0, 0.7)  # of the survival, behind a token that turned out wrong: a table for each
+_TOKENS = 256  # per sequence, then another takes its place
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is decoded: ``survival`` of the sequences in turn, times ``broken`` behind a wrong token."""
+
+    batch: int
+    context: int
+    survival: tuple[float, ...]
+    broken: float = 1.0
+
+
+class Policy(Protocol):
+    """Sets ``masks``, ``keep_intact`` and ``keep_broken`` of a slot table."""
+
+    def start(self, slots: SlotTable) -> None:
+        """Before the first forward."""
+        ...
+
+    def admit(self, taken: IntArray) -> None:
+        """Other sequences begin in these slots."""
+        ...
+
+    def plan(self, outcome: StepOutcome | None) -> None:
+        """Before the windows of a forward are refilled; ``outcome`` of the forward before."""
+        ...
+
+
+class FixedWindow:
+    """The same window always; 0 is autoregressive."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+
+    def start(self, slots: SlotTable) -> None:
+        """Set it once."""
+        for array in (slots.masks, slots.keep_intact, slots.keep_broken):
+            array[:] = self._window
+
+    def admit(self, taken: IntArray) -> None:
+        """Nothing changes."""
+
+    def plan(self, outcome: StepOutcome | None) -> None:
+        """Nothing changes."""
+
+
+class Planned:
+    """The engine's planner, which sees outcomes and the cost of forwards."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self._cost = cost
+
+    def start(self, slots: SlotTable) -> None:
+        """All slots are its own."""
+        self._slots = slots
+        self._every = np.arange(len(slots.masks))
+        self._planner = WindowPlanner(slots, WIDEST, 1 << 30)
+        slots.adaptive[:], slots.widest[:] = True, WIDEST
+        self.admit(self._every)
+
+    def admit(self, taken: IntArray) -> None:
+        """Windows of new sequences are open."""
+        for array in (self._slots.masks, self._slots.keep_intact, self._slots.keep_broken):
+            array[taken] = -1
+        self._planner.admit(taken)
+
+    def plan(self, outcome: StepOutcome | None) -> None:
+        """Observe, then plan where it is time to."""
+        if outcome is not None:
+            self._planner.observe(self._every, self._slots.rows.copy(), outcome, 0)
+        self._planner.plan(self._every, self._cost, 1 << 30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Tokens per second, tokens per forward of a sequence, rows per token."""
+
+    rate: float
+    tokens_per_forward: float
+    rows_per_token: float
+
+
+class _Machine:
+    """State of the sequences, and the forward."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, cost: StepCost, seed: int) -> None:
+        count = scenario.batch
+        self._random = np.random.default_rng(seed)
+        self._cost, self._policy, self._context = cost, policy, scenario.context
+        self._survival = np.resize(np.array(scenario.survival), count)
+        self._broken = scenario.broken
+        self.slots = SlotTable(count, 2 * WIDEST + 1)
+        self.slots.limit[:] = _TOKENS
+        # Sequences are met half way, not all at their first token at once.
+        self.slots.generated[:] = self._random.integers(0, _TOKENS, count)
+        self._candidates, self._intact = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
+        self._outcome: StepOutcome | None = None
+        policy.start(self.slots)
+
+    def forward(self) -> tuple[float, int, int]:
+        """Seconds, rows and tokens of one forward of all sequences."""
+        slots, count = self.slots, len(self._survival)
+        slots.cached[:] = self._context + slots.generated
+        self._policy.plan(self._outcome)
+        left = slots.limit - slots.generated
+        most = np.minimum(np.where(self._intact, slots.keep_intact, slots.keep_broken), left)
+        drafts = np.clip(self._candidates, 0, np.maximum(most, 0))
+        masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
+        slots.rows[:] = 1 + drafts + masks
+        rows = int(slots.rows.sum())
+        seconds = float(self._cost(np.array([rows]), float(slots.cached.sum()), count)[0])
+        agreed = np.minimum(self._run_of_hits(np.where(self._intact, 1.0, self._broken)), drafts)
+        commits = agreed + 1
+        self._candidates = np.maximum(drafts + masks - commits, 0)
+        # The first mask proposes the token that the last draft's row decides: right as often as a draft.
+        intact = (agreed == drafts) & (self._random.random(count) < self._survival)
+        self._outcome = _outcome(drafts, agreed, self._intact, intact)
+        self._intact = intact
+        emitted = np.minimum(commits, left)
+        slots.generated += emitted
+        self._replace(np.flatnonzero(slots.generated >= slots.limit))
+        return seconds, rows, int(emitted.sum())
+
+    def _run_of_hits(self, factor: np.ndarray) -> IntArray:
+        hit = self._random.random((len(factor), 2 * WIDEST)) < (self._survival * factor)[:, None]
+        return hit.cumprod(axis=1).sum(axis=1)
+
+    def _replace(self, taken: IntArray) -> None:
+        if len(taken):
+            self.slots.generated[taken], self._candidates[taken], self._intact[taken] = 0, 0, True
+            self._policy.admit(taken)
+
+
+def _outcome(drafts: IntArray, agreed: IntArray, intact: np.ndarray, next_intact: np.ndarray) -> StepOutcome:
+    nothing = np.zeros((len(drafts), 1))
+    return StepOutcome(
+        count_D=agreed + 1, next_rows_D=drafts, context_D=agreed + 1, drafts_D=drafts, agreed_D=agreed,
+        offered_D=drafts, intact_D=intact.copy(), next_intact_D=next_intact.copy(), token_DC=nothing.astype(np.int64),
+        entropy_DC=nothing.astype(np.float32), logprob_DC=nothing.astype(np.float32), early_DC=nothing.astype(bool),
+    )  # fmt: skip
+
+
+def simulate(scenario: Scenario, policy: Policy, *, forwards: int, warm_up: int, cost: StepCost = H200) -> Result:
+    """Figures over ``forwards`` forwards after ``warm_up`` that are not counted."""
+    machine = _Machine(scenario, policy, cost, seed=scenario.batch)
+    for _ in range(warm_up):
+        machine.forward()
+    seconds, rows, tokens = (sum(part) for part in zip(*(machine.forward() for _ in range(forwards)), strict=True))
+    return Result(
+        rate=tokens / seconds,
+        tokens_per_forward=tokens / forwards / scenario.batch,
+        rows_per_token=rows / tokens,
+    )
+
+
+def _line(scenario: Scenario, forwards: int, warm_up: int) -> tuple[tuple[object, ...], float, float]:
+    """A row of the table, and the planner against autoregressive and against the best fixed window."""
+
+    def run(policy: Policy) -> Result:
+        return simulate(scenario, policy, forwards=forwards, warm_up=warm_up)
+
+    plain, auto = run(FixedWindow(0)), run(Planned(H200))
+    fixed = {window: run(FixedWindow(window)) for window in WINDOWS}
+    best = max(fixed, key=lambda window: fixed[window].rate)
+    gain, against = auto.rate / plain.rate, auto.rate / max(plain.rate, fixed[best].rate)
+    survival = "mixed" if len(scenario.survival) > 1 else f"{scenario.survival[0]:g}"
+    row = (
+        scenario.batch, scenario.context, survival, f"{plain.rate:.0f}", f"{fixed[16].rate / plain.rate:.2f}",
+        best, f"{fixed[best].rate / plain.rate:.2f}", f"{auto.rate:.0f}", f"{gain:.2f}", f"{against:.2f}",
+        f"{auto.tokens_per_forward:.2f}", f"{auto.rows_per_token:.2f}",
+    )  # fmt: skip
+    return row, gain, against
+
+
+def main() -> None:
+    """Simulate all scenarios and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forwards", type=int, default=1000)
+    parser.add_argument("--warm-up", type=int, default=200)
+    parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
+    args = parser.parse_args()
+    parts = []
+    for broken in BROKEN:
+        lines = []
+        for context, survival, batch in itertools.product(CONTEXTS, SURVIVALS, args.batches):
+            scenario = Scenario(batch=batch, context=context, survival=survival, broken=broken)
+            lines.append(_line(scenario, args.forwards, args.warm_up))
+            print(*lines[-1][0], sep=" | ", flush=True)
+        parts.append(f"## Behind a wrong token: {broken:g} of the survival\n\n{_table(lines)}")
+    title = "Window allotment: a simulation for an H200, not a measurement"
+    body = "\n\n".join([_preface(args.forwards), *parts])
+    write_result("allotment-simulation", title, "python -m benchmarks.allotment_simulation", body)
+
+
+def _table(lines: Sequence[tuple[tuple[object, ...], float, float]]) -> str:
+    header = ("batch", "context", "survival", "AR tokens/s", "W=16 / AR", "best W", "best W / AR", "planned tokens/s",
+              "planned / AR", "planned / best of AR and all W", "tokens/forward", "rows/token")  # fmt: skip
+    return (
+        f"Lowest planned / AR: {min(gain for _, gain, _ in lines):.2f}. Lowest planned / best of AR and all fixed "
+        f"windows ({', '.join(map(str, WINDOWS))}): {min(against for _, _, against in lines):.2f}.\n\n"
+        + table(header, (row for row, _, _ in lines))
+    )
+
+
+def _preface(forwards: int) -> str:
+    return (
+        "**This is a simulation**: no GPU and no model is involved, and the machine above only ran the arithmetic. A "
+        f"forward costs max({WEIGHTS_SECONDS * 1e3:g} ms, {ROW_SECONDS * 1e6:g} us per row) plus "
+        f"{KV_SECONDS * 1e9:g} ns per cached token of each sequence (WeDLM-8B in bf16 on an H200, by arithmetic). "
+        "Drafts survive geometrically: each is right with the survival given that those before it are. Sequences "
+        f"have {_TOKENS} tokens and are replaced when done; prefill is left out; {forwards} forwards after a warm-up. "
+        "The planner is the engine's, with its own estimates of survival; mixed has equal parts of 0.5, 0.8 and "
+        "0.95 in one batch."
+    )
+
+
+if __name__ == "__main__":
+    main()
