@@ -13,19 +13,37 @@ from typing import Any
 import yaml
 
 from pipeline import ConfigError, RunConfig
+from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
 
 __all__ = ["add_config_options", "collect", "merge", "parse_options", "parse_setting"]
 
-_NAMED = ("input", "output", "model", "actors")
+_NAMED = (
+    "input", "output", "model", "actors", "mode", "limit", "prompt_column", "prompt_template", "system_prompt", "chat",
+    "id_column", "on_long_prompt", "max_failed_fraction", "max_row_deaths", "retry_failed", "output_format",
+    "storage_options",
+)  # fmt: skip
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """``--config``, ``--input``, ``--output``, ``--model``, ``--actors``, ``--set``."""
+    """``--config``, ``--set``, and an option of its own for each of the fields that are set most often."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields of RunConfig")
-    parser.add_argument("--input", metavar="PATH", help="file, folder or glob of Parquet or JSON Lines")
+    parser.add_argument("--input", metavar="PATH", help="file, folder, glob or URL; or the name of a hub dataset")
     parser.add_argument("--output", metavar="FOLDER", help="where to write; a re-run continues there")
+    parser.add_argument("--output-format", choices=OUTPUT_FORMATS, help="of the published files")
+    parser.add_argument("--storage-options", type=parse_options, metavar="YAML", help="of the file systems of URLs")
     parser.add_argument("--model", metavar="NAME", help='"tiny", a folder, a URL or a hub id')
     parser.add_argument("--actors", type=int, metavar="N", help="generate actors")
+    parser.add_argument("--mode", choices=MODES, help="what to do about an output that was begun before")
+    parser.add_argument("--retry-failed", action="store_true", default=None, help="do the output's failed rows again")
+    parser.add_argument("--limit", type=int, metavar="ROWS", help="read this many rows at most")
+    parser.add_argument("--prompt-column", metavar="NAME", help="column of text prompts")
+    parser.add_argument("--prompt-template", metavar="JINJA", help='for example "{{ question }}"')
+    parser.add_argument("--chat", action="store_true", default=None, help="wrap prompts in the chat template")
+    parser.add_argument("--system-prompt", metavar="TEXT", help="in front of each conversation that has none")
+    parser.add_argument("--id-column", metavar="NAME", help="column of unique row ids")
+    parser.add_argument("--on-long-prompt", choices=LONG_PROMPTS, help="what to do with prompts that do not fit")
+    parser.add_argument("--max-failed-fraction", type=float, metavar="SHARE", help="stop where more rows fail")
+    parser.add_argument("--max-row-deaths", type=int, metavar="N", help="quarantine a row that kills so often")
     parser.add_argument(
         "--set",
         action="append",
@@ -93,15 +111,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Keyword arguments from YAML (or JSON) text.
-
-    Raises:
-        ConfigError: it is no mapping.
-    """
+    """Keyword arguments from YAML (or JSON) text, for ``argparse``."""
     try:
         options = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--storage-options {text!r}: not YAML ({error}). Write {{key: value}}.") from error
+        raise argparse.ArgumentTypeError(f"{text!r}: not YAML ({error}). Write {{key: value}}.") from error
     if not isinstance(options, dict):
-        raise ConfigError(f"--storage-options {text!r}: must be a mapping. Write {{key: value}}.")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a mapping. Write {{key: value}}.")
     return options

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import signal
 import sys
 import time
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_config_options(parser)
     parser.add_argument("--preview", type=int, metavar="ROWS", help="generate the first rows here, write nothing")
     parser.add_argument("--validate", action="store_true", help="check everything, generate nothing")
+    parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
+                        help="generate a sample of rows (64) here, and extrapolate; writes nothing")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print the summary only")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, _stop)
@@ -57,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = collect(args)
         if args.validate:
             return _validate(config)
+        if args.estimate is not None:
+            print(pipeline.estimate(config, args.estimate).describe())
+            return 0
         if args.preview is not None:
             for row in pipeline.preview(config, args.preview).to_pylist():
                 print(json.dumps(row, default=str, ensure_ascii=False))
@@ -77,8 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _validate(config: RunConfig) -> int:
     found = pipeline.validate(config)
-    facts = {"rows": found.rows, "files": found.files, "prompt column": found.prompt_column,
-             "longest prompt of a sample (tokens)": found.max_prompt_tokens}  # fmt: skip
+    facts = {
+        "rows": found.rows,
+        "files": found.files,
+        "prompt column": found.prompt_column,
+        "sampled rows": f"{found.sampled_rows}, of which {found.failed_rows} would fail",
+        "longest prompt of the sample (tokens)": found.max_prompt_tokens,
+        "tokens of prompt and max_tokens together, at most": found.model_length,
+    }
     for name, value in facts.items():
         print(f"{name}: {value}")
     for kind, texts in (("warning", found.warnings), ("problem", found.problems)):
@@ -89,7 +101,9 @@ def _validate(config: RunConfig) -> int:
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
+    """End at once: units in flight are dropped, and done by the next run; what is committed stays."""
     print("terminated: the same command continues from what is committed", file=sys.stderr)
+    logging.disable()  # libraries on the way out take this for a fault of theirs, and log it at length
     raise SystemExit(128 + signum)
 
 

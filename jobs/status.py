@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import pipeline
+from jobs.cli import parse_options
 
 __all__ = ["main"]
 
@@ -15,15 +16,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the state; the exit status (2: no run there)."""
     parser = argparse.ArgumentParser(prog="python -m jobs.status", description=__doc__)
     parser.add_argument("output")
+    parser.add_argument("--storage-options", type=parse_options, metavar="YAML", help="of the file system of a URL")
     args = parser.parse_args(argv)
     try:
-        found = pipeline.status(args.output)
+        found = pipeline.status(args.output, storage_options=args.storage_options)
     except pipeline.OutputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for name, value in found.items():
-        print(f"{name}: {f'{value:.3f}' if isinstance(value, float) else value}")
+        print(f"{name}: {_shown(value)}")
     return 0
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {count}" for key, count in value.items()) or "none"
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":

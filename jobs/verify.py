@@ -23,11 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("output")
     parser.add_argument("--input", metavar="PATH", help="what the run read, as given to it")
-    parser.add_argument("--storage-options", default="{}", metavar="YAML", help="of the file system of a URL")
+    parser.add_argument("--storage-options", type=parse_options, metavar="YAML", help="of the file system of a URL")
     args = parser.parse_args(argv)
     try:
-        options = parse_options(args.storage_options)
-        found = pipeline.verify(args.output, input=args.input, storage_options=options)
+        found = pipeline.verify(args.output, input=args.input, storage_options=args.storage_options)
     except pipeline.PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SourceError,
         TooManyFailuresError,
     )
+    from pipeline.estimating import Estimate, estimate
     from pipeline.inspecting import status
     from pipeline.previewing import preview
     from pipeline.progress import Progress, format_progress
@@ -36,6 +37,7 @@ __all__ = [
     "ConfigError",
     "EngineConfig",
     "EngineDiedError",
+    "Estimate",
     "FingerprintError",
     "LeaseError",
     "OutputError",
@@ -51,6 +53,7 @@ __all__ = [
     "TooManyFailuresError",
     "Validation",
     "Verification",
+    "estimate",
     "format_progress",
     "preview",
     "read",
@@ -67,6 +70,7 @@ _HOME = {
     "read": "reading",
     "status": "inspecting",
     **dict.fromkeys(("RunResult", "RunSummary", "run"), "running"),
+    **dict.fromkeys(("Estimate", "estimate"), "estimating"),
     **dict.fromkeys(("Validation", "validate"), "validating"),
     **dict.fromkeys(("Verification", "verify"), "verifying"),
     "preview": "previewing",

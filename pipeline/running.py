@@ -33,7 +33,7 @@ from pipeline.types import Totals, Unit
 if TYPE_CHECKING:
     import ray.data
 
-__all__ = ["RunResult", "RunSummary", "run", "run_on"]
+__all__ = ["RunResult", "RunSummary", "new_state", "run", "run_on"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,15 +242,20 @@ def _publish(
     )
 
 
-def _plan(job: Job) -> list[Unit]:
-    """Begin a run, or check that this one continues what is there; and its units."""
+def new_state(job: Job) -> RunState:
+    """The record of a run that begins now."""
     config = job.config
-    new = RunState(
+    return RunState(
         fingerprint={**config.fingerprint_fields(), "model": f"{config.model}@{model_digest(config)}"},
         unit_rows=config.resolved_unit_rows(),
         files={file.key: file.digest for file in job.source.files},
         columns=job.columns,
     )
+
+
+def _plan(job: Job) -> list[Unit]:
+    """Begin a run, or check that this one continues what is there; and its units."""
+    config, new = job.config, new_state(job)
     old = RunState.load(job.storage)
     state = new if old is None else old.continued_by(new, job.storage.url)
     units = plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit)

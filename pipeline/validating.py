@@ -5,20 +5,22 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 
 from pipeline import layout
-from pipeline.actors.model import check_model, load_tokenizer
-from pipeline.actors.tokenise import FAILURE, PROMPT_IDS, prepare_table
+from pipeline.actors.model import check_model, load_tokenizer, model_length
+from pipeline.actors.tokenise import FAILURE, PROMPT_IDS, ROW_ID
 from pipeline.cluster import plan_actors, ray_session
 from pipeline.codec import WeDLMError
 from pipeline.config import RunConfig
-from pipeline.errors import PipelineError, SinkError
+from pipeline.errors import OutputError, PipelineError, SinkError
 from pipeline.job import Job, resolve_job
+from pipeline.running import new_state
+from pipeline.sample import prepared_sample
+from pipeline.sinks import check_format
 from pipeline.sources import source_of
+from pipeline.state import RunState
 from pipeline.storage import LocalStorage, Storage, open_storage
-from pipeline.types import Unit
 
 __all__ = ["Validation", "validate"]
 
@@ -34,10 +36,12 @@ class Validation:
 
     Attributes:
         problems: what would stop the run; empty when it can begin.
-        warnings: rows among the first 64 that would fail, with their reasons.
+        warnings: rows of a sample that would fail, with their reasons (10 at most).
         rows, files: size of the input.
-        prompt_column: where the prompts are.
-        max_prompt_tokens: longest prompt among the first 64 rows.
+        prompt_column: where the prompts are ("prompt_template" where they are made by one).
+        sampled_rows, failed_rows: size of the sample, which is spread over the input, and how many would fail.
+        max_prompt_tokens: longest prompt of the sample.
+        model_length: tokens that a prompt and its ``max_tokens`` may have together.
     """
 
     problems: tuple[str, ...]
@@ -45,7 +49,10 @@ class Validation:
     rows: int | None = None
     files: int | None = None
     prompt_column: str | None = None
+    sampled_rows: int = 0
+    failed_rows: int = 0
     max_prompt_tokens: int | None = None
+    model_length: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -54,7 +61,9 @@ class Validation:
 
 
 def validate(config: RunConfig) -> Validation:
-    """Check source, columns, model, tokenizer, sink and the cluster's resources. Generates nothing.
+    """Check source, columns, template, prompts, model, tokenizer, sink, an earlier run's settings, and resources.
+
+    Loads no model and generates nothing; whether ids of ``id_column`` are unique is left to the run.
 
     Needs (or starts and ends) a Ray session for the last of these.
     """
@@ -77,6 +86,13 @@ def validate(config: RunConfig) -> Validation:
         facts: dict[str, Any] = {}
         if job is not None:
             facts = attempt(lambda: _facts(job, tokenises=tokenizer is not None)) or {}
+            attempt(lambda: check_format(config.output_format, job.schema))
+            if tokenizer is not None:
+                attempt(lambda: _check_continues(config, job))
+            if facts.get("sampled_rows") and facts["failed_rows"] == facts["sampled_rows"]:
+                problems.append(
+                    f"all {facts['sampled_rows']} sampled rows would fail; the first: {facts['warnings'][0]}"
+                )
     return Validation(problems=tuple(problems), **facts)
 
 
@@ -99,19 +115,30 @@ def _check_resources(config: RunConfig) -> None:
         plan_actors(config)
 
 
+def _check_continues(config: RunConfig, job: Job) -> None:
+    """What is there already was begun with the same settings, or is to be discarded."""
+    storage = open_storage(config.output, layout.SCRATCH, config.output_options)
+    old = RunState.load(storage)
+    if old is None or config.mode == "new":
+        return
+    if config.mode == "error_if_exists":
+        raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
+    old.continued_by(new_state(job), storage.url)
+
+
 def _facts(job: Job, *, tokenises: bool) -> dict[str, Any]:
-    """Size of the input, and how its first rows fare."""
-    slices = list(job.source.slices(_SAMPLE_ROWS))
-    facts: dict[str, Any] = {
-        "rows": sum(piece.num_rows for piece in slices),
-        "files": len(job.source.files),
-        "prompt_column": job.prompt_column,
-    }
-    if slices and tokenises:
-        first = slices[0]
-        table = prepare_table(next(job.source.read([first])), Unit(unit_id="sample", index=0, rows=first), job)
+    """Size of the input, and how rows from all over it fare."""
+    facts: dict[str, Any] = {"files": len(job.source.files), "prompt_column": job.prompt_column}
+    if not tokenises:
+        return {**facts, "rows": sum(piece.num_rows for piece in job.source.slices(_SAMPLE_ROWS))}
+    facts["rows"], table = prepared_sample(job, _SAMPLE_ROWS)
+    if table is not None:
         lengths = [len(ids) for ids in table[PROMPT_IDS].to_pylist() if ids is not None]
-        faults = ((i, why) for i, why in enumerate(table[FAILURE].to_pylist()) if why is not None)
-        facts["max_prompt_tokens"] = max(lengths, default=None)
-        facts["warnings"] = tuple(f"row {i}: {why}" for i, why in islice(faults, 10))
+        faults = [
+            f"row {row_id}: {why}"
+            for row_id, why in zip(table[ROW_ID].to_pylist(), table[FAILURE].to_pylist(), strict=True)
+            if why is not None
+        ]
+        facts |= {"sampled_rows": table.num_rows, "failed_rows": len(faults), "warnings": tuple(faults[:10])}
+        facts |= {"max_prompt_tokens": max(lengths, default=None), "model_length": model_length(job.config)}
     return facts

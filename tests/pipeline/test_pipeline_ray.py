@@ -222,7 +222,8 @@ def test_validate_collects_every_problem_and_the_facts(
     found = pipeline.validate(config)
     assert found.ok, found.problems
     assert (found.rows, found.files, found.prompt_column) == (30, 1, "prompt")
-    assert [w.split(":")[0] for w in found.warnings] == [f"row {i}" for i in BAD_ROWS]
+    assert [w.split(": ")[0] for w in found.warnings] == [f"row prompts.parquet:{i}" for i in BAD_ROWS]
+    assert (found.sampled_rows, found.failed_rows, found.model_length) == (30, 2, 512)
     assert not LocalStorage(tmp_path / "out", layout.SCRATCH).keys("."), "the probe is gone"
     (tmp_path / "file").write_text("in the way")
     bad = pipeline.RunConfig(
@@ -231,6 +232,20 @@ def test_validate_collects_every_problem_and_the_facts(
     )  # fmt: skip
     problems = pipeline.validate(bad).problems
     assert [p.split(":")[0] for p in problems] == ["SinkError", "ResourceError", "SourceError"]
+
+
+def test_validate_finds_rows_that_would_all_fail_and_settings_that_an_output_was_not_begun_with(
+    one_actor: Path, prompts: Path, qwen3_folder: Path, tmp_path: Path
+) -> None:
+    common = {"input": str(prompts), "model": str(qwen3_folder), "sampling": SamplingParams(**SAMPLING), **SETTINGS}
+    assert pipeline.validate(pipeline.RunConfig(output=str(one_actor), **common)).ok
+    other = pipeline.RunConfig(output=str(one_actor), **{**common, "seed": 8})
+    (problem,) = pipeline.validate(other).problems
+    assert "FingerprintError" in problem
+    assert "seed: was 7, is 8" in problem
+    hopeless = pipeline.RunConfig(output=str(tmp_path / "o"), prompt_template="{{ prompt.missing }}", **common)
+    (problem,) = pipeline.validate(hopeless).problems
+    assert problem.startswith("all 30 sampled rows would fail; the first: row prompts.parquet:0")
 
 
 def test_preview_gives_the_first_rows_of_the_run_and_writes_nothing(
