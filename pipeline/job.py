@@ -11,6 +11,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import SourceError
 from pipeline.rendering import WHOLE_ROW, PromptTemplate
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
+from pipeline.sinks import check_format
 from pipeline.sources import Source
 from pipeline.storage import Storage
 
@@ -56,7 +57,7 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
 
     Raises:
         SourceError: a column is missing, ambiguous or twice there.
-        ConfigError: an input column has the name of an output column.
+        ConfigError: an input column has the name of an output column, or a type that the output's format lacks.
     """
     names = source.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -71,6 +72,8 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
     check_collisions(columns.names, config.column_prefix)
     logprobs = config.sampling.logprobs or "logprobs" in config.sampling_columns
     fields = result_fields(token_ids=config.include_token_ids, logprobs=logprobs, prefix=config.column_prefix)
+    schema = output_schema(columns, fields)
+    check_format(config.output_format, schema)
     return Job(
         config=replace(config, input=None),
         source=source,
@@ -78,7 +81,7 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
         prompt_kind=kind,
         prompt_column=column,
         columns=columns,
-        schema=output_schema(columns, fields),
+        schema=schema,
         dead_schema=dead_schema(columns, config.column_prefix),
     )
 

@@ -24,7 +24,7 @@ from pipeline.publish import Manifest, publish, recover
 from pipeline.reading import read
 from pipeline.retrying import retried_units
 from pipeline.revising import outdated, places, revise
-from pipeline.sinks import FORMATS, check_format
+from pipeline.sinks import FORMATS
 from pipeline.sources import check_apart, source_of
 from pipeline.state import RunState
 from pipeline.storage import Storage, open_storage
@@ -152,7 +152,6 @@ def _run(
     check_model(config)  # a model that is not there ends the run here, not in an actor
     manifest = recover(storage, lease)
     job = resolve_job(config, source_of(config, storage), storage)
-    check_format(config.output_format, job.schema)
     units = _plan(job)
     if config.id_column is not None:
         check_unique_ids(job.source, units, config.id_column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 __all__ = ["LocalStorage"]
+
+
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
+"""What file systems without hard links (some mounted stores) answer."""
 
 
 class LocalStorage:
@@ -41,6 +46,10 @@ class LocalStorage:
                 os.link(aside, target)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return _write_new(target, data)
         return True
 
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
@@ -117,3 +126,13 @@ class LocalStorage:
     def sweep(self) -> None:
         """Remove the folder of unfinished files."""
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _write_new(target: Path, data: bytes) -> bool:
+    """Create a file that is not there yet; False where it is."""
+    try:
+        with target.open("xb", buffering=0) as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True

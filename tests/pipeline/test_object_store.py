@@ -161,6 +161,18 @@ def test_parquet_is_written_and_read_through_the_seam(storage: ObjectStorage) ->
         assert pq.read_table(file).equals(table)
 
 
+def test_a_store_that_lets_nobody_list_uploads_is_no_failure(
+    on_s3: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*given: Any, **named: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(on_s3._fs, "call_s3", refuses)
+    on_s3.put("scratch/x", b"1")
+    on_s3.sweep()
+    assert on_s3.keys(".") == []
+
+
 def test_a_store_without_conditional_puts_is_looked_at_first(
     on_s3: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,19 @@ def test_a_new_object_is_put_once(storage: Storage) -> None:
     assert not storage.put_new("a/b", b"two")
     assert storage.read("a/b") == b"one"
     assert storage.keys(".") == ["a/b"]
+
+
+def test_a_file_system_without_hard_links_puts_a_new_object_once_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*paths: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuses)
+    storage = LocalStorage(tmp_path, "scratch")
+    assert storage.put_new("a/b", b"one")
+    assert not storage.put_new("a/b", b"two")
+    assert storage.read("a/b") == b"one"
 
 
 def test_reading_what_is_not_there_says_so(storage: Storage) -> None:
