@@ -17,6 +17,7 @@ from pipeline.actors.watch import start_tally
 from pipeline.cluster import ActorResources, plan_actors, ray_session
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
+from pipeline.gathering import together
 from pipeline.job import Job
 from pipeline.plan import ReadTask
 from pipeline.publish import PartJob, PartRecord, write_part
@@ -36,8 +37,8 @@ class Executor(Protocol):
         """Hold whatever the other calls need."""
         ...
 
-    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[CommitRecord]:
-        """Generate and stage the units of ``tasks``; each unit's record as it is staged, in any order."""
+    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[list[CommitRecord]]:
+        """Generate and stage the units of ``tasks``; the records of those staged since the last look, in any order."""
         ...
 
     def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
@@ -61,7 +62,7 @@ class RayExecutor:
         """The running Ray session, or one for the duration of the block."""
         return ray_session()
 
-    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[CommitRecord]:
+    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[list[CommitRecord]]:
         """See :class:`Executor`.
 
         Raises:
@@ -70,12 +71,10 @@ class RayExecutor:
         """
         resources = plan_actors(self._config)
         rows = max(unit.rows.num_rows for task in tasks for unit in task.units)
-        return _run_graph(job, tasks, self._load, resources, self._config.resolved_units_in_flight(rows))
+        return together(_run_graph(job, tasks, self._load, resources, self._config.resolved_units_in_flight(rows)))
 
     def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
-        """In parallel where there are several."""
-        if len(jobs) < 2:
-            return [write_part(job) for job in jobs]
+        """In tasks, so that what is held of a part while it is written is not held here."""
         import ray
 
         remote = ray.remote(num_cpus=TASK_CPUS)(write_part)

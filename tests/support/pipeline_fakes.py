@@ -95,7 +95,7 @@ class InlineExecutor:
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[CommitRecord]:
+    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[list[CommitRecord]]:
         prepared = []
         for task in tasks:
             tables = job.source.read([u.rows for u in task.units])
@@ -104,7 +104,7 @@ class InlineExecutor:
         worker = UnitWorker(job, thread)
         try:
             for unit, table in self._order(prepared):
-                yield worker.run(unit, table)
+                yield [worker.run(unit, table)]
                 self.units_done += 1
         finally:
             thread.close()
