@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from wedlm_core.decoding.switches import StreamingSwitches
 from wedlm_core.errors import ConfigError, explain
 
 if TYPE_CHECKING:
@@ -215,6 +216,13 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     )
 
 
+def _switches(given: Mapping[str, Any]) -> StreamingSwitches:
+    known = list(StreamingSwitches.__dataclass_fields__)
+    unknown = sorted(set(given) - set(known))
+    _require(not unknown, "streaming", unknown, f"fields are {known}", "Mend the name.")
+    return StreamingSwitches(**given)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """How one engine runs. Every field has a default that suits the shipped model on a laptop CPU.
@@ -238,6 +246,7 @@ class EngineConfig:
         seed: run seed for requests that give none.
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and threads, and keeps it in the user's cache folder.
+        streaming: the parts of the ``streaming`` strategy; a mapping of its fields is taken too.
         trace: record every decode forward in ``Generation.trace`` (slow; for tests and study).
 
     Raises:
@@ -258,10 +267,13 @@ class EngineConfig:
     logits_chunk_rows: int = 1024
     seed: int = 0
     step_cost: StepCost | None = None
+    streaming: StreamingSwitches = field(default_factory=StreamingSwitches)
     trace: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        if isinstance(self.streaming, Mapping):
+            object.__setattr__(self, "streaming", _switches(self.streaming))
         for name in ("max_num_seqs", "max_batch_rows", "max_window", "page_size", "logits_chunk_rows"):
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")

@@ -7,6 +7,7 @@ kind, ``advance`` turns their choices into commits and the window that remains. 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,15 +15,12 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.selection import leading_run, penalised_entropy, select_fills
+from wedlm_core.decoding.switches import StreamingSwitches
 from wedlm_core.decoding.window import RowLayout, Window, WindowParams, shift_left
 from wedlm_core.ordering import to_logical
 from wedlm_core.types import Strategy
 
-__all__ = ["HOLE_PRICE", "Commit", "Decoding", "RowChoices", "Wanted", "decoding_of", "keeps_head"]
-
-HOLE_PRICE = 0.1
-"""Nats that ``streaming`` adds per unfilled slot before a candidate: a token behind a hole is forwarded again
-every step (design, section 5)."""
+__all__ = ["Commit", "Decoding", "RowChoices", "Wanted", "decoding_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +218,7 @@ class WindowDecoding:
 
 
 class StreamingDecoding:
-    """The published rule plus what costs nothing (design, section 5).
+    """The published rule plus what costs nothing (design, section 5), part by part as the switches say.
 
     The last contiguous row fills the leftmost slot through the next-token head, so every step commits; masks
     behind it are filled by penalised entropy with a price on holes and without a fallback; the window is
@@ -228,66 +226,87 @@ class StreamingDecoding:
     """
 
     head = True
-    suppresses = True
+
+    def __init__(self, switches: StreamingSwitches) -> None:
+        self.switches = switches
+        self.suppresses = switches.suppress
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
         """Refill to W masks and filled slots behind the leading run, clipped."""
         slot_L = _slots(window)
-        left_S = (params.limit_S - window.emitted_S).clamp(min=0)
-        before_stop_SL = _through_stop(window, params)
         lead_S = leading_run(window.filled_SL)
-        length_S = torch.minimum(torch.minimum(params.window_S + lead_S, left_S), before_stop_SL.sum(dim=-1))
-        keep_SL = slot_L < length_S[:, None]
-        _mask_from(window, keep_SL, length_S, mask_id)
+        length_S = params.window_S + lead_S
+        if self.switches.clip:
+            left_S = (params.limit_S - window.emitted_S).clamp(min=0)
+            before_stop_S = _through_stop(window, params).sum(dim=-1)
+            length_S = torch.minimum(torch.minimum(length_S, left_S), before_stop_S)
+        _mask_from(window, slot_L < length_S[:, None], length_S, mask_id)
         window.lead_S = torch.minimum(lead_S, length_S)
 
     def wanted(self, window: Window, layout: RowLayout) -> Wanted:
         """The last contiguous row chooses the leftmost slot; every later mask proposes its own."""
         row_R = torch.arange(layout.id_SR.shape[1], device=layout.id_SR.device)
         filled_S1 = window.filled_SL.sum(dim=-1, keepdim=True)
+        chooses_S1 = self._head_chooses(window)[:, None]
         # The leftmost mask is the first mask row; the next-token head fills its slot.
-        masks_SR = (row_R > filled_S1 + 1) & (row_R < layout.count_S[:, None])
-        return Wanted(next_SR=row_R == window.lead_S[:, None], self_SR=masks_SR)
+        masks_SR = (row_R > filled_S1 + chooses_S1) & (row_R < layout.count_S[:, None])
+        return Wanted(next_SR=(row_R == window.lead_S[:, None]) & chooses_S1, self_SR=masks_SR)
+
+    def _head_chooses(self, window: Window) -> Tensor:
+        """Bool ``[S]``: whether the next-token head gives the leftmost slot in this forward."""
+        first_S = window.emitted_S == 0
+        return torch.where(first_S, self.switches.prefill_token, self.switches.head_fills_leftmost)
 
     def advance(self, window: Window, params: WindowParams, layout: RowLayout, choices: RowChoices) -> Commit:
         """Commit the leading run and the head's token after it; fill where certainty pays for the hole."""
         slot_L, lead_S = _slots(window), window.lead_S
-        row_S1 = lead_S[:, None]
-        head_S = choices.token_SR.gather(1, row_S1).squeeze(1)
+        row_S1, chooses_S = lead_S[:, None], self._head_chooses(window)
+        count_S = lead_S + chooses_S
+        chosen_S = choices.token_SR.gather(1, row_S1).squeeze(1)
+        last_S = window.token_SL.gather(1, (row_S1 - 1).clamp(min=0)).squeeze(1)
         mask_SL = ~window.filled_SL & (slot_L < window.length_S[:, None])
-        candidate_SL = mask_SL & (slot_L > row_S1)
+        candidate_SL = mask_SL & (slot_L >= count_S[:, None])
         entropy_SL = _to_slots(layout, choices.entropy_SR)
-        fill_SL = self._accept(entropy_SL, candidate_SL, params)
+        fill_SL = self._accept(entropy_SL, candidate_SL, params, chooses_S)
         commit = _commit_leading(window, lead_S, fill_SL)
-        place_SC = torch.arange(commit.token_SC.shape[1], device=slot_L.device) == row_S1
+        slot_SC = torch.arange(commit.token_SC.shape[1], device=slot_L.device)
+        place_SC = (slot_SC == row_S1) & chooses_S[:, None]
         commit = Commit(
-            token_SC=torch.where(place_SC, head_S[:, None], commit.token_SC),
+            token_SC=torch.where(place_SC, chosen_S[:, None], commit.token_SC),
             entropy_SC=torch.where(place_SC, choices.entropy_SR.gather(1, row_S1), commit.entropy_SC),
             logprob_SC=commit.logprob_SC,
             early_SC=commit.early_SC & ~place_SC,
-            count_S=lead_S + 1,
+            count_S=count_S,
             drafts_S=commit.drafts_S,
             agreed_S=lead_S,
             offered_S=torch.minimum(params.window_S, window.length_S),
             intact_S=window.intact_S,
             next_intact_S=window.intact_S,
-            context_S=lead_S + 1,
+            # The head's KV is final; where it chose nothing, the last committed token is the next head.
+            context_S=count_S,
             fill_SL=fill_SL,
         )
-        _fill(window, fill_SL, _to_slots(layout, choices.token_SR), entropy_SL, upto_S1=row_S1)
-        _move_on(window, lead_S + 1)
-        window.head_S = head_S
-        window.emitted_S = window.emitted_S + lead_S + 1
+        upto_S1 = (count_S - 1)[:, None]
+        _fill(window, fill_SL, _to_slots(layout, choices.token_SR), entropy_SL, upto_S1=upto_S1)
+        _move_on(window, count_S)
+        window.head_S = torch.where(chooses_S, chosen_S, torch.where(lead_S > 0, last_S, window.head_S))
+        window.emitted_S = window.emitted_S + count_S
         return commit
 
-    @staticmethod
-    def _accept(entropy_SL: Tensor, candidate_SL: Tensor, params: WindowParams) -> Tensor:
+    def _accept(self, entropy_SL: Tensor, candidate_SL: Tensor, params: WindowParams, chooses_S: Tensor) -> Tensor:
         """Penalised entropy below the threshold, then once more with the price of the holes left before."""
         adjusted_SL = penalised_entropy(entropy_SL, candidate_SL, params.penalty_S)
         certain_SL = adjusted_SL < params.threshold_S[:, None]
         hole_SL = (candidate_SL & ~certain_SL).to(torch.int64)
         holes_before_SL = hole_SL.cumsum(dim=-1) - hole_SL
-        return certain_SL & (adjusted_SL + HOLE_PRICE * holes_before_SL < params.threshold_S[:, None])
+        priced_SL = adjusted_SL + self.switches.hole_price * holes_before_SL
+        fill_SL = certain_SL & (priced_SL < params.threshold_S[:, None])
+        if self.switches.fallback or not self.switches.prefill_token:
+            # Masks alone have to get on, so a forward that fills nothing fills what is most certain.
+            smallest_SL = torch.zeros_like(fill_SL).scatter_(-1, priced_SL.argmin(dim=-1, keepdim=True), True)
+            falls_S = ~fill_SL.any(dim=-1) & (~chooses_S | self.switches.fallback)
+            fill_SL = fill_SL | (smallest_SL & candidate_SL & falls_S[:, None])
+        return fill_SL
 
 
 def _commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:
@@ -341,15 +360,10 @@ _DECODINGS: dict[Strategy, Decoding] = {
     Strategy.AUTOREGRESSIVE: _VERIFIED,
     Strategy.REFERENCE: WindowDecoding(block=False),
     Strategy.BLOCKWISE: WindowDecoding(block=True),
-    Strategy.STREAMING: StreamingDecoding(),
 }
+_streaming = functools.lru_cache(maxsize=64)(StreamingDecoding)
 
 
-def decoding_of(strategy: Strategy) -> Decoding:
+def decoding_of(strategy: Strategy, switches: StreamingSwitches) -> Decoding:
     """The implementation of a strategy; strategies that share one are advanced together."""
-    return _DECODINGS[strategy]
-
-
-def keeps_head(strategy: Strategy) -> bool:
-    """Whether sequences of this strategy keep a head token."""
-    return _DECODINGS[strategy].head
+    return _streaming(switches) if strategy == Strategy.STREAMING else _DECODINGS[strategy]

@@ -69,7 +69,7 @@ class Engine:
         mask = model.config.mask_token_id if model.config.mask_token_id is not None else tokenizer.mask_token_id
         pages = self._count_pages(model, reach)
         self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
-        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s) for s in Strategy))
+        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s, config.streaming) for s in Strategy))
         self._runner = Runner(
             model=model.eval(),
             pool=KVPool(
@@ -131,7 +131,7 @@ class Engine:
         sequence = Sequence(
             request=request,
             arrival=self._arrivals,
-            head=decoding_of(Strategy(params.strategy)).head,
+            head=decoding_of(Strategy(params.strategy), self.config.streaming).head,
             widest=self._widest(request) if params.adaptive else params.window,
             stops=StopStrings(tuple(params.stop), TextStream(self.tokenizer)) if params.stop else None,
         )
@@ -215,7 +215,7 @@ class Engine:
                 array[slot] = -1 if params.adaptive else params.window
             sequence.started_at = now
             table.head[slot] = sequence.head
-            table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy)))
+            table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy), self.config.streaming))
             groups.append(int(table.group[slot]))
             stops.append(ids)
         slots = [s.slot for s in sequences]

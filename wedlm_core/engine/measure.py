@@ -150,7 +150,7 @@ def _scratch_state(runner: Runner, scratch: SequencePages) -> Iterator[_Bench]:
     own.pages_SP[:, : len(scratch.pages)] = torch.as_tensor(scratch.pages, dtype=torch.int64)
     own.params.limit_S.fill_(1 << 30)
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-    table.group[:] = decodings.index(decoding_of(Strategy.VERIFIED))
+    table.group[:] = decodings.index(decoding_of(Strategy.VERIFIED, config.streaming))
     runner.state, runner.profile, runner.config = own, NO_PROFILE, config
     try:
         yield _Bench(runner, table)
