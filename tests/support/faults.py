@@ -113,7 +113,9 @@ class FailAtRandom:
     probability: float
 
     def __call__(self, moment: Moment) -> None:
-        if random.random() < self.probability / 2:
+        # Many objects are removed by one call, which is tried again as a whole: each of them may fail but rarely.
+        rarity = 200 if moment.operation == "delete" else 2
+        if random.random() < self.probability / rarity:
             raise OSError(errno.EIO, f"{moment.operation} failed on purpose", moment.key)
 
 

@@ -20,6 +20,7 @@ import psutil
 __all__ = ["Cluster", "Node", "serve_cluster"]
 
 _RAY = Path(sys.executable).with_name("ray")
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _HEAD = "127.0.0.2"
 
 
@@ -65,7 +66,7 @@ class Cluster:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1",
             # A node that is gone is found out at once by its closed connection; a stopped one within seconds.
             "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5",
-            "RAY_worker_niceness": "0",
+            "RAY_worker_niceness": "0", "PYTHONPATH": str(_REPOSITORY),
         }  # fmt: skip
         self.environment = self._base | {"RAY_ADDRESS": self.address}
         self.nodes: list[Node] = []

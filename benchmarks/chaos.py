@@ -1,0 +1,212 @@
+"""Kills, and what they cost: rows lost and doubled, work redone, the price of ledger and staging.
+
+    python -m benchmarks.chaos --part reference          # undisturbed; the others compare with it
+    python -m benchmarks.chaos --part local-1            # local-2, s3-1, s3-2: store and actors, 14 kills each
+    python -m benchmarks.chaos --part poison             # a row that kills its process
+    python -m benchmarks.chaos --part overhead           # ledger and staging against none
+    python -m benchmarks.chaos --part report             # the table, from whatever parts are there
+
+Each part ends by itself in less than ten minutes on two cores and leaves its figures in ``--folder``. Everything is
+real: Ray nodes on loopback addresses in processes of their own, the shipped model, a server that speaks the S3
+protocol in its own process, signal 9 to processes at random moments. In the parts with kills every operation on the
+output also fails with a probability of 2%, in the driver and in the actors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import pipeline
+from benchmarks.chaos_overhead import measure_overhead
+from benchmarks.common import table, write_result
+from pipeline.schema import DATA_COLUMNS
+from pipeline.sinks.staging import data_checksum
+from tests.support.chaos import Chaos, Outcome
+from tests.support.ray_nodes import Cluster, serve_cluster
+from tests.support.s3 import serve_s3
+
+__all__ = ["main"]
+
+KILLS = {"driver": 4, "actor": 5, "raylet": 3, "sigterm": 2}
+FAILURES = 0.02
+POISON = "This row kills its process."
+PARTS = ("reference", "local-1", "local-2", "s3-1", "s3-2", "poison", "overhead", "report")
+SCENES = PARTS[1:5]
+COLUMNS = ("prompt", "number", *DATA_COLUMNS)
+
+
+def write_prompts(path: Path, rows: int, poison: bool = False) -> Path:
+    """Prompts that the shipped model answers at some length; the middle one is poison if wanted."""
+    prompts = [f"Count from {i % 97} to {i % 97 + 20 + i % 23}." for i in range(rows)]
+    if poison:
+        prompts[rows // 2] = POISON
+    pq.write_table(pa.table({"prompt": prompts, "number": list(range(rows))}), path)
+    return path
+
+
+def config_of(source: Path, output: str, actors: int, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Fields of RunConfig, the same for every part but for where and how many."""
+    return {"input": str(source), "output": output, "actors": actors, "num_threads": 1, "unit_rows": 16,
+            "units_in_flight": 8, "target_part_bytes": 200_000, "output_storage_options": options or {},
+            "sampling": {"max_tokens": 128, "temperature": 0.7}}  # fmt: skip
+
+
+@contextmanager
+def stage_for(actors: int) -> Iterator[Cluster]:
+    """A head and a node of two CPUs for each actor."""
+    with serve_cluster() as cluster:
+        for _ in range(actors):
+            cluster.add_node(2)
+        yield cluster
+
+
+def disturb(part: str, folder: Path, rows: int, kills: int | None, seed: int) -> dict[str, Any]:
+    """Run a scene with its kills; what was found."""
+    store, actors = part.split("-")[0], int(part.split("-")[1])
+    source = write_prompts(folder / "prompts.parquet", rows)
+    plan = [kind for kind, count in KILLS.items() for _ in range(count)]
+    random.Random(seed).shuffle(plan)
+    with stage_for(actors) as cluster:
+        if store == "local":
+            config = config_of(source, str(folder / "out"), actors)
+            outcome = Chaos(cluster, folder, config, failures=FAILURES, seed=seed).run(plan[:kills])
+            return _figures(outcome, _published(config))
+        with serve_s3() as server:
+            config = config_of(source, f"{server.bucket('chaos')}/out", actors, server.options)
+            outcome = Chaos(cluster, folder, config, failures=FAILURES, seed=seed).run(plan[:kills])
+            return _figures(outcome, _published(config))
+
+
+def reference(folder: Path, rows: int, poison: bool = False) -> dict[str, Any]:
+    """The same job undisturbed: one actor, local disk."""
+    source = write_prompts(folder / "prompts.parquet", rows, poison)
+    with stage_for(1) as cluster:
+        config = config_of(source, str(folder / "out"), 1)
+        outcome = Chaos(cluster, folder, config, poison=POISON if poison else None).run(())
+    return _figures(outcome, _published(config))
+
+
+def _published(config: dict[str, Any]) -> pa.Table:
+    return pipeline.read(config["output"], format="arrow", storage_options=config["output_storage_options"])
+
+
+def _figures(outcome: Outcome, published: pa.Table) -> dict[str, Any]:
+    keys = Counter(zip(published["row_id"].to_pylist(), published["sample_index"].to_pylist(), strict=True))
+    others = pc.not_equal(published["number"], len(keys) // 2)
+    alive = published.filter(pc.is_null(published["error"]))
+    return {
+        "rows": len(keys),
+        "doubled": sum(count - 1 for count in keys.values()),
+        "failed": published.num_rows - alive.num_rows,
+        "numbers": sorted(set(published["number"].to_pylist())) == list(range(len(keys))),
+        "sha256": data_checksum(published, COLUMNS),
+        "sha256_but_middle": data_checksum(published.filter(others), COLUMNS),
+        "kills": dict(outcome.kills),
+        "drivers": outcome.drivers,
+        "ends": outcome.ends,
+        "seconds": outcome.seconds,
+        "tokens": sum(n or 0 for n in published["completion_tokens"].to_pylist()),
+        "tokens_generated": outcome.work.tokens,
+        "busy_seconds": outcome.work.busy_seconds,
+    }
+
+
+def report(folder: Path) -> None:
+    """Write the table."""
+    found = {part: json.loads(path.read_text()) for part in PARTS if (path := folder / f"{part}.json").exists()}
+    base = found["reference"]
+    lines: list[tuple[Any, ...]] = []
+    for part in SCENES:
+        if part not in found:
+            continue
+        f = found[part]
+        count = sum(f["kills"].values())
+        redone = max(0, f["tokens_generated"] - f["tokens"])
+        per_kill = redone / max(1, count)
+        seconds = per_kill * f["busy_seconds"] / max(1, f["tokens_generated"])
+        lines.append(
+            (part, *(f["kills"].get(kind, 0) for kind in KILLS), base["rows"] - f["rows"], f["doubled"],
+             seconds, f"{per_kill / f['tokens']:.2%}", sum(status != 0 for status, _ in f["ends"]),
+             "equal" if f["sha256"] == base["sha256"] else "DIFFERENT", round(f["seconds"]))
+        )  # fmt: skip
+    header = ("store-actors", *(f"{kind} killed" if kind != "sigterm" else "SIGTERM" for kind in KILLS), "rows lost",
+              "rows doubled", "redone per kill, s of one engine", "redone per kill", "ends by other errors",
+              "data columns", "s")  # fmt: skip
+    total = sum(sum(found[part]["kills"].values()) for part in SCENES if part in found)
+    body = table(header, lines)
+    body += (
+        f"\n\n{total} kills. {base['rows']} rows, {base['tokens']} tokens, units of 16 rows, 8 units in flight per "
+        f"actor, temperature 0.7. SHA-256 of the data columns of the undisturbed run: `{base['sha256']}`. "
+        f"Undisturbed: {base['seconds']:.0f} s. In the scenes above each operation on the output also failed with a "
+        f"probability of {FAILURES:.0%}. Ends by other errors: drivers that gave up by themselves and were started "
+        "again, as their user would."
+    )
+    if "poison" in found:
+        f = found["poison"]
+        same = f["sha256_but_middle"] == f["expected"]
+        body += (
+            f"\n\nA row that kills its process: {f['failed']} row quarantined, {f['rows']} of {f['rows_in']} rows "
+            f"published, {f['doubled']} doubled, the data of the others {'equal' if same else 'DIFFERENT'}; "
+            f"{f['seconds']:.0f} s."
+        )
+    if "overhead" in found:
+        ratios = found["overhead"]["overheads"]
+        body += (
+            f"\n\nLedger and staging against none (results discarded in the actor, no ledger), {len(ratios)} pairs of "
+            f"runs in turns: median {statistics.median(ratios):+.1%}, from {min(ratios):+.1%} to {max(ratios):+.1%}; "
+            f"publishing at the end took another {found['overhead']['publishing']:.1%}."
+        )
+    write_result("chaos", "Kills at random moments", "python -m benchmarks.chaos --part ...", body)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=PARTS, required=True)
+    parser.add_argument("--folder", type=Path, default=Path("out/chaos"), help="for figures and working files")
+    parser.add_argument("--rows", type=int, default=3000)
+    parser.add_argument("--kills", type=int, help="fewer kills than planned, for a trial")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    if args.part == "report":
+        report(args.folder)
+        return
+    folder = (args.folder / args.part).absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    begin = time.monotonic()
+    figures = _run_part(args.part, folder, args)
+    (args.folder / f"{args.part}.json").write_text(json.dumps(figures, indent=1))
+    print(json.dumps(figures, indent=1), f"\n{args.part}: {time.monotonic() - begin:.0f} s")
+
+
+def _run_part(part: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    if part == "reference":
+        return reference(folder, args.rows)
+    if part == "overhead":
+        return measure_overhead(write_prompts(folder / "prompts.parquet", args.rows // 3), folder)
+    if part == "poison":
+        rows = args.rows // 10
+        (healthy := folder / "healthy").mkdir()
+        (sick := folder / "sick").mkdir()
+        expected = reference(healthy, rows)["sha256_but_middle"]
+        return {**reference(sick, rows, poison=True), "expected": expected, "rows_in": rows}
+    return disturb(part, folder, args.rows, args.kills, args.seed + SCENES.index(part))
+
+
+if __name__ == "__main__":
+    main()
