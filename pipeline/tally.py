@@ -1,20 +1,24 @@
 """Which rows were running when a process died: pins the row that kills, and clears those merely beside it.
 
 Plain logic, one instance per session, kept outside the processes that may die. A unit that lost its process
-twice is run alone in its process from then on; if that dies too, its rows are halved, until the guilty row is
-alone and has been so at ``max_row_deaths`` deaths: then it is quarantined and the rest of the unit is done
-without it. A death says nothing about rows that were not running, and a row that was innocently beside a
-death (or whose machine was taken away) is simply done again.
+twice runs in small company from then on: an eighth of the units that last died with it, and so on, until it is
+alone in its process. If that dies too, its rows are halved, until the guilty row is alone and has been so at
+``max_row_deaths`` deaths: then it is quarantined and the rest of the unit is done without it. A death says
+nothing about rows that were not running, and a row that was innocently beside a death (or whose machine was
+taken away) is simply done again.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 __all__ = ["Attempt", "Rows", "Tally", "Verdict"]
 
 _SHARED_DEATHS = 2
-"""Deaths beside other units before a unit is run alone: one may be chance."""
+"""Deaths beside any number of other units before the company is cut: one may be chance."""
+_CUT = 8
+"""By this the company is divided then. One more death costs a start; a unit that is alone leaves the engine idle."""
 
 Rows = tuple[int, int]
 """Consecutive rows of a unit: first and one past the last."""
@@ -25,19 +29,19 @@ class Attempt:
     """How a unit is to be run this time.
 
     Attributes:
-        alone: nothing else may run in the process meanwhile.
+        company: units in the process at most, itself among them; all of them of this kind. None: any.
         steps: rows to run together, step after step; they cover the unit but for the quarantined rows.
         quarantined: row -> deaths of its process while it was running alone.
     """
 
-    alone: bool
+    company: int | None
     steps: tuple[tuple[Rows, ...], ...]
     quarantined: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether a process may begin; ``deaths`` in a row of its slot, without progress anywhere."""
+    """Whether a process may begin; ``deaths`` in a row of its slot, without anything done meanwhile."""
 
     go_on: bool
     deaths: int
@@ -53,23 +57,19 @@ class _Piece:
     quarantined: bool = False
 
     @property
-    def single(self) -> bool:
-        return self.rows[1] - self.rows[0] == 1
+    def size(self) -> int:
+        return self.rows[1] - self.rows[0]
 
 
 @dataclass(kw_only=True)
 class _Trial:
-    """A unit's history."""
+    """A unit's history; ``company`` is that of the attempt under way."""
 
     pieces: list[_Piece]
     shared_deaths: int = 0
-    one_by_one: bool = False
+    company: int | None = None
     process: str | None = None
     running: tuple[_Piece, ...] = ()
-
-    @property
-    def alone(self) -> bool:
-        return self.shared_deaths >= _SHARED_DEATHS
 
 
 class Tally:
@@ -77,7 +77,8 @@ class Tally:
 
     Args:
         max_row_deaths: deaths of a process with one row running alone, before that row is quarantined.
-        max_engine_deaths: deaths in a row of one slot's processes while nothing at all is achieved.
+        max_engine_deaths: deaths in a row of one slot's processes while nothing at all is done; more are allowed
+            while a row is being searched.
     """
 
     def __init__(self, max_row_deaths: int, max_engine_deaths: int) -> None:
@@ -85,41 +86,43 @@ class Tally:
         self._max_engine_deaths = max_engine_deaths
         self._trials: dict[str, _Trial] = {}
         self._deaths: dict[str, int] = {}
+        self._running: dict[str, set[str]] = {}
+        self._searched = 0
 
     def start(self, slot: str) -> Verdict:
         """A process begins in ``slot`` (whatever replaces a dead process is in the same slot)."""
-        self._deaths[slot] = self._deaths.get(slot, -1) + 1
-        deaths = self._deaths[slot]
-        return Verdict(go_on=deaths <= self._max_engine_deaths, deaths=deaths)
+        deaths = self._deaths[slot] = self._deaths.get(slot, -1) + 1
+        allowed = self._max_engine_deaths
+        if self._searched:
+            # A search goes on: as many more as it may take to find a row or two where nothing else succeeds.
+            allowed += 4 + math.ceil(math.log2(self._searched)) + 2 * self._max_row_deaths
+        return Verdict(go_on=deaths <= allowed, deaths=deaths)
 
     def begin(self, unit_id: str, rows: int, process: str) -> Attempt:
         """``process`` is given a unit of so many rows. If another one had it, that one is dead.
 
-        An attempt that is not alone counts as running from here on; the steps of one that is, from
-        :meth:`enter` on.
+        With any company it counts as running from here on; else each step does from :meth:`enter` on.
         """
         trial = self._trials.setdefault(unit_id, _Trial(pieces=[_Piece(rows=(0, rows))]))
         if trial.process is not None and trial.process != process:
             self._bury(trial)
         trial.process = process
         trial.running = ()
-        if not trial.alone:
-            trial.running = tuple(trial.pieces)
-            return Attempt(alone=False, steps=(((0, rows),),))
-        suspects = [p for p in trial.pieces if not p.survived and not p.quarantined]
-        cleared = tuple(p.rows for p in trial.pieces if p.survived)
-        last = tuple((rows,) for rows in cleared) if trial.one_by_one else (cleared,) if cleared else ()
+        if trial.company is None:
+            self._run(unit_id, trial, tuple(trial.pieces))
+        else:
+            self._searched = max(self._searched, rows)
         return Attempt(
-            alone=True,
-            steps=(*((p.rows,) for p in suspects), *last),
+            company=trial.company,
+            steps=_steps(trial) if trial.company == 1 else (((0, rows),),),
             quarantined={p.rows[0]: p.deaths for p in trial.pieces if p.quarantined},
         )
 
     def enter(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
-        """The rows of a step begin to run, alone in ``process``."""
+        """The rows of a step begin to run, in ``process`` and the company that was granted."""
         trial = self._trials.get(unit_id)
         if trial is not None and trial.process == process:
-            trial.running = tuple(p for p in trial.pieces if p.rows in step)
+            self._run(unit_id, trial, tuple(p for p in trial.pieces if p.rows in step))
 
     def survive(self, unit_id: str, process: str) -> None:
         """The rows that were entered last are done, and the process lives."""
@@ -128,41 +131,63 @@ class Tally:
             for piece in trial.running:
                 piece.survived, piece.deaths = True, 0
             trial.running = ()
-            self._progress()
+            self._running[process].discard(unit_id)
+            self._succeed()
 
     def finish(self, unit_id: str) -> None:
         """The unit is staged: its history is of no more use."""
-        self._trials.pop(unit_id, None)
-        self._progress()
+        self.abandon(unit_id)
+        self._succeed()
 
     def abandon(self, unit_id: str) -> None:
         """The unit ended with an error that its process survived."""
         self._trials.pop(unit_id, None)
+        for process, units in list(self._running.items()):
+            units.discard(unit_id)
+            if not units:
+                del self._running[process]
 
-    def _progress(self) -> None:
+    def _run(self, unit_id: str, trial: _Trial, pieces: tuple[_Piece, ...]) -> None:
+        assert trial.process is not None
+        trial.running = pieces
+        self._running.setdefault(trial.process, set()).add(unit_id)
+
+    def _succeed(self) -> None:
         self._deaths = dict.fromkeys(self._deaths, 0)
+        self._searched = 0
 
     def _bury(self, trial: _Trial) -> None:
         """Draw the conclusions from the death of the process that had the unit."""
         if not trial.running:
             return  # it waited or was being staged: the death tells nothing about it
-        if not trial.alone:
+        if trial.company != 1:
             trial.shared_deaths += 1
+            if trial.shared_deaths >= _SHARED_DEATHS:
+                assert trial.process is not None
+                trial.company = max(1, len(self._running[trial.process]) // _CUT)
             return
-        self._progress()  # each of these narrows the search or counts towards an end
         for piece in trial.running:
             piece.survived = False
-        if len(trial.running) > 1:  # each lived without the others: chance, or too much at once
-            trial.one_by_one = True
-        else:
+        if len(trial.running) == 1:
             self._suspect(trial, trial.running[0])
+        # Else each lived without the others: chance, or too much at once. They are tried one by one again.
 
     def _suspect(self, trial: _Trial, piece: _Piece) -> None:
-        if piece.single:
+        if piece.size == 1:
             piece.deaths += 1
             piece.quarantined = piece.deaths >= self._max_row_deaths
+            if piece.quarantined and any(p.survived for p in trial.pieces):
+                self._succeed()  # processes can do rows: it was this one
             return
         first, stop = piece.rows
         middle = (first + stop) // 2
         place = trial.pieces.index(piece)
         trial.pieces[place : place + 1] = [_Piece(rows=(first, middle)), _Piece(rows=(middle, stop))]
+
+
+def _steps(trial: _Trial) -> tuple[tuple[Rows, ...], ...]:
+    """Suspects one by one, the largest first, as they may be cleared; then what was cleared, all at once."""
+    suspects = [piece for piece in trial.pieces if not piece.survived and not piece.quarantined]
+    cleared = tuple(piece.rows for piece in trial.pieces if piece.survived)
+    first = (((piece.rows,)) for piece in sorted(suspects, key=lambda piece: -piece.size))
+    return (*first, cleared) if cleared else tuple(first)

@@ -18,6 +18,7 @@ from pipeline.errors import OutputError
 from pipeline.ledger import committed
 from pipeline.plan import plan_units
 from pipeline.publish import Manifest
+from pipeline.sinks import FORMATS
 from pipeline.sources import Source, source_of
 from pipeline.state import RunState
 from pipeline.storage import LocalStorage, Storage, open_storage
@@ -159,10 +160,12 @@ def _check_ledger(
 
 
 def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> None:
-    """Plain readers take every file of the folder for ours."""
+    """Plain readers of the folder would take such files for ours."""
     ours = {f"{p.name}/{part.name}" for p in manifest.publications for part in p.parts}
+    suffixes = tuple(format_.suffix for format_ in FORMATS.values())
     for key in storage.keys("."):
-        if not key.startswith(f"{layout.STATE}/") and key not in ours:
+        strange = key not in ours and not key.startswith(f"{layout.STATE}/")
+        if strange and (key.endswith(suffixes) or key.startswith("data-")):
             found.problem(f"{key}: no publication has this file; remove it")
 
 

@@ -98,41 +98,34 @@ def start_tally(config: RunConfig) -> RemoteTally:
 
 
 class Gate:
-    """Many may be inside together, or one alone; who waits to be alone goes before newcomers."""
+    """Lets units run beside each other, or in limited company; those that wait for that go before newcomers."""
 
     def __init__(self) -> None:
         self._change = threading.Condition()
-        self._inside = 0
+        self._inside: list[int | None] = []
         self._waiting = 0
-        self._taken = False
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Inside with others."""
+    def enter(self, company: int | None) -> Iterator[None]:
+        """Inside with any number of others (None), or with so many at most that are in limited company too."""
         with self._change:
-            self._change.wait_for(lambda: not self._taken and not self._waiting)
-            self._inside += 1
+            if company is None:
+                self._change.wait_for(lambda: not self._waiting and all(other is None for other in self._inside))
+            else:
+                self._waiting += 1
+                self._change.wait_for(lambda: self._has_room(company))
+                self._waiting -= 1
+            self._inside.append(company)
         try:
             yield
         finally:
             with self._change:
-                self._inside -= 1
+                self._inside.remove(company)
                 self._change.notify_all()
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Inside with nobody else."""
-        with self._change:
-            self._waiting += 1
-            self._change.wait_for(lambda: not self._taken and not self._inside)
-            self._waiting -= 1
-            self._taken = True
-        try:
-            yield
-        finally:
-            with self._change:
-                self._taken = False
-                self._change.notify_all()
+    def _has_room(self, company: int) -> bool:
+        limits = [other for other in self._inside if other is not None]
+        return len(limits) == len(self._inside) and len(limits) < min([company, *limits])
 
 
 class RowWatch:
@@ -160,11 +153,11 @@ class RowWatch:
             quarantine: the result of a row that has to be left out, from its number and deaths.
         """
         try:
-            with self._gate.shared():
+            with self._gate.enter(None):
                 attempt = self._tally.begin(unit_id, rows, self._process)
-                if not attempt.alone:
+                if attempt.company is None:
                     return do(range(rows))
-            with self._gate.alone():
+            with self._gate.enter(attempt.company):
                 results = {row: quarantine(row, deaths) for row, deaths in attempt.quarantined.items()}
                 for step in attempt.steps:
                     wanted = [row for first, stop in step for row in range(first, stop)]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pipeline.config import RunConfig
 from pipeline.graph import RayExecutor
 from pipeline.running import RunSummary, run_on
 from pipeline.storage import open_storage
-from tests.support.deadly_engines import DEADLY_TOKEN, deadly_row_engine, dies_at_start_engine
+from tests.support.deadly_engines import DEADLY_TOKEN, deadly_row_engine, dies_at_start_engine, harmless_engine
 
 POISON = 13
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -73,6 +74,13 @@ def test_a_row_that_kills_its_process_is_quarantined_and_every_other_row_is_done
     starts = Path(config.output, "starts.txt").read_text().split()
     # Twice beside others, the unit of 4 alone, its halves down to the row, twice the row: then it is left out.
     assert len(starts) - 1 <= 2 + 2 + 2
+    assert pipeline.verify(config.output, input=config.input).ok
+
+    again = go(replace(config, retry_failed=True), harmless_engine)
+    assert (again.session.rows, again.total.failed_rows, again.publications) == (1, 0, ("data-000000-r001",))
+    assert pipeline.read(config.output, format="arrow")["error"].null_count == 40
+    assert pipeline.read(config.output, table="dead_letters", format="arrow").num_rows == 0
+    assert pipeline.verify(config.output, input=config.input).ok
 
 
 def test_actors_that_die_without_achieving_anything_end_the_job_instead_of_hanging(config: RunConfig) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.actors.watch import Gate, RowWatch
-from pipeline.tally import Tally
+from pipeline.tally import Attempt, Tally
 
 
 class Died(BaseException):
@@ -49,28 +49,34 @@ class Cluster:
                 self.deaths += 1
 
     def _batch(self, queue: list[int], sizes: Sequence[int], width: int, process: str) -> None:
-        """Begin the first units together, as threads would; then those that must be alone, one by one."""
+        """The first units as threads would: those with any company together, then the others as they may."""
         watch = RowWatch(self.tally, process)
-        batch = queue[:width]
-        together: list[int] = []
-        for unit in batch:
-            attempt = self.tally.begin(str(unit), sizes[unit], process)
-            if not attempt.alone:
-                together.append(unit)
-        if together:
-            self._run([(u, r) for u in together for r in range(sizes[u])])
-            for unit in together:
-                self.results[unit] = list(range(sizes[unit]))
-                queue.remove(unit)
-                watch.finish(str(unit))
-        for unit in batch:
-            if unit in queue:
-                self.results[unit] = watch.run(
-                    str(unit), sizes[unit], lambda rows, u=unit: self._run([(u, r) for r in rows]),
-                    lambda row, deaths: f"quarantined after {deaths}",
-                )  # fmt: skip
-                queue.remove(unit)
-                watch.finish(str(unit))
+        attempts = {unit: self.tally.begin(str(unit), sizes[unit], process) for unit in queue[:width]}
+        free = [unit for unit, attempt in attempts.items() if attempt.company is None]
+        if free:
+            self._together(free, queue, sizes, watch)
+            return
+        company = min(attempt.company or 1 for attempt in attempts.values())
+        if company > 1:
+            group = list(attempts)[:company]
+            for unit in group:
+                self.tally.enter(str(unit), process, ((0, sizes[unit]),))
+            self._together(group, queue, sizes, watch)
+            return
+        alone = next(unit for unit, attempt in attempts.items() if attempt.company == 1)
+        self.results[alone] = watch.run(
+            str(alone), sizes[alone], lambda rows: self._run([(alone, r) for r in rows]),
+            lambda row, deaths: f"quarantined after {deaths}",
+        )  # fmt: skip
+        queue.remove(alone)
+        watch.finish(str(alone))
+
+    def _together(self, units: list[int], queue: list[int], sizes: Sequence[int], watch: RowWatch) -> None:
+        self._run([(u, r) for u in units for r in range(sizes[u])])
+        for unit in units:
+            self.results[unit] = list(range(sizes[unit]))
+            queue.remove(unit)
+            watch.finish(str(unit))
 
     def _run(self, rows: list[tuple[int, int]]) -> list[object]:
         if self.chance():
@@ -83,9 +89,9 @@ class Cluster:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[list[int], set[tuple[int, int]], int]:
-    sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+    sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=40))
     every = [(u, r) for u, size in enumerate(sizes) for r in range(size)]
-    return sizes, draw(st.sets(st.sampled_from(every), max_size=4)), draw(st.integers(1, 5))
+    return sizes, draw(st.sets(st.sampled_from(every), max_size=4)), draw(st.integers(1, 40))
 
 
 @given(job=jobs(), max_row_deaths=st.integers(1, 3))
@@ -103,8 +109,43 @@ def test_exactly_the_rows_that_kill_are_quarantined(
         assert [isinstance(r, str) for r in results] == [row in killers for row in range(sizes[unit])]
         assert [r for r in results if not isinstance(r, str)] == [r for r in range(sizes[unit]) if r not in killers]
     halvings = sum(math.ceil(math.log2(sizes[u])) + 1 for u, _ in deadly)
-    # Two deaths beside others per unit with a killer, then the halvings, then what is allowed to a single row.
-    assert cluster.deaths <= 2 * len({u for u, _ in deadly}) + halvings + max_row_deaths * len(deadly)
+    # Per unit with a killer two deaths beside any others and one in small company (40 / 8 = 5, then alone), the
+    # halvings, and what is allowed to a single row.
+    assert cluster.deaths <= 3 * len({u for u, _ in deadly}) + halvings + max_row_deaths * len(deadly)
+
+
+def test_innocent_units_are_not_all_run_alone() -> None:
+    """Of 64 units that died together twice, those that had company of a killer once more are alone: 8."""
+    tally = Tally(2, 3)
+    cluster = Cluster(tally, {(5, 3)})
+    seen: list[int | None] = []
+    begin = tally.begin
+
+    def watched(unit_id: str, rows: int, process: str) -> Attempt:
+        attempt = begin(unit_id, rows, process)
+        seen.append(attempt.company)
+        return attempt
+
+    tally.begin = watched  # type: ignore[method-assign]
+    cluster.run([16] * 64, 64)
+    assert not cluster.gave_up
+    assert cluster.deaths == 2 + 1 + 4 + 2, "any company, company of 8, 16 rows to 2, the row"
+    assert set(seen) == {None, 8, 1}
+
+
+def test_an_engine_that_dies_of_everything_ends_the_job_in_bounded_deaths() -> None:
+    cluster = Cluster(Tally(2, max_engine_deaths=3), set(), lambda: True)
+    cluster.run([32] * 1000, 64)
+    assert cluster.gave_up
+    assert cluster.deaths <= 3 + 4 + 5 + 4 + 1
+
+
+def test_a_unit_of_many_killers_is_done_all_the_same() -> None:
+    deadly = {(1, row) for row in range(3, 29)}
+    cluster = Cluster(Tally(2, 3), deadly)
+    cluster.run([32] * 4, 4)
+    assert not cluster.gave_up
+    assert sum(isinstance(r, str) for r in cluster.results[1]) == len(deadly)
 
 
 @given(job=jobs(), kills=st.lists(st.booleans(), max_size=25), max_row_deaths=st.integers(1, 3))
@@ -120,7 +161,7 @@ def test_processes_that_are_taken_away_cost_no_row_of_a_unit_with_enough_rows(
     assert not cluster.gave_up
     for unit, results in cluster.results.items():
         lost = [r for r in results if isinstance(r, str)]
-        needed = 2 + math.ceil(math.log2(sizes[unit])) + max_row_deaths
+        needed = 2 + math.ceil(math.log2(sizes[unit])) + max_row_deaths  # at least; company only adds to it
         assert not lost or cluster.chance_deaths >= needed
 
 
@@ -154,29 +195,60 @@ def test_a_unit_that_raised_leaves_no_suspicion() -> None:
     for _ in range(5):
         with pytest.raises(OSError, match="disk full"):
             watch.run("u", 3, fails, lambda row, deaths: -1)
-    assert not tally.begin("u", 3, "q").alone
+    assert tally.begin("u", 3, "q").company is None
 
 
-def test_who_is_alone_is_alone_and_newcomers_wait_for_him() -> None:
+@pytest.mark.parametrize("company", [1, 3])
+def test_company_is_limited_and_newcomers_wait(company: int) -> None:
     gate = Gate()
-    inside: list[str] = []
-    most = []
+    inside: list[int | None] = []
+    snapshots: list[list[int | None]] = []
     lock = threading.Lock()
 
-    def visit(name: str, alone: bool) -> None:
-        with gate.alone() if alone else gate.shared():
+    def visit(limit: int | None) -> None:
+        with gate.enter(limit):
             with lock:
-                inside.append(name)
-                most.append(list(inside))
+                inside.append(limit)
+                snapshots.append(list(inside))
             time.sleep(0.01)
             with lock:
-                inside.remove(name)
+                inside.remove(limit)
 
-    threads = [threading.Thread(target=visit, args=(f"{i}", i % 3 == 1)) for i in range(12)]
+    threads = [threading.Thread(target=visit, args=(company if i % 2 else None,)) for i in range(24)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert all(len(names) == 1 for names in most if any(int(n) % 3 == 1 for n in names))
-    assert len(most) == 12
-    assert max(len(names) for names in most) > 1, "the others do share"
+    assert len(snapshots) == 24
+    limited = [names for names in snapshots if company in names]
+    assert all(None not in names and len(names) <= company for names in limited)
+    assert max(len(names) for names in limited) == company
+    assert max(len(names) for names in snapshots if None in names) > 1
+
+
+def test_newcomers_wait_for_those_in_limited_company_and_for_those_that_wait_for_it() -> None:
+    gate = Gate()
+    entered: list[str] = []
+
+    def visit(name: str, company: int | None) -> threading.Thread:
+        def body() -> None:
+            with gate.enter(company):
+                entered.append(name)
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join(0.05)
+        return thread
+
+    with gate.enter(None):
+        threads = [visit("alone", 1), visit("newcomer", None)]
+        assert entered == [], "one waits to be alone, the other for him"
+    for thread in threads:
+        thread.join(10)
+    assert sorted(entered) == ["alone", "newcomer"]
+    with gate.enter(2):
+        threads = [visit("newcomer", None), visit("company", 2)]
+        assert entered[2:] == ["company"]
+    for thread in threads:
+        thread.join(10)
+    assert entered[2:] == ["company", "newcomer"]

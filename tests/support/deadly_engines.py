@@ -9,7 +9,7 @@ from pipeline.codec import Generation
 from pipeline.job import Job
 from tests.support.pipeline_fakes import FakeEngine
 
-__all__ = ["DEADLY_TOKEN", "deadly_row_engine", "dies_at_start_engine"]
+__all__ = ["DEADLY_TOKEN", "deadly_row_engine", "dies_at_start_engine", "harmless_engine"]
 
 DEADLY_TOKEN = 6
 """A step with a request whose prompt has this token id ends the process, as a segmentation fault would."""
@@ -27,6 +27,11 @@ def deadly_row_engine(job: Job, num_threads: int | None) -> FakeEngine:
     with Path(job.storage.url).joinpath("starts.txt").open("a") as file:
         file.write(f"{os.getpid()}\n")
     return _DeadlyRowEngine(slots=64)
+
+
+def harmless_engine(job: Job, num_threads: int | None) -> FakeEngine:
+    """An engine that no row harms."""
+    return FakeEngine(slots=64)
 
 
 def dies_at_start_engine(job: Job, num_threads: int | None) -> FakeEngine:
