@@ -66,8 +66,12 @@ class Policy(Protocol):
         """Other sequences begin in these slots."""
         ...
 
-    def plan(self, outcome: StepOutcome | None) -> None:
-        """Before the windows of a forward are refilled; ``outcome`` of the forward before."""
+    def plan(self) -> None:
+        """Before the windows of a forward are refilled."""
+        ...
+
+    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+        """After a forward, which ``ended`` some sequences."""
         ...
 
 
@@ -85,8 +89,11 @@ class FixedWindow:
     def admit(self, taken: IntArray) -> None:
         """Nothing changes."""
 
-    def plan(self, outcome: StepOutcome | None) -> None:
+    def plan(self) -> None:
         """Nothing changes."""
+
+    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+        """Nothing is learned."""
 
 
 class Planned:
@@ -109,11 +116,13 @@ class Planned:
             array[taken] = -1
         self._planner.admit(taken)
 
-    def plan(self, outcome: StepOutcome | None) -> None:
-        """Observe, then plan where it is time to."""
-        if outcome is not None:
-            self._planner.observe(self._every, self._slots.rows.copy(), outcome, 0)
+    def plan(self) -> None:
+        """Plan where it is time to."""
         self._planner.plan(self._every, self._cost, 1 << 30)
+
+    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+        """Learn how drafts fared."""
+        self._planner.observe(self._every, self._slots.rows.copy(), outcome, ended, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +148,13 @@ class _Machine:
         # Sequences are met half way, not all at their first token at once.
         self.slots.generated[:] = self._random.integers(0, _TOKENS, count)
         self._candidates, self._intact = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
-        self._outcome: StepOutcome | None = None
         policy.start(self.slots)
 
     def forward(self) -> tuple[float, int, int]:
         """Seconds, rows and tokens of one forward of all sequences."""
         slots, count = self.slots, len(self._survival)
         slots.cached[:] = self._context + slots.generated
-        self._policy.plan(self._outcome)
+        self._policy.plan()
         left = slots.limit - slots.generated
         most = np.minimum(np.where(self._intact, slots.keep_intact, slots.keep_broken), left)
         drafts = np.clip(self._candidates, 0, np.maximum(most, 0))
@@ -159,11 +167,13 @@ class _Machine:
         self._candidates = np.maximum(drafts + masks - commits, 0)
         # The first mask proposes the token that the last draft's row decides: right as often as a draft.
         intact = (agreed == drafts) & (self._random.random(count) < self._survival)
-        self._outcome = _outcome(drafts, agreed, self._intact, intact)
+        outcome = _outcome(drafts, agreed, self._intact, intact)
         self._intact = intact
         emitted = np.minimum(commits, left)
         slots.generated += emitted
-        self._replace(np.flatnonzero(slots.generated >= slots.limit))
+        ended = slots.generated >= slots.limit
+        self._policy.observe(outcome, ended)
+        self._replace(np.flatnonzero(ended))
         return seconds, rows, int(emitted.sum())
 
     def _run_of_hits(self, factor: np.ndarray) -> IntArray:

@@ -151,8 +151,8 @@ def _body(points: Sequence[Point], others: Sequence[Point], problems: int) -> st
     verdict = "is" if defaults else "is **not**"
     return (
         f"{problems} held-out problems, W={_WINDOW}, lambda 0.02. Accuracy by the families' checkers. `front`: no "
-        "other variant and threshold is at least as good in accuracy, tokens per forward and rows per token, and better in "
-        f"one. The default combination {verdict} on the front.\n\n"
+        "other variant and threshold is at least as good in accuracy, tokens per forward and rows per token, and "
+        f"better in one. The default combination {verdict} on the front.\n\n"
         + table(_HEADER, (point.row(point in front) for point in points))
         + "\n\nBeside them, at the same window:\n\n"
         + table(_HEADER, (point.row(False) for point in others))
