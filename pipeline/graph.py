@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,10 @@ from pipeline.publish import PartJob, PartRecord, write_part
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord
 
-__all__ = ["Executor", "RayExecutor"]
+__all__ = ["Executor", "RayExecutor", "units_per_actor"]
 
+_ROWS_PER_SLOT = 3
+"""Rows in an actor's units for each slot of its engine: some are done and wait for the rest of their unit."""
 TASK_CPUS = 0.25
 """CPUs that a reading task reserves; small, so that tasks fit beside the actors on a small machine."""
 
@@ -71,7 +74,8 @@ class RayExecutor:
         """
         resources = plan_actors(self._config)
         rows = max(unit.rows.num_rows for task in tasks for unit in task.units)
-        return together(_run_graph(job, tasks, self._load, resources, self._config.resolved_units_in_flight(rows)))
+        held = units_per_actor(self._config, rows, sum(len(task.units) for task in tasks))
+        return together(_run_graph(job, tasks, self._load, resources, held))
 
     def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
         """In tasks, so that what is held of a part while it is written is not held here."""
@@ -79,6 +83,19 @@ class RayExecutor:
 
         remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
         return ray.get([remote.remote(job) for job in jobs])
+
+
+def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
+    """Units that an actor may hold at once.
+
+    One actor holds what keeps its engine full through the longest rows. Of several, each holds a sixteenth of its
+    share at most, unless its engine needs more to feed on: what a slow one has not taken, the others will do.
+    """
+    wanted = config.resolved_units_in_flight(unit_rows)
+    if config.actors == 1 or config.units_in_flight is not None:
+        return wanted
+    feed = 1 + math.ceil(_ROWS_PER_SLOT * config.engine.max_num_seqs / (unit_rows * config.sampling.n))
+    return min(wanted, max(feed, units // (16 * config.actors)))
 
 
 def _run_graph(

@@ -224,7 +224,8 @@ class GenerateActor:
         except Exception as error:
             _leave_note(job.storage, error)
             raise
-        thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error))
+        slots = job.config.engine.max_num_seqs
+        thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._worker = UnitWorker(job, thread, tally)
 
     def __call__(self, block: pa.Table) -> pa.Table:
