@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 __all__ = [
+    "READ_AHEAD_BYTES",
     "MisuseError",
     "as_os_errors",
     "is_url",
@@ -20,6 +21,7 @@ __all__ = [
     "lies_inside",
     "local_path",
     "open_filesystem",
+    "open_remote",
     "plain_name",
 ]
 
@@ -58,6 +60,16 @@ def lies_inside(location: str | os.PathLike[str], folder: str | os.PathLike[str]
     if is_url(location):
         return f"{plain_name(location).rstrip('/')}/".startswith(f"{plain_name(folder).rstrip('/')}/")
     return local_path(location).is_relative_to(local_path(folder))
+
+
+READ_AHEAD_BYTES = 4 * 2**20
+"""What a read from a store fetches beyond what was asked for; the default of some file systems is far more."""
+
+
+def open_remote(fs: Any, path: str) -> BinaryIO:
+    """Open an object for reading at random."""
+    with as_os_errors():
+        return fs.open(path, "rb", block_size=READ_AHEAD_BYTES, cache_type="readahead")
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

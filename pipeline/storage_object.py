@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, BinaryIO
 
-from pipeline.filesystem import as_os_errors, open_filesystem
+from pipeline.filesystem import as_os_errors, open_filesystem, open_remote
 
 __all__ = ["ObjectStorage"]
 
@@ -135,8 +135,7 @@ class ObjectStorage:
 
     def open(self, key: str) -> BinaryIO:
         """Random access by ranged requests."""
-        with as_os_errors():
-            return self._fs.open(self._path(key), "rb", cache_type="readahead")
+        return open_remote(self._fs, self._path(key))
 
     def exists(self, key: str) -> bool:
         """Whether the object, or one below it, is there."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.casting import cast_table
 from pipeline.errors import SourceError
-from pipeline.filesystem import MisuseError, as_os_errors, is_url, local_path, open_filesystem
+from pipeline.filesystem import MisuseError, is_url, local_path, open_filesystem, open_remote
 from pipeline.storage_retrying import with_retries
 from pipeline.types import Slice, SourceFile
 
@@ -98,9 +98,7 @@ def open_input(path: str, options: Mapping[str, Any]) -> BinaryIO:
     """Open a path or URL for reading at random."""
     if not is_url(path):
         return local_path(path).open("rb")
-    fs, inner = open_filesystem(path, options)
-    with as_os_errors():
-        return fs.open(inner, "rb", cache_type="readahead")
+    return open_remote(*open_filesystem(path, options))
 
 
 def patiently(look: Callable[[], _T], path: str) -> _T:

@@ -6,11 +6,13 @@ import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.filesystem import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.sources.base import FileSource, cut, open_input, patiently
 from pipeline.sources.schemas import common_schema
 from pipeline.types import Slice, SourceFile
@@ -18,6 +20,8 @@ from pipeline.types import Slice, SourceFile
 __all__ = ["ParquetSource"]
 
 _BATCH_ROWS = 4096
+_BUFFER_BYTES = 2**20
+_SMALL_ROW_GROUP_BYTES = 32 * 2**20
 _THREADS = 16
 
 
@@ -70,9 +74,26 @@ class ParquetSource(FileSource):
         starts = self._starts[number]
         begin = bisect.bisect_right(starts, slices[0].first_row) - 1
         end = bisect.bisect_left(starts, slices[-1].first_row + slices[-1].num_rows)
-        with self.open(number) as opened, pq.ParquetFile(opened, pre_buffer=True) as file:
+        with _open(self.files[number].path, self.options) as file:
             batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=list(range(begin, end)))
             yield from cut((self.conform(pa.Table.from_batches([b])) for b in batches), starts[begin], slices)
+
+
+@contextmanager
+def _open(path: str, options: Mapping[str, Any]) -> Iterator[pq.ParquetFile]:
+    """A column's pages as they are needed; from a store, whole row groups by few requests where they are small."""
+    if not is_url(path):
+        # Arrow's own file, not Python's: of that it would read each column of a row group as one piece.
+        with pq.ParquetFile(str(local_path(path)), buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            yield file
+        return
+    with open_input(path, options) as opened:
+        metadata = pq.read_metadata(opened)
+        sizes = (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        small = max(sizes, default=0) <= _SMALL_ROW_GROUP_BYTES
+        buffer = 0 if small else READ_AHEAD_BYTES
+        with pq.ParquetFile(opened, metadata=metadata, pre_buffer=small, buffer_size=buffer) as file:
+            yield file
 
 
 def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:

@@ -7,6 +7,8 @@ import gzip
 import io
 import itertools
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ from pipeline.sources.csv_records import records
 from pipeline.storage import LocalStorage
 from tests.support.s3 import S3Server
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 CODECS = {"": lambda data: data, ".gz": gzip.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
 
 
@@ -124,6 +127,52 @@ def test_every_format_is_read_from_every_place(place: Any, tmp_path: Path, name:
             got = [row for table in source.read([unit.rows for unit in chosen]) for row in visible(table)]
             first = [unit.rows.first_row for unit in chosen]
             assert got == [row for i in first for row in TABLE.to_pylist()[i : i + 2]]
+
+
+@pytest.mark.parametrize("small", [0, 2**30], ids=["large row groups", "small row groups"])
+def test_parquet_is_read_by_pages_or_by_row_groups(
+    place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr("pipeline.sources.parquet._SMALL_ROW_GROUP_BYTES", small)
+    location, options, put = place
+    put("x.parquet", parquet(TABLE))
+    source = opened(f"{location}/x.parquet", tmp_path, options=options)
+    assert visible(all_rows(source, 3)) == TABLE.to_pylist()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel how much memory the process has had")
+@pytest.mark.parametrize("kind", ["parquet", "jsonl.gz", "csv.zst"])
+def test_memory_is_that_of_a_unit_and_not_of_a_row_group_or_file(tmp_path: Path, kind: str) -> None:
+    prompts = [f"{'words of a prompt ' * 40}{i}" for i in range(60_000)]
+    path = tmp_path / f"x.{kind}"
+    if kind == "parquet":
+        table = pa.table({"prompt": prompts})
+        pq.write_table(table, path, row_group_size=10**6, compression="none", use_dictionary=False)
+    else:
+        rows = pa.table({"prompt": prompts})
+        path.write_bytes(CODECS[f".{kind.rsplit('.', 1)[-1]}"](FORMATS[f"x.{kind}"](rows)))
+    code = f"""
+import pyarrow as pa
+from pipeline import layout
+from pipeline.plan import plan_units, read_tasks
+from pipeline.sources import open_source
+from pipeline.storage import LocalStorage
+def high():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
+def read(source, units):
+    return sum(t.num_rows for k in read_tasks(units, ()) for t in source.read([u.rows for u in k.units]))
+source = open_source({str(path)!r}, LocalStorage({str(tmp_path)!r}, layout.SCRATCH))
+units = plan_units(source, 64, "f")
+read(source, units[:8])
+before = high()
+rows = read(source, units)
+print(rows, high() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows, grown = done.stdout.split()
+    assert int(rows) == 60_000
+    assert float(grown) < 20, "the file holds 43 MB of text"
 
 
 def test_a_digest_tells_other_content_apart_and_nothing_else(place: Any, tmp_path: Path) -> None:
