@@ -28,6 +28,12 @@ from pipeline.types import CommitRecord, Totals
         ({"sampling_columns": {"heat": "t"}}, "heat"),
         ({"columns": "abc"}, "columns"),
         ({"gpus_per_actor": "all"}, "gpus_per_actor"),
+        ({"on_long_prompt": "cut"}, "on_long_prompt='cut'"),
+        ({"max_failed_fraction": 1.5}, "max_failed_fraction=1.5"),
+        ({"max_row_deaths": 0}, "max_row_deaths=0"),
+        ({"retry_failed": True, "mode": "new"}, "retry_failed"),
+        ({"prompt_template": "{{ a", "output": "o"}, "not a Jinja template"),
+        ({"prompt_template": "{{ a }}", "prompt_column": "b"}, "at most one"),
     ],
 )
 def test_bad_configurations_name_field_rule_and_remedy(raw: dict[str, Any], words: str) -> None:
@@ -42,11 +48,13 @@ def test_a_missing_field_is_named() -> None:
 
 def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> None:
     base = RunConfig(input="x", output="y")
-    same = RunConfig(input="z", output="o", actors=4, num_threads=2, unit_rows=3, units_in_flight=5, device="cpu")
+    same = RunConfig(input="z", output="o", actors=4, num_threads=2, unit_rows=3, units_in_flight=5, device="cpu",
+                     retry_failed=True, max_failed_fraction=0.5, max_row_deaths=4, max_engine_deaths=1)  # fmt: skip
     assert same.fingerprint_fields() == base.fingerprint_fields()
     for change in (
         {"seed": 1}, {"chat": True}, {"columns": ["a"]}, {"sampling": SamplingParams(top_k=1)},
-        {"prompt_column": "q"}, {"limit": 3}, {"include_token_ids": False},
+        {"prompt_column": "q"}, {"limit": 3}, {"include_token_ids": False}, {"prompt_template": "{{ q }}"},
+        {"on_long_prompt": "truncate_left"}, {"tools_column": "t"},
     ):  # fmt: skip
         assert RunConfig(input="x", output="y", **change).fingerprint_fields() != base.fingerprint_fields()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import s3fs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +24,11 @@ from pipeline.reading import read
 from pipeline.retrying import failed_rows, merge_retried
 from pipeline.running import RunSummary, run_on
 from pipeline.schema import DATA_COLUMNS
-from pipeline.storage import LocalStorage, Storage
-from tests.support.faults import CrashAt, FaultyStorage, Killed
+from pipeline.storage import LocalStorage, Storage, open_storage
+from pipeline.verifying import verify
+from tests.support.faults import CrashAt, FaultyStorage, Killed, Moment
 from tests.support.pipeline_fakes import BANNED_TOKEN, FakeEngine, InlineExecutor
+from tests.support.s3 import S3Server
 
 BANNED = (2, 3, 9, 17)
 HOPELESS = 11
@@ -235,3 +239,40 @@ def test_too_many_failures_stop_the_run_early_with_the_reasons_and_it_resumes(
     summary, executor = go(config, max_failed_fraction=0.4)
     assert executor.units_done == 15
     assert summary.total.failed_rows == 134
+
+
+def test_a_retry_on_an_object_store_shows_plain_readers_no_row_twice_and_is_proven(
+    qwen3_folder: Path, source_file: Path, tmp_path: Path, s3: S3Server, never_failed: list[Any]
+) -> None:
+    """There a folder cannot change its name: the old parts go one by one, then the new ones come one by one."""
+    place = s3.bucket(f"b-{uuid.uuid4().hex[:12]}")
+    config = config_for(qwen3_folder, source_file, tmp_path, storage_options=s3.options)
+    config = replace(config, output=f"{place}/out")
+    open_output = partial(open_storage, config.output, layout.SCRATCH, s3.options)
+    go(config, storage=open_output())
+    seen: list[list[str]] = []
+    fs = s3fs.S3FileSystem(use_listings_cache=False, **s3.options)
+
+    def look(moment: Moment) -> None:
+        if moment.key.startswith("data-"):
+            seen.append([path.split("/out/")[1] for path in fs.find(config.output) if "/__" not in path])
+
+    go(config, LENIENT, FaultyStorage(open_output(), look), retry_failed=True)
+    assert len(seen) > 2
+    assert all(len({name.split("/")[0] for name in names}) <= 1 for names in seen), "never parts of both"
+    table = read(config.output, format="arrow", storage_options=s3.options)
+    assert table.select(["k", *DATA_COLUMNS]).to_pylist() == never_failed
+    found = verify(config.output, input=str(source_file), storage_options=s3.options, input_storage_options={})
+    assert found.ok, found.problems
+
+
+@pytest.mark.parametrize("output_format", ["ipc", "jsonl"])
+def test_every_output_format_can_be_revised(
+    qwen3_folder: Path, source_file: Path, tmp_path: Path, never_failed: list[Any], output_format: str
+) -> None:
+    config = config_for(qwen3_folder, source_file, tmp_path, output_format=output_format)
+    go(config)
+    go(config, LENIENT, retry_failed=True)
+    assert data_of(config.output) == never_failed
+    found = verify(config.output, input=str(source_file))
+    assert found.ok, found.problems
