@@ -17,7 +17,7 @@ __all__ = ["gsm8k"]
 
 _CONCURRENCY = 32
 _ROWS = 48
-_LIMIT_SECONDS = 40.0
+_LIMIT_SECONDS = 30.0
 _TITLE = "A GSM8K-length workload"
 _LOOSE_THRESHOLD = 3.0
 _CONTENDERS = {
