@@ -157,7 +157,9 @@ def _explained(error: Exception, storage: Storage, since: float) -> Exception:
     if notes:
         why = f"The last one:\n{storage.read(notes[-1]).decode().strip()}"
     else:
-        why = f"It left no note: it was killed from outside, or ran out of memory. Ray says: {cause}"
+        # What an actor raised in its constructor comes as the text of a traceback.
+        said = str(cause).rsplit(f"{EngineDiedError.__name__}: ", 1)[-1].strip()
+        why = f"It left no note: it was killed from outside, or ran out of memory. Ray says: {said}"
     return EngineDiedError(
         "a generate actor could not start, or actors died more often than max_engine_deaths allows. "
         f"{why}\nWhat is committed stays; mend the cause and run again to continue."
