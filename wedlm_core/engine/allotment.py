@@ -21,8 +21,12 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 _KEEP_GAIN = 0.01  # windows change only for at least this much more: shapes stay stable, noise is not chased
-_FIRST_PRICES = (0.0, 0.02, 0.08, 0.2, 0.35, 0.6)  # where the search for the price starts, commits per row
+_FIRST_PRICES = (0.0, 0.02, 0.06, 0.15, 0.25, 0.35, 0.45, 0.6)  # where the search starts, commits per row
+_FIRST_STEP = 0.4
 _ROUNDS = 4
+_FEW = 16  # sequences up to which more ways to fill a gap are looked at
+_FRUGAL = 1.25  # of nearly equal choices the one is taken that this many times the price of a row would make ...
+_NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +35,14 @@ class Load:
 
     Attributes:
         cost: seconds of a forward.
+        host_seconds: of a step besides its forward (0 where they overlap).
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway: prefill chunks, sequences with fixed windows.
         most_rows: the row budget.
     """
 
     cost: StepCost
+    host_seconds: float = 0.0
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30
@@ -48,6 +54,15 @@ class LongRun:
 
     commits_SW: FloatArray
     rows_SW: FloatArray
+
+    def first(self, count: int) -> LongRun:
+        """The tables of the first ``count`` sequences."""
+        return LongRun(commits_SW=self.commits_SW[:count], rows_SW=self.rows_SW[:count])
+
+    def best_at(self, sequence: int, row_price: float, widest: int) -> int:
+        """One sequence's best window where a row costs ``row_price`` commits."""
+        span = slice(0, widest + 1)
+        return int((self.commits_SW[sequence, span] - row_price * self.rows_SW[sequence, span]).argmax())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +120,7 @@ def _rate(run: LongRun, masks_S: IntArray, load: Load) -> tuple[float, float]:
     """``(commits per second, rows)``."""
     own = np.arange(len(masks_S))
     rows = load.other_rows + float(run.rows_SW[own, masks_S].sum())
-    seconds = float(load.cost(np.array([rows]), load.kv_tokens, len(masks_S))[0])
+    seconds = load.host_seconds + float(load.cost(np.array([rows]), load.kv_tokens, len(masks_S))[0])
     return float(run.commits_SW[own, masks_S].sum()) / seconds, rows
 
 
@@ -118,27 +133,83 @@ def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | N
         load: cost of forwards and what else is in them.
         previous_S: windows in use (-1: none yet); kept unless the best ones are at least 1% better.
     """
-    count, width = run.rows_SW.shape
-    closed_SW = np.arange(width) > widest_S[:, None]
-    best: IntArray = np.zeros(count, dtype=np.int64)
-    rate, rows = _rate(run, best, load)
-    for price in _FIRST_PRICES:
-        masks_S = _at_price(run, closed_SW, price)
-        found, used = _rate(run, masks_S, load)
-        if found > rate and used <= load.most_rows:
-            best, rate, rows = masks_S, found, used
-    for _ in range(_ROUNDS):
-        masks_S = _at_price(run, closed_SW, rate * load.cost.slope(rows, load.kv_tokens, count))
-        found, used = _rate(run, masks_S, load)
-        if found <= rate or used > load.most_rows:
-            break
-        best, rate, rows = masks_S, found, used
+    best, rate, rows = _one(run, widest_S, load) if len(widest_S) == 1 else _many(run, widest_S, load)
+    count = len(widest_S)
     if previous_S is not None:
         kept_S = np.where(previous_S < 0, best, np.minimum(previous_S, widest_S))
         kept, used = _rate(run, kept_S, load)
         if kept * (1 + _KEEP_GAIN) >= rate and used <= load.most_rows:
             best, rate, rows = kept_S, kept, used
     return Allotment(masks_S=best, rate=rate, row_price=rate * load.cost.slope(rows, load.kv_tokens, count))
+
+
+def _one(run: LongRun, widest_S: IntArray, load: Load) -> tuple[IntArray, float, float]:
+    """A single sequence: every window is looked at."""
+    rows = load.other_rows + run.rows_SW[0, : widest_S[0] + 1]
+    rates = run.commits_SW[0, : widest_S[0] + 1] / (load.host_seconds + load.cost(rows, load.kv_tokens, 1))
+    rates[1:][rows[1:] > load.most_rows] = -np.inf
+    best = int(rates.argmax())
+    return np.array([best]), float(rates[best]), float(rows[best])
+
+
+def _many(run: LongRun, widest_S: IntArray, load: Load) -> tuple[IntArray, float, float]:
+    """``(windows, rate, rows)``: by the price of a row."""
+    count, width = run.rows_SW.shape
+    closed_SW = np.arange(width) > widest_S[:, None]
+    best: IntArray = np.zeros(count, dtype=np.int64)
+    rate, rows = _rate(run, best, load)
+    tried: dict[float, IntArray] = {}
+    best_price, step = _FIRST_PRICES[-1], _FIRST_STEP
+
+    def try_price(price: float) -> None:
+        nonlocal best, rate, rows, best_price
+        tried[price] = masks_S = _at_price(run, closed_SW, price)
+        found, used = _rate(run, masks_S, load)
+        if found > rate and used <= load.most_rows:
+            best, rate, rows, best_price = masks_S, found, used, price
+
+    for price in _FIRST_PRICES:
+        try_price(price)
+    for _ in range(_ROUNDS):
+        try_price(rate * load.cost.slope(rows, load.kv_tokens, count))
+        # Where the cost has a kink the right price lies between its slopes: look on both sides of the best one.
+        try_price(best_price * (1 + step))
+        try_price(best_price / (1 + step))
+        step /= 2
+    # One price for all leaves a gap where a few rows are left: fill it with the best of the next cheaper windows.
+    wider = [m for p, m in sorted(tried.items(), reverse=True) if p < best_price and (m != best).any()]
+    for to_S in wider[: 1 if count > _FEW else None]:
+        masks_S = _partly(run, best, to_S, load)
+        found, used = _rate(run, masks_S, load)
+        if found > rate:
+            best, rate, rows = masks_S, found, used
+    # Estimates flatter wide windows a little (their failures come in company): of nearly equal ones the frugal wins.
+    masks_S = np.minimum(best, _at_price(run, closed_SW, max(best_price, rate * _slope(load, rows, count)) * _FRUGAL))
+    found, used = _rate(run, masks_S, load)
+    return (masks_S, found, used) if found >= _NEARLY * rate else (best, rate, rows)
+
+
+def _slope(load: Load, rows: float, count: int) -> float:
+    return load.cost.slope(rows, load.kv_tokens, count)
+
+
+def _partly(run: LongRun, from_S: IntArray, to_S: IntArray, load: Load) -> IntArray:
+    """From one choice of windows towards a wider one, densest steps first, as far as the rate rises."""
+    own = np.arange(len(from_S))
+    gain_S = run.commits_SW[own, to_S] - run.commits_SW[own, from_S]
+    extra_S = run.rows_SW[own, to_S] - run.rows_SW[own, from_S]
+    order = np.flatnonzero((to_S != from_S) & (gain_S > 0))
+    if not len(order):
+        return from_S
+    order = order[np.argsort(-gain_S[order] / np.maximum(extra_S[order], 1e-9), kind="stable")]
+    rows = load.other_rows + run.rows_SW[own, from_S].sum() + extra_S[order].cumsum()
+    commits = run.commits_SW[own, from_S].sum() + gain_S[order].cumsum()
+    rates = commits / (load.host_seconds + load.cost(rows, load.kv_tokens, len(own)))
+    rates[rows > load.most_rows] = -np.inf
+    masks_S = from_S.copy()
+    taken = order[: int(rates.argmax()) + 1]
+    masks_S[taken] = to_S[taken]
+    return masks_S
 
 
 def _at_price(run: LongRun, closed_SW: np.ndarray, price: float) -> IntArray:

@@ -140,6 +140,8 @@ class Engine:
             sequence.finish = FinishReason.LENGTH
             self._done.append(self._generation(sequence))
             return
+        if params.adaptive:
+            _ = self.step_cost  # measured here where it is not known, not inside of a step
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -186,6 +188,7 @@ class Engine:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
         if self._sequences:
+            begin = time.perf_counter()
             self.profile.start()
             plan = self._scheduler.schedule()
             if not plan.sequences:
@@ -193,8 +196,11 @@ class Engine:
             self._sync_pages()
             self._plan_windows()
             self.profile.lap("schedule")
+            forward = time.perf_counter()
             outcome, details = self._runner.forward(plan, self._table)
+            back = time.perf_counter()
             self._consume(plan, outcome, details)
+            self._planner.took(forward - begin + time.perf_counter() - back)
             self.profile.lap("consume")
         done, self._done = self._done, []
         return done
@@ -219,8 +225,8 @@ class Engine:
             groups.append(int(table.group[slot]))
             stops.append(ids)
         slots = [s.slot for s in sequences]
-        self._planner.admit(np.array(slots))
-        self._plan_windows()
+        if not self._planner.admit(np.array(slots)):
+            self._plan_windows()
         self._runner.state.set_windows(table)
         table.rows[slots] = self._runner.state.setup([s.request for s in sequences], slots, groups, stops)
 
@@ -250,7 +256,6 @@ class Engine:
         slots_D = plan.slots_S[:decoding]
         context_D = (plan.cached_S + plan.prefill_S)[:decoding]
         table.cached[plan.slots_S] += plan.prefill_S
-        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, int(plan.prefill_S.sum()))
         emission = table.emission(slots_D, outcome)
         emit_D = self._stop_strings(plan.sequences[:decoding], outcome, emission)
         table.append(slots_D, outcome, emit_D)
@@ -259,6 +264,7 @@ class Engine:
         table.cached[slots_D] = table.context[slots_D]
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
+        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, ended_D, int(plan.prefill_S.sum()))
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)

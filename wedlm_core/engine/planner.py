@@ -1,22 +1,22 @@
 """Who gets how many masks in the coming forwards: survival, cost and load brought together. Torch-free.
 
-Sequences with ``window_size="auto"`` are planned together every few forwards. What is decided takes effect
-when windows are refilled at the end of the next forward, so the decision never waits for the device.
+Sequences with ``window_size="auto"`` are planned together every few forwards; a new one gets what the last
+plan would give a sequence without a past. What is decided takes effect when windows are refilled at the end
+of the next forward, so a decision never waits for the device.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from wedlm_core.engine.allotment import Load, allot, long_run
+from wedlm_core.engine.allotment import Allotment, Load, allot, long_run
 from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.engine.survival import Survival
 
 __all__ = ["WindowPlanner"]
 
-_EVERY = 4  # forwards between two plans
-_SMOOTH = 0.05  # weight of one forward in the average of prefill rows
+_SMOOTH = 0.05  # weight of one forward in the averages of prefill rows and host seconds
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
 
@@ -31,22 +31,44 @@ class WindowPlanner:
     """
 
     def __init__(self, table: SlotTable, widest: int, most_rows: int) -> None:
+        slots = len(table.limit)
         self._table, self._most_rows = table, most_rows
-        self._survival = Survival(len(table.limit), max(1, widest))
+        # The last place stands for a sequence without a past, so that each plan says what the next one gets.
+        self._survival = Survival(slots + 1, max(1, widest))
+        self._nobody, self._widest = slots, max(1, widest)
+        self._fresh: tuple[int, int, int] | None = None  # masks, intact and broken drafts of such a sequence
         self._prefill_rows = 0.0
+        self._host_seconds = 0.0
         self._age = 0
         self._credit = 0.0
-        self._last_probe = np.zeros(len(table.limit), dtype=np.int64)
+        self._last_probe = np.zeros(slots, dtype=np.int64)
         self._plans = 0
 
-    def admit(self, slots_S: IntArray) -> None:
-        """Forget what earlier users of these slots did."""
+    def admit(self, slots_S: IntArray) -> bool:
+        """Give new sequences what the last plan has for them; False if there is no plan yet."""
+        table = self._table
         for slot in slots_S.tolist():
             self._survival.clear(slot)
-        self._age = _EVERY  # a new sequence changes the load: plan again
+        if self._fresh is None:
+            return False
+        mine_S = slots_S[table.adaptive[slots_S]]
+        windows = (table.masks, table.keep_intact, table.keep_broken)
+        for array, value in zip(windows, self._fresh, strict=True):
+            array[mine_S] = np.minimum(value, table.widest[mine_S])
+        return True
 
-    def observe(self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, prefill_rows: int) -> None:
-        """Take in the outcome of a forward of ``rows_D`` decode rows; ``prefill_rows`` went with it."""
+    def observe(
+        self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, ended_D: BoolArray, prefill_rows: int
+    ) -> None:
+        """Take in the outcome of a forward of ``rows_D`` decode rows.
+
+        Args:
+            slots_D: its decoding sequences.
+            rows_D: decode rows of each.
+            outcome: what it committed.
+            ended_D: sequences that it ended.
+            prefill_rows: rows of prefill that went with it.
+        """
         self._prefill_rows += _SMOOTH * (prefill_rows - self._prefill_rows)
         self._age += 1
         mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
@@ -57,11 +79,16 @@ class WindowPlanner:
                 outcome.offered_D[mine],
                 outcome.agreed_D[mine],
                 outcome.next_intact_D[mine],
+                ~ended_D[mine],
             )
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length by itself."""
         self._survival.finished(tokens)
+
+    def took(self, host_seconds: float) -> None:
+        """What a step cost besides its forward."""
+        self._host_seconds += _SMOOTH * (host_seconds - self._host_seconds)
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
@@ -71,39 +98,57 @@ class WindowPlanner:
             cost: of forwards.
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
-        if self._age < _EVERY:
+        slots_S = slots_R[self._table.adaptive[slots_R]]
+        # Planning takes time in proportion to the sequences; a step does not, so large batches plan less often.
+        if not len(slots_S) or (self._fresh is not None and self._age < 4 + len(slots_S) // 16):
             return False
         self._age = 0
-        table = self._table
-        mine_R = table.adaptive[slots_R]
-        slots_S = slots_R[mine_R]
-        if not len(slots_S):
-            return False
-        fixed_rows = float(table.rows[slots_R[~mine_R]].sum())
-        load = Load(
-            cost=cost,
-            kv_tokens=float(table.cached[slots_R].sum()),
-            other_rows=fixed_rows + self._prefill_rows,
-            most_rows=min(self._most_rows, int(table.rows[slots_R].sum()) + spare_tokens),
-        )
-        broken_SW, intact_SW = self._survival.by_kind(slots_S)
-        alive_SW = self._survival.alive(table.generated[slots_S])
-        keep_S = np.where(table.keep_broken[slots_S] < 0, table.widest[slots_S], table.keep_broken[slots_S])
-        run = long_run(intact_SW, broken_SW, self._survival.agreement(slots_S), keep_S, alive_SW)
-        widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
-        chosen = allot(run, widest_S, load, table.masks[slots_S])
-        table.masks[slots_S] = self._probed(slots_S, chosen.masks_S, widest_S)
-        # A draft that is there already costs one row, and is worth it while it is likely enough to survive.
-        most_S = table.widest[slots_S]
-        table.keep_broken[slots_S] = np.minimum((broken_SW * alive_SW >= chosen.row_price).sum(axis=-1), most_S)
-        table.keep_intact[slots_S] = np.minimum((intact_SW * alive_SW >= chosen.row_price).sum(axis=-1), most_S)
+        load = self._load(slots_R, slots_S, cost, spare_tokens)
+        self._apply(slots_S, load)
         self._plans += 1
         return True
 
+    def _load(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
+        table = self._table
+        every = float(table.rows[slots_R].sum())
+        return Load(
+            cost=cost,
+            host_seconds=self._host_seconds,
+            kv_tokens=float(table.cached[slots_R].sum()),
+            other_rows=every - float(table.rows[slots_S].sum()) + self._prefill_rows,
+            most_rows=min(self._most_rows, int(every) + spare_tokens),
+        )
+
+    def _apply(self, slots_S: IntArray, load: Load) -> None:
+        """Allot, and write what follows to the table."""
+        table, survival = self._table, self._survival
+        with_fresh = np.append(slots_S, self._nobody)
+        broken_SW, intact_SW = survival.by_kind(with_fresh)
+        generated_S = np.append(table.generated[slots_S], 0)
+        alive_SW = survival.alive(generated_S)
+        keep_S = np.append(table.keep_broken[slots_S], self._widest)
+        keep_S = np.where(keep_S < 0, self._widest, keep_S)
+        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW)
+        widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
+        own = run.first(len(slots_S))
+        before_S = np.append(table.masks[slots_S], 0)
+        chosen = allot(own, widest_S[:-1], load, before_S[:-1])
+        fresh = run.best_at(len(slots_S), chosen.row_price, self._widest)
+        masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
+        # A draft that is there already costs one row, and is worth it while it is likely enough to survive; there
+        # are no more of them than masks were forwarded.
+        most_S = np.maximum(before_S, masks_S)
+        broken_S = np.minimum(_worth(broken_SW * alive_SW, chosen), most_S)
+        intact_S = np.minimum(_worth(intact_SW * alive_SW, chosen), most_S)
+        table.masks[slots_S] = masks_S[:-1]
+        table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
+        self._fresh = int(fresh), int(intact_S[-1]), int(broken_S[-1])
+
     def _probed(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray) -> IntArray:
         """Give one sequence without masks a few, now and then: else a sequence that got easier is never found out."""
-        self._credit += _PROBE_SHARE * _EVERY * len(slots_S)
-        price = _EVERY * 2 * _PROBE_MASKS
+        forwards = 4 + len(slots_S) // 16
+        self._credit += _PROBE_SHARE * forwards * len(slots_S)
+        price = forwards * 2 * _PROBE_MASKS
         idle: BoolArray = (masks_S < 2) & (widest_S >= _PROBE_MASKS)
         if self._credit < price or not idle.any():
             self._credit = min(self._credit, price)
@@ -114,3 +159,7 @@ class WindowPlanner:
         probed = masks_S.copy()
         probed[place] = _PROBE_MASKS
         return probed
+
+
+def _worth(survival_SW: np.ndarray, chosen: Allotment) -> IntArray:
+    return (survival_SW >= chosen.row_price).sum(axis=-1)

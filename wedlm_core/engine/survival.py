@@ -20,8 +20,8 @@ BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _FORGET = 0.95  # weight of a sequence's past per observation: about twenty forwards count
 _JOB_TRIALS = 2000.0  # the job's counts are halved when they pass this, so that they follow the job
 _PRIOR_HAZARD = 0.85  # before anything was seen: hopeful, so that windows are tried
-_PRIOR_TRIALS = 4.0  # weight of the job's hazard in a sequence's own estimate, in observations
-_PRIOR_FAILURES = 1.0  # weight of "fails like the job" in a sequence's failure ratio, in failures
+_PRIOR_TRIALS = 12.0  # weight of the job's hazard in a sequence's own estimate, in observations
+_PRIOR_FAILURES = 3.0  # weight of "fails like the job" in a sequence's failure ratio, in failures
 _LENGTHS = 512  # finished outputs that tell how long outputs are
 
 
@@ -51,7 +51,13 @@ class Survival:
         self._agreed[:, slot] = 0
 
     def observe(
-        self, slots_D: IntArray, intact_D: BoolArray, drafts_D: IntArray, agreed_D: IntArray, next_intact_D: BoolArray
+        self,
+        slots_D: IntArray,
+        intact_D: BoolArray,
+        drafts_D: IntArray,
+        agreed_D: IntArray,
+        next_intact_D: BoolArray,
+        goes_on_D: BoolArray,
     ) -> None:
         """Take in a forward with masks or drafts.
 
@@ -61,6 +67,7 @@ class Survival:
             drafts_D: how many were verified.
             agreed_D: how many of these, from the first, were accepted.
             next_intact_D: the kind of what is left.
+            goes_on_D: whether the output has not ended: what masks propose behind an end tells nothing.
         """
         if not len(slots_D):
             return
@@ -69,7 +76,7 @@ class Survival:
         trial_DW = (self._offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]).astype(np.float64)
         self._hits[kind_D, slots_D] = self._hits[kind_D, slots_D] * _FORGET + hit_DW
         self._trials[kind_D, slots_D] = self._trials[kind_D, slots_D] * _FORGET + trial_DW
-        through_D = agreed_D == drafts_D
+        through_D = (agreed_D == drafts_D) & goes_on_D
         tested = np.stack([through_D, through_D & next_intact_D], axis=1).astype(np.float64)
         self._agreed[kind_D, slots_D] = self._agreed[kind_D, slots_D] * _FORGET + tested
         for kind in (0, 1):
