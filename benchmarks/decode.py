@@ -103,9 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--point-seconds", type=float, default=12.0, help="rounds are added to a race until then")
     parser.add_argument("--gsm8k", default="../shared/data/gsm8k_test.jsonl", help="JSON Lines with question, answer")
-    parser.add_argument(
-        "--quick", action="store_true", help="one round of small counts, nothing written"
-    )
+    parser.add_argument("--quick", action="store_true", help="one round of small counts, nothing written")
     return parser
 
 
