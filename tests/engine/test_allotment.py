@@ -61,7 +61,7 @@ def test_with_free_rows_it_is_near_brute_force(hazards: list[float], free: int, 
     run = steady(np.repeat(np.array(hazards)[:, None], 6, axis=1))
     load = Load(cost=StepCost.linear(fixed=1.0, per_row=slope, floor_rows=free))
     # Windows off the concave hull can win where a handful of rows is all there is.
-    assert allot(run, np.full(3, 6), load).rate >= 0.9 * brute_force(run, np.full(3, 6), load)
+    assert allot(run, np.full(3, 6), load).rate >= 0.85 * brute_force(run, np.full(3, 6), load)
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 100), st.floats(0.001, 1.0))

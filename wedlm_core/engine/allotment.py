@@ -207,7 +207,7 @@ def _partly(run: LongRun, from_S: IntArray, to_S: IntArray, load: Load) -> IntAr
     rates = commits / (load.host_seconds + load.cost(rows, load.kv_tokens, len(own)))
     rates[rows > load.most_rows] = -np.inf
     masks_S = from_S.copy()
-    taken = order[: int(rates.argmax()) + 1]
+    taken = order[: int(rates.argmax()) + 1 if rates.max() > 0 else 0]
     masks_S[taken] = to_S[taken]
     return masks_S
 
