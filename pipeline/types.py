@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 __all__ = ["CommitRecord", "Place", "Slice", "SourceFile", "Totals", "Unit"]
+
+_NO_FAILURES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,7 @@ class SourceFile:
     digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
     """Consecutive rows of one file.
 
@@ -55,7 +58,7 @@ class Place:
     format: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
     """What is lost, redone and committed as a whole: a slice under an identity of its own.
 
@@ -88,7 +91,7 @@ class Unit:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommitRecord:
     """A ledger entry: this unit's results are staged, whole, under its deterministic name.
 
@@ -133,6 +136,9 @@ class CommitRecord:
     def from_json(cls, line: str) -> CommitRecord:
         """Inverse of :meth:`to_json`; fields of later versions are ignored."""
         raw: dict[str, Any] = json.loads(line)
+        # There may be millions of records in memory: what they have in common is held once.
+        raw["file_key"] = sys.intern(raw["file_key"])
+        raw["failures"] = raw.get("failures") or _NO_FAILURES
         return cls(**{f.name: raw[f.name] for f in fields(cls) if f.name in raw})
 
 
