@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 import pipeline
 from benchmarks.s3_gsm8k import run_on_s3
-from pipeline.cluster import ray_session
 from tests.support.s3 import S3Server
 from wedlm_core import SamplingParams
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """One session for all runs."""
-    with ray_session():
-        yield
 
 
 def test_from_s3_to_s3_every_row_once(cluster: None, qwen3_folder: Path, s3: S3Server) -> None:
