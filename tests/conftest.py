@@ -1,7 +1,9 @@
-"""Models and the S3 server that every test may use, made once per session."""
+"""Models, the S3 server and the Ray session that every test may use."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,14 @@ from tests.support.models import write_model
 from tests.support.s3 import S3Server, serve_s3
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Step costs that tests measure stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEDLM_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +49,32 @@ def s3() -> Iterator[S3Server]:
     pytest.importorskip("moto.server", reason="moto[server] is not installed")
     with serve_s3() as server:
         yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_ray_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Ray keeps the first token that a process used: all sessions of this process use one."""
+    token = tmp_path_factory.mktemp("ray") / "token"
+    token.write_text(secrets.token_hex(32))
+    before = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    yield
+    if before is None:
+        del os.environ["RAY_AUTH_TOKEN_PATH"]
+    else:
+        os.environ["RAY_AUTH_TOKEN_PATH"] = before
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A Ray session of the caller's, as a notebook would have one."""
+    import ray
+
+    from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
+
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
+        object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
+    )  # fmt: skip
+    yield
+    ray.shutdown()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ import ray
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
 from pipeline.codec import make_requests
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staging import data_checksum
@@ -31,25 +28,6 @@ SAMPLING = {"max_tokens": 12, "n": 2, "temperature": 0.8, "window_size": 4}
 SETTINGS = {"unit_rows": 4, "seed": 7}
 BAD_ROWS = {11: "", 17: None}
 DATA = ["prompt", "extra", "tags", *DATA_COLUMNS]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Ray session of the caller's, as a notebook would have one."""
-    token = tmp_path_factory.mktemp("ray") / "token"
-    token.write_text(secrets.token_hex(32))
-    before = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
-        object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
-    )  # fmt: skip
-    yield
-    ray.shutdown()
-    if before is None:
-        del os.environ["RAY_AUTH_TOKEN_PATH"]
-    else:
-        os.environ["RAY_AUTH_TOKEN_PATH"] = before
 
 
 @pytest.fixture(scope="module")

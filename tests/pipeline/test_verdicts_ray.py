@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +17,6 @@ import ray
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
 from pipeline.config import RunConfig
 from pipeline.graph import RayExecutor
 from pipeline.running import RunSummary, run_on
@@ -28,24 +25,7 @@ from tests.support.deadly_engines import DEADLY_TOKEN, deadly_row_engine, dies_a
 
 POISON = 13
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    token = tmp_path_factory.mktemp("ray") / "token"
-    token.write_text(secrets.token_hex(32))
-    before = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
-        object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
-    )  # fmt: skip
-    yield
-    ray.shutdown()
-    if before is None:
-        del os.environ["RAY_AUTH_TOKEN_PATH"]
-    else:
-        os.environ["RAY_AUTH_TOKEN_PATH"] = before
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture
