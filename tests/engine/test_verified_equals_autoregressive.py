@@ -12,10 +12,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.support.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
+from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -23,7 +26,15 @@ from wedlm_core.types import Generation, Request, SamplingParams
 
 MODELS = {"qwen3": 90, "qwen25": 90, "agreeing": 90, "tiny": 40}  # prompts of each: 310 in all
 TEMPERATURES = (0.0, 0.7, 1.0)
-TIGHT = EngineConfig(max_num_seqs=32, page_size=4, num_pages=90, prefill_chunk=5, max_batch_rows=99, max_window=16)
+TIGHT = EngineConfig(
+    max_num_seqs=64,
+    page_size=4,
+    num_pages=90,
+    prefill_chunk=5,
+    max_batch_rows=99,
+    max_window=16,
+    step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20),  # windows of 0 to 16, by load
+)
 
 
 def prompts_for(tokenizer: Tokenizer, vocab_size: int, count: int) -> list[list[int]]:
@@ -96,13 +107,15 @@ def assert_same(ours: Generation, theirs: Generation) -> None:
     assert ours.stats.decode_forwards <= theirs.stats.decode_forwards
 
 
-def as_verified(requests: list[Request], window: int) -> list[Request]:
+def as_verified(requests: list[Request], window: int | str) -> list[Request]:
     return [replace(r, params=replace(r.params, strategy="verified", window_size=window)) for r in requests]
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 32])
-@pytest.mark.parametrize("window", [1, 4, 16])
-def test_verified_equals_autoregressive(bench: Bench, window: int, at_once: int) -> None:
+CASES = [*((w, n) for w in (1, 4, 16) for n in (1, 7, 32)), *(("auto", n) for n in (1, 7, 64))]
+
+
+@pytest.mark.parametrize(("window", "at_once"), CASES)
+def test_verified_equals_autoregressive(bench: Bench, window: int | str, at_once: int) -> None:
     saved = cached = 0
     for temperature in TEMPERATURES:
         found = run(bench.tight, as_verified(bench.requests(temperature), window), at_once=at_once)
@@ -121,10 +134,12 @@ def pressed_params(temperature: float) -> SamplingParams:
     )
 
 
-@pytest.mark.parametrize("window", [1, 4, 16])
-def test_verified_under_page_pressure(bench: Bench, window: int) -> None:
+@pytest.mark.parametrize("window", [1, 4, 16, "auto"])
+def test_verified_under_page_pressure(bench: Bench, window: int | str) -> None:
     """Outputs longer than what admission sets aside, in a pool that holds a few of them."""
-    config = EngineConfig(page_size=4, num_pages=23, max_batch_rows=400, prefill_chunk=5, max_window=16)
+    config = EngineConfig(
+        page_size=4, num_pages=23, max_batch_rows=400, prefill_chunk=5, max_window=16, step_cost=TIGHT.step_cost
+    )
     small = Engine(bench.roomy._runner.model, bench.roomy.tokenizer, config)
     plain = [
         *requests_of([prompt[:8] for prompt in bench.prompts[:4]], pressed_params(0.0)),
@@ -135,3 +150,32 @@ def test_verified_under_page_pressure(bench: Bench, window: int) -> None:
     for ours, theirs in zip(found, run(bench.roomy, plain), strict=True):
         assert_same(ours, theirs)
     assert sum(g.stats.preemptions for g in found) > 0
+
+
+COSTS = st.builds(
+    StepCost.linear,
+    fixed=st.floats(0.1, 10.0),
+    per_row=st.floats(0.001, 1.0),
+    floor_rows=st.integers(1, 200),
+)
+
+
+@given(cost=COSTS, seed=st.integers(0, 999), slots=st.sampled_from([3, 16, 64]))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_auto_equals_autoregressive_under_random_load(bench: Bench, cost: StepCost, seed: int, slots: int) -> None:
+    """Requests arrive at random while others run; whatever rows are said to cost, the tokens are the same."""
+    rng = random.Random(seed)
+    config = EngineConfig(max_num_seqs=slots, max_window=16, step_cost=cost, max_batch_rows=300)
+    engine = Engine(bench.roomy._runner.model, bench.roomy.tokenizer, config)
+    temperature = rng.choice(TEMPERATURES)
+    requests = as_verified(bench.requests(temperature), "auto")
+    done: dict[str, Generation] = {}
+    waiting = requests[::-1]
+    while waiting or engine.has_work():
+        for _ in range(rng.choice([0, 0, 1, 3, 20])):
+            if waiting:
+                engine.add(waiting.pop())
+        if engine.has_work():
+            done.update((g.request_id, g) for g in engine.step())
+    for request, theirs in zip(requests, bench.expected(temperature), strict=True):
+        assert_same(done[request.request_id], theirs)
