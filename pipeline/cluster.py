@@ -32,6 +32,8 @@ PRIVATE_SYSTEM_CONFIG = {
     # ended after a second's rest and started anew, imports and all, for the next task.
     "num_workers_soft_limit": 8,
     "idle_worker_killing_time_threshold_ms": 60_000,
+    # Results of less than 100 kB would travel through the driver's own memory, and with them whole prepared units.
+    "max_direct_call_object_size": 4096,
 }
 """Settings of a private session."""
 _SHARE_FOR_ACTORS = 0.75
