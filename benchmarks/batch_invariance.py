@@ -48,7 +48,7 @@ def main() -> None:
                  f"{1 - rate['tiled'] / rate['sdpa']:+.1%}", f"{1 - rate['compiled'] / rate['sdpa']:+.1%}",
                  f"{differ} of {len(prompts)}")
             )  # fmt: skip
-    header = ("strategy", "batch", "tokens/s sdpa (not invariant)", "tiled (invariant)", "compiled (invariant, default)",
+    header = ("strategy", "batch", "tokens/s sdpa (not invariant)", "tiled (invariant)", "default (invariant)",
               "cost, tiled", "cost, default", "prompts that differ")  # fmt: skip
     body = table(header, rows) + f"\n\nGreedy, W=16, float32, best of {args.repeats} alternating passes."
     body += (
