@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, required=True)
     parser.add_argument("--folder", type=Path, default=Path("out/chaos"), help="for figures and working files")
-    parser.add_argument("--rows", type=int, default=3000)
+    parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--kills", type=int, help="fewer kills than planned, for a trial")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
