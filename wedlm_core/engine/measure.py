@@ -27,7 +27,7 @@ from wedlm_core.types import Strategy
 __all__ = ["measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 2  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 3  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = (64, 512)
 _SECONDS = 2.5  # the measurement's time limit; one forward may run over it
 _ROUNDS = 5
@@ -47,7 +47,7 @@ def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
         samples = _measure(runner, pages)
         if not samples:
             return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
-        cost = fit(samples)
+        cost = replace(fit(samples), quantum=runner.row_quantum)
         save_cached(key, cost)
         _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
     return cost

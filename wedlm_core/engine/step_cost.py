@@ -44,6 +44,7 @@ class StepCost:
         per_sequence: seconds per sequence, whatever it forwards.
         per_kv: seconds per cached token, whatever number of rows reads it (memory traffic).
         per_row_kv: seconds per row and cached token of its sequence (arithmetic).
+        quantum: rows are padded to a multiple of this, and cost accordingly.
     """
 
     rows: tuple[int, ...]
@@ -51,13 +52,14 @@ class StepCost:
     per_sequence: float = 0.0
     per_kv: float = 0.0
     per_row_kv: float = 0.0
+    quantum: int = 1
 
     def __call__(self, rows: FloatArray, kv_tokens: float, sequences: int) -> FloatArray:
         """Seconds of forwards of ``rows [N]`` rows over ``sequences`` sequences that cache ``kv_tokens`` in all.
 
         Between knots the table is linear; beyond the last one it goes on with the last slope.
         """
-        rows = np.asarray(rows, dtype=np.float64)
+        rows = np.ceil(np.asarray(rows, dtype=np.float64) / self.quantum) * self.quantum
         knots, values = np.asarray(self.rows, dtype=np.float64), np.asarray(self.seconds)
         table = np.interp(rows, knots, values)
         if len(knots) > 1:
@@ -67,8 +69,8 @@ class StepCost:
         return table + fixed + self.per_row_kv * rows * (kv_tokens / max(1, sequences))
 
     def slope(self, rows: float, kv_tokens: float, sequences: int) -> float:
-        """Seconds that one more row costs at ``rows``, over the next eighth of rows or 8 of them."""
-        step = max(8.0, rows / 8)
+        """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""
+        step = max(8.0, rows / 8, float(self.quantum))
         low, high = self(np.array([rows, rows + step]), kv_tokens, sequences)
         return float(high - low) / step
 
@@ -150,6 +152,7 @@ def load_cached(key: str) -> StepCost | None:
             per_sequence=float(raw["per_sequence"]),
             per_kv=float(raw["per_kv"]),
             per_row_kv=float(raw["per_row_kv"]),
+            quantum=int(raw["quantum"]),
         )
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -18,7 +18,7 @@ FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 _FORGET = 0.95  # weight of a sequence's past per observation: about twenty forwards count
-_JOB_TRIALS = 2000.0  # the job's counts are halved when they pass this, so that they follow the job
+_JOB_TRIALS = 400.0  # the job's counts are halved when they pass this, so that they follow the job
 _PRIOR_HAZARD = 0.85  # before anything was seen: hopeful, so that windows are tried
 _PRIOR_TRIALS = 12.0  # weight of the job's hazard in a sequence's own estimate, in observations
 _PRIOR_FAILURES = 3.0  # weight of "fails like the job" in a sequence's failure ratio, in failures
