@@ -6,10 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.engine.allotment import Load, LongRun, allot, expected_rate, long_run
+from wedlm_core.engine.planner import WindowPlanner, corrected
+from wedlm_core.engine.slots import SlotTable
 from wedlm_core.engine.step_cost import CostSample, StepCost, fit, monotone
 from wedlm_core.engine.survival import Survival
 
@@ -45,6 +47,7 @@ def brute_force(run: LongRun, widest: np.ndarray, load: Load) -> float:
     return max(expected_rate(run, np.array(masks), load) for masks in every)
 
 
+@settings(deadline=None)
 @given(small_cases())
 def test_the_allotment_equals_brute_force_over_all_windows(case: tuple[LongRun, np.ndarray, StepCost, int]) -> None:
     run, widest, cost, other = case
@@ -56,6 +59,7 @@ def test_the_allotment_equals_brute_force_over_all_windows(case: tuple[LongRun, 
     assert (got.masks_S <= widest).all()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.3, 0.99), min_size=3, max_size=3), st.integers(16, 60), st.floats(0.01, 0.1))
 def test_with_free_rows_it_is_near_brute_force(hazards: list[float], free: int, slope: float) -> None:
     run = steady(np.repeat(np.array(hazards)[:, None], 6, axis=1))
@@ -64,6 +68,7 @@ def test_with_free_rows_it_is_near_brute_force(hazards: list[float], free: int, 
     assert allot(run, np.full(3, 6), load).rate >= 0.85 * brute_force(run, np.full(3, 6), load)
 
 
+@settings(deadline=None)
 @given(st.floats(0.0, 1.0), st.integers(1, 100), st.floats(0.001, 1.0))
 def test_alone_it_is_brute_force_whatever_the_cost(hazard: float, free: int, slope: float) -> None:
     load = Load(cost=StepCost.linear(fixed=1.0, per_row=slope, floor_rows=free))
@@ -71,6 +76,7 @@ def test_alone_it_is_brute_force_whatever_the_cost(hazard: float, free: int, slo
     assert allot(run, np.array([WIDE]), load).rate == pytest.approx(brute_force(run, np.array([WIDE]), load))
 
 
+@settings(deadline=None)
 @given(small_cases(), st.integers(3, 30))
 def test_the_row_budget_is_kept_whatever_pays(case: tuple[LongRun, np.ndarray, StepCost, int], most: int) -> None:
     run, widest, cost, _ = case
@@ -168,6 +174,7 @@ def test_how_long_outputs_go_on_is_learned_from_those_that_ended() -> None:
     assert (survival.alive(np.array([500]))[0] == 1).all()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=20))
 def test_a_monotone_fit_never_falls_and_keeps_the_mean(values: list[float]) -> None:
     fitted = monotone(values)
@@ -190,3 +197,19 @@ def test_a_cost_table_is_recovered_from_noisy_measurements() -> None:
     for rows, context in ((48, 64), (300, 1000), (2000, 2048)):
         want = truth(np.array([rows]), 8 * context, 8)[0]
         assert got(np.array([rows]), 8 * context, 8)[0] == pytest.approx(want, rel=0.15)
+
+
+def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
+    table = SlotTable(8, 65)
+    planner = WindowPlanner(table, 32, 2048)
+    measured = StepCost(rows=(16, 64, 256, 1024), seconds=(1.0, 1.1, 1.5, 3.0))
+    for _ in range(200):
+        planner.ran(64, 0, 8, 1.1, measured)
+        planner.ran(1024, 0, 8, 6.0, measured)
+    got = corrected(measured, planner._factor, planner._seen)
+    assert got.seconds[1] == pytest.approx(1.1, rel=0.15)
+    assert got.seconds[3] == pytest.approx(6.0, rel=0.15)
+    assert got.seconds[0] <= got.seconds[1] <= got.seconds[2] <= got.seconds[3]
+    disturbed = WindowPlanner(table, 32, 2048)
+    disturbed.ran(64, 0, 8, 1000.0, measured)
+    assert corrected(measured, disturbed._factor, disturbed._seen).seconds[1] < 1.5

@@ -27,10 +27,11 @@ from wedlm_core.types import Strategy
 __all__ = ["measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 3  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 4  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = (64, 512)
 _SECONDS = 2.5  # the measurement's time limit; one forward may run over it
 _ROUNDS = 5
+_LEAST = 4  # kinds of forwards without which there is no table
 _SEQUENCES = 64  # of the engine's own number independent, so that engines of all sizes share a table
 
 
@@ -88,23 +89,28 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
             deepest //= 2
         if deepest <= 0:
             return []
-        points = list(_points(config.max_batch_rows, config.max_window, deepest))
+        points = list(_points(runner.row_quantum, config.max_batch_rows, config.max_window, deepest))
         with _scratch_state(runner, scratch) as bench:
             return _timed(bench, points)
     finally:
         pages.close(scratch)
 
 
-def _points(most_rows: int, widest: int, deepest: int) -> Iterator[tuple[int, int, int]]:
-    """``(rows, sequences, context)``: few and many sequences for each row count, near and far contexts."""
+def _points(quantum: int, most_rows: int, widest: int, deepest: int) -> Iterator[tuple[int, int, int]]:
+    """``(rows, sequences, context)``, the most telling first: all row counts, then more sequences, then depth."""
     contexts = sorted({min(c, deepest) for c in _CONTEXTS})
-    rows = 1
-    while rows <= most_rows:
-        for sequences in sorted({-(-rows // min(16, 2 * widest + 1)), min(rows, _SEQUENCES)}):
-            if sequences <= _SEQUENCES and -(-rows // sequences) <= 2 * widest + 1:
-                for context in contexts:
-                    yield rows, sequences, context
-        rows *= 2
+    counts = [quantum]  # fewer rows are padded to this many
+    while counts[-1] * 2 <= most_rows:
+        counts.append(counts[-1] * 2)
+    few = {rows: -(-rows // min(16, 2 * widest + 1)) for rows in counts}
+    many = {rows: min(rows, _SEQUENCES) for rows in counts}
+    for context in contexts:
+        for sequences in (few, many):
+            for rows in counts:
+                own = sequences[rows]
+                if own > _SEQUENCES or -(-rows // own) > 2 * widest + 1 or (sequences is many and own == few[rows]):
+                    continue
+                yield rows, own, context
 
 
 class _Bench:
@@ -159,20 +165,22 @@ def _scratch_state(runner: Runner, scratch: SequencePages) -> Iterator[_Bench]:
 
 
 def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
-    """Rounds over the points, smallest first, until the time is up; points too slow to repeat are left out."""
+    """Rounds over the points until the time is up; points that would take too much of it are left out."""
     begin = time.perf_counter()
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
+    slowest = 0.0  # seconds per row so far: what a larger forward will take at about
     for turn in range(_ROUNDS):
         for point in points:
             spent = time.perf_counter() - begin
             before = seconds.get(point)
-            guess = statistics.median(before) if before else 0.0
-            if spent + guess > _SECONDS and (turn > 0 or len(seconds) >= 8):
-                break
-            if turn == 0:
+            guess = statistics.median(before) if before else slowest * point[0]
+            if spent + guess > _SECONDS and len(seconds) >= _LEAST:
+                continue
+            if turn == 0 and guess < _SECONDS / 50:
                 bench.run(*point)  # first touches of memory are not what steps cost
             seconds.setdefault(point, []).append(bench.run(*point))
+            slowest = statistics.median(seconds[point]) / point[0]
     return [
         CostSample(rows=rows, sequences=sequences, context=context, seconds=statistics.median(times))
         for (rows, sequences, context), times in seconds.items()

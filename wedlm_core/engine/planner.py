@@ -7,6 +7,9 @@ of the next forward, so a decision never waits for the device.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
 from wedlm_core.engine.allotment import Allotment, Load, allot, long_run
@@ -14,11 +17,12 @@ from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.engine.survival import Survival
 
-__all__ = ["WindowPlanner"]
+__all__ = ["WindowPlanner", "corrected"]
 
 _SMOOTH = 0.05  # weight of one forward in the averages of prefill rows and host seconds
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
+_TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
 
 
 class WindowPlanner:
@@ -39,6 +43,9 @@ class WindowPlanner:
         self._fresh: tuple[int, int, int] | None = None  # masks, intact and broken drafts of such a sequence
         self._prefill_rows = 0.0
         self._host_seconds = 0.0
+        # Real over measured seconds, by rows (half octaves), and whether forwards have told of it.
+        self._factor = np.ones(32)
+        self._seen = np.zeros(32, dtype=np.bool_)
         self._age = 0
         self._credit = 0.0
         self._last_probe = np.zeros(slots, dtype=np.int64)
@@ -90,6 +97,16 @@ class WindowPlanner:
         """What a step cost besides its forward."""
         self._host_seconds += _SMOOTH * (host_seconds - self._host_seconds)
 
+    def ran(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
+        """What a forward of these rows really took: the measured table is corrected where forwards are run."""
+        expected = float(cost(np.array([rows]), kv_tokens, sequences)[0])
+        if expected <= 0:
+            return
+        place = min(round(math.log2(max(1, rows)) * 2), len(self._factor) - 1)
+        ratio = min(max(seconds / expected, 1 / _TRUST), _TRUST)
+        self._factor[place] += _SMOOTH * (ratio - self._factor[place])
+        self._seen[place] = True
+
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
 
@@ -112,7 +129,7 @@ class WindowPlanner:
         table = self._table
         every = float(table.rows[slots_R].sum())
         return Load(
-            cost=cost,
+            cost=corrected(cost, self._factor, self._seen),
             host_seconds=self._host_seconds,
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()) + self._prefill_rows,
@@ -159,6 +176,23 @@ class WindowPlanner:
         probed = masks_S.copy()
         probed[place] = _PROBE_MASKS
         return probed
+
+
+def corrected(cost: StepCost, factor: np.ndarray, seen: np.ndarray) -> StepCost:
+    """The table times ``factor`` by half octaves of rows, where ``seen``; in between, between their factors."""
+    told = np.flatnonzero(seen)
+    if not len(told):
+        return cost
+    place = np.log2(np.maximum(1, np.array(cost.rows))) * 2
+    seconds = np.maximum.accumulate(np.array(cost.seconds) * np.interp(place, told, factor[told]))
+    overall = float(factor[told].mean())
+    return replace(
+        cost,
+        seconds=tuple(seconds.tolist()),
+        per_sequence=cost.per_sequence * overall,
+        per_kv=cost.per_kv * overall,
+        per_row_kv=cost.per_row_kv * overall,
+    )
 
 
 def _worth(survival_SW: np.ndarray, chosen: Allotment) -> IntArray:
