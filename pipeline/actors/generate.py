@@ -11,6 +11,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,9 @@ from pipeline.sinks.staging import data_checksum, stage
 from pipeline.storage import Storage
 from pipeline.tally import Tally
 from pipeline.types import CommitRecord, Unit
+
+if TYPE_CHECKING:
+    from wedlm_core.llm import LLM
 
 __all__ = ["ENGINE_DIED", "EngineLoader", "GenerateActor", "UnitWorker", "encode_unit", "load_engine", "preview_table"]
 
@@ -267,7 +271,15 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         revision=config.revision,
         storage_options=dict(config.storage_options) or None,
     )
+    _warm_up(llm, config.sampling)
     return llm.engine
+
+
+def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
+    """Compile the kernels and measure the step cost before the first unit, so that no row's time pays for it."""
+    llm.generate([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
+    if sampling.adaptive:
+        _ = llm.engine.step_cost
 
 
 def preview_table(job: Job, engine: EngineLike, unit: Unit, table: pa.Table) -> pa.Table:

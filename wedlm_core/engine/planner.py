@@ -20,6 +20,7 @@ from wedlm_core.engine.survival import Survival
 __all__ = ["WindowPlanner", "corrected"]
 
 _SMOOTH = 0.05  # weight of one forward in the averages of prefill rows and host seconds
+_CORRECT = 0.2  # weight of one forward in the correction of the table: a job may have few of a kind
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
 _TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
@@ -104,7 +105,7 @@ class WindowPlanner:
             return
         place = min(round(math.log2(max(1, rows)) * 2), len(self._factor) - 1)
         ratio = min(max(seconds / expected, 1 / _TRUST), _TRUST)
-        self._factor[place] += _SMOOTH * (ratio - self._factor[place])
+        self._factor[place] += _CORRECT * (ratio - self._factor[place])
         self._seen[place] = True
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
