@@ -124,8 +124,8 @@ def test_verified_equals_autoregressive(bench: Bench, window: int | str, at_once
             cached += ours.stats.cached_prompt_tokens
             saved += theirs.stats.decode_forwards - ours.stats.decode_forwards
     assert cached > 0
-    # A window of 1 proposes what the next-token head chooses anyway.
-    assert saved > 0 or window == 1 or bench.rarely_agrees
+    # A window of 1 proposes what the next-token head chooses anyway; auto may find that no masks pay.
+    assert saved > 0 or window in (1, "auto") or bench.rarely_agrees
 
 
 def pressed_params(temperature: float) -> SamplingParams:

@@ -201,7 +201,7 @@ class Engine:
             back = time.perf_counter()
             self._consume(plan, outcome, details)
             self._planner.took(forward - begin + time.perf_counter() - back)
-            if self._step_cost is not None:
+            if self._step_cost is not None and self.config.step_cost is None:  # one that is given is taken at its word
                 rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
                 kv_tokens = int(plan.cached_S.sum())
                 self._planner.ran(rows, kv_tokens, len(plan.sequences), back - forward, self._step_cost)
