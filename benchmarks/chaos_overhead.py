@@ -12,7 +12,7 @@ from pipeline import layout
 from pipeline.cluster import ensure_ray
 from pipeline.graph import RayExecutor
 from pipeline.job import resolve_job
-from pipeline.plan import plan_units, read_tasks
+from pipeline.plan import Work, plan_units
 from pipeline.progress import Progress
 from pipeline.running import run_on
 from pipeline.sources import open_source
@@ -72,6 +72,4 @@ def _without(config: pipeline.RunConfig, source: Path) -> float:
     job = resolve_job(config, open_source(str(source), storage), storage)
     units = plan_units(job.source, config.resolved_unit_rows(), "overhead")
     executor = RayExecutor(config)
-    return max(
-        record.engine_seconds for records in executor.run_units(job, read_tasks(units, ())) for record in records
-    )
+    return max(record.engine_seconds for records in executor.run_units(job, Work.of(units)) for record in records)

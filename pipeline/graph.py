@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
 from pipeline.gathering import together
 from pipeline.job import Job
-from pipeline.plan import ReadTask
+from pipeline.plan import ReadTask, Work
 from pipeline.publish import PartJob, PartRecord, write_part
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord
@@ -40,8 +40,8 @@ class Executor(Protocol):
         """Hold whatever the other calls need."""
         ...
 
-    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[list[CommitRecord]]:
-        """Generate and stage the units of ``tasks``; the records of those staged since the last look, in any order."""
+    def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
+        """Generate and stage the units of ``work``; the records of those staged since the last look, in any order."""
         ...
 
     def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
@@ -65,7 +65,7 @@ class RayExecutor:
         """The running Ray session, or one for the duration of the block."""
         return ray_session()
 
-    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[list[CommitRecord]]:
+    def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         """See :class:`Executor`.
 
         Raises:
@@ -73,9 +73,8 @@ class RayExecutor:
             EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
         """
         resources = plan_actors(self._config)
-        rows = max(unit.rows.num_rows for task in tasks for unit in task.units)
-        held = units_per_actor(self._config, rows, sum(len(task.units) for task in tasks))
-        return together(_run_graph(job, tasks, self._load, resources, held))
+        held = units_per_actor(self._config, work.unit_rows, work.units)
+        return together(_run_graph(job, work.tasks, self._load, resources, held))
 
     def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
         """In tasks, so that what is held of a part while it is written is not held here."""
@@ -99,7 +98,7 @@ def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
 
 
 def _run_graph(
-    job: Job, tasks: Sequence[ReadTask], load: EngineLoader, resources: ActorResources, units_in_flight: int
+    job: Job, tasks: Iterable[ReadTask], load: EngineLoader, resources: ActorResources, units_in_flight: int
 ) -> Iterator[CommitRecord]:
     import ray
     from ray.data import ActorPoolStrategy, DataContext

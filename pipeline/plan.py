@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from pipeline.errors import SourceError
 from pipeline.sources.base import Source
 from pipeline.types import Slice, SourceFile, Unit
 
-__all__ = ["ReadTask", "check_unique_ids", "derived_row_id", "plan_units", "read_tasks"]
+__all__ = ["ReadTask", "Work", "check_unique_ids", "derived_row_id", "plan_units", "read_tasks"]
 
 _MOST_UNITS_PER_TASK = 256
 _FEW_UNITS = 32
@@ -23,6 +23,27 @@ class ReadTask:
     """Units of one group of one file, read by one task in one pass."""
 
     units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What an executor is to do.
+
+    Attributes:
+        tasks: in input order; read once, as far as the work has come.
+        units: how many they hold together.
+        unit_rows: rows of the largest.
+    """
+
+    tasks: Iterable[ReadTask]
+    units: int
+    unit_rows: int
+
+    @classmethod
+    def of(cls, units: Sequence[Unit]) -> Work:
+        """Work of units that are all at hand."""
+        most = max((unit.rows.num_rows for unit in units), default=0)
+        return cls(tasks=read_tasks(units, ()), units=len(units), unit_rows=most)
 
 
 def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | None = None) -> list[Unit]:

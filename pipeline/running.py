@@ -18,7 +18,7 @@ from pipeline.graph import Executor, RayExecutor
 from pipeline.job import Job, resolve_job
 from pipeline.lease import Lease, hold_lease
 from pipeline.ledger import Ledger
-from pipeline.plan import check_unique_ids, plan_units, read_tasks
+from pipeline.plan import Work, check_unique_ids, plan_units
 from pipeline.progress import Progress, ProgressTracker
 from pipeline.publish import Manifest, publish, recover
 from pipeline.reading import read
@@ -205,7 +205,7 @@ def _generate(
     begin = time.monotonic()
     tracker = ProgressTracker(sum(u.rows.num_rows for u in units), done, on_progress)
     limit = FailureLimit(job.config.max_failed_fraction)
-    for records in executor.run_units(job, read_tasks(work, ())):
+    for records in executor.run_units(job, Work.of(work)):
         lease.check()
         ledger.commit(records)
         for record in records:

@@ -128,9 +128,9 @@ def test_every_row_once_whatever_was_committed_before(
     config = config_for(qwen3_folder, source_file, tmp_path_factory.mktemp("out"), unit_rows=unit_rows)
 
     class StopsEarly(InlineExecutor):
-        def run_units(self, job: Any, tasks: Any) -> Any:
-            stop = data.draw(st.integers(0, sum(len(t.units) for t in tasks)), label="units before the stop")
-            for i, record in enumerate(super().run_units(job, tasks)):
+        def run_units(self, job: Any, work: Any) -> Any:
+            stop = data.draw(st.integers(0, work.units), label="units before the stop")
+            for i, record in enumerate(super().run_units(job, work)):
                 yield record
                 if i + 1 >= stop:
                     raise KeyboardInterrupt
@@ -206,8 +206,8 @@ def test_actors_threads_and_unit_size_may_change_between_runs(
     qwen3_folder: Path, source_file: Path, tmp_path: Path, undisturbed: list[dict[str, Any]]
 ) -> None:
     class Interrupted(InlineExecutor):
-        def run_units(self, job: Any, tasks: Any) -> Any:
-            yield next(iter(super().run_units(job, tasks)))
+        def run_units(self, job: Any, work: Any) -> Any:
+            yield next(iter(super().run_units(job, work)))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -159,8 +159,8 @@ def test_a_plain_rerun_publishes_what_an_interrupted_retry_achieved(
     qwen3_folder: Path, source_file: Path, tmp_path: Path
 ) -> None:
     class Interrupted(InlineExecutor):
-        def run_units(self, job: Any, tasks: Any) -> Any:
-            yield next(iter(super().run_units(job, tasks)))
+        def run_units(self, job: Any, work: Any) -> Any:
+            yield next(iter(super().run_units(job, work)))
             raise KeyboardInterrupt
 
     config = config_for(qwen3_folder, source_file, tmp_path)
@@ -186,8 +186,8 @@ def test_rows_of_an_unfinished_output_are_retried_too_and_grown_inputs_keep_thei
     pq.write_table(rows(6, ROWS), folder / "b.parquet")
 
     class Interrupted(InlineExecutor):
-        def run_units(self, job: Any, tasks: Any) -> Any:
-            for i, record in enumerate(super().run_units(job, tasks)):
+        def run_units(self, job: Any, work: Any) -> Any:
+            for i, record in enumerate(super().run_units(job, work)):
                 yield record
                 if i == 2:
                     raise KeyboardInterrupt

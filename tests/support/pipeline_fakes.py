@@ -16,7 +16,7 @@ from pipeline.actors.generate import UnitWorker
 from pipeline.actors.tokenise import prepare_table
 from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.job import Job
-from pipeline.plan import ReadTask
+from pipeline.plan import Work
 from pipeline.publish import PartJob, PartRecord, write_part
 from pipeline.types import CommitRecord
 from wedlm_core.types import CommitStats
@@ -95,9 +95,9 @@ class InlineExecutor:
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def run_units(self, job: Job, tasks: Sequence[ReadTask]) -> Iterator[list[CommitRecord]]:
+    def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         prepared = []
-        for task in tasks:
+        for task in work.tasks:
             tables = job.source.read([u.rows for u in task.units])
             prepared += [(u, prepare_table(t, u, job)) for u, t in zip(task.units, tables, strict=True)]
         thread = EngineThread(self._engine())
