@@ -56,17 +56,20 @@ class Chaos:
         folder: for the specification, counters and logs.
         config: of the job, fields of RunConfig.
         cpus: of each node.
+        tokens: of the whole job where known: no kill of k comes later than where its k + 1-th part is done, however
+            fast the machine is.
         failures: probability with which an operation on the output fails.
         poison: a prompt that kills its process.
         seed: of the moments.
     """
 
     def __init__(
-        self, cluster: Cluster, folder: Path, config: Mapping[str, Any], *, cpus: int = 2, failures: float = 0.0,
-        poison: str | None = None, seed: int = 0,
+        self, cluster: Cluster, folder: Path, config: Mapping[str, Any], *, cpus: int = 2, tokens: int | None = None,
+        failures: float = 0.0, poison: str | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._cpus = cpus
+        self._tokens = tokens
         self._random = random.Random(seed)
         self._counters = folder / "counters"
         self._counters.mkdir(parents=True)
@@ -85,8 +88,9 @@ class Chaos:
         """
         begin = time.monotonic()
         try:
-            for kind in kills:
-                self._wait_for_the_moment()
+            for i, kind in enumerate(kills):
+                latest = None if self._tokens is None else self._tokens * (i + 1) // (len(kills) + 1)
+                self._wait_for_the_moment(latest)
                 self._kill(kind)
             self._finish()
         finally:
@@ -98,8 +102,11 @@ class Chaos:
         self._outcome.seconds = time.monotonic() - begin
         return self._outcome
 
-    def _wait_for_the_moment(self) -> None:
-        """Mostly some time after work has begun (again), sometimes while everything is starting."""
+    def _wait_for_the_moment(self, latest: int | None) -> None:
+        """Mostly some time after work has begun (again), sometimes while everything is starting.
+
+        Not later than when engines have generated ``latest`` tokens.
+        """
         if self._random.random() < _SHARE_WHILE_STARTING:
             self._keep_running(self._random.uniform(*_STARTING_SECONDS))
             return
@@ -109,7 +116,9 @@ class Chaos:
             self._keep_running(0.1)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"no engine has worked for {_GIVE_UP_SECONDS:.0f} s; see {self._log}")
-        self._keep_running(self._random.uniform(*_GENERATING_SECONDS))
+        moment = time.monotonic() + self._random.uniform(*_GENERATING_SECONDS)
+        while time.monotonic() < moment and (latest is None or self._generated() < latest):
+            self._keep_running(0.02)
 
     def _keep_running(self, seconds: float) -> None:
         """Let time pass; a driver that ended with an error is started again, as its user would."""
@@ -183,6 +192,9 @@ class Chaos:
 
     def _busy(self) -> float:
         return sum(work.busy_seconds for work in work_done(self._counters).values())
+
+    def _generated(self) -> int:
+        return sum(work.tokens for work in work_done(self._counters).values())
 
     def _finish(self) -> None:
         deadline = time.monotonic() + 2 * _GIVE_UP_SECONDS
