@@ -1,6 +1,20 @@
 """Causal attention of packed rows over a paged KV pool, behind one protocol. Knows no model and no sampling."""
 
-from wedlm_core.attention.protocol import AttentionBackend, AttentionPlan, PackedRows
+from wedlm_core.attention.protocol import (
+    AttentionBackend,
+    AttentionPlan,
+    DeviceAttentionBackend,
+    DeviceRows,
+    PackedRows,
+)
 from wedlm_core.attention.registry import backend_names, resolve_backend
 
-__all__ = ["AttentionBackend", "AttentionPlan", "PackedRows", "backend_names", "resolve_backend"]
+__all__ = [
+    "AttentionBackend",
+    "AttentionPlan",
+    "DeviceAttentionBackend",
+    "DeviceRows",
+    "PackedRows",
+    "backend_names",
+    "resolve_backend",
+]

@@ -47,6 +47,7 @@ class CompiledAttention:
 
     name = "compiled"
     batch_invariant = True
+    on_device = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> CompiledPlan:
         """Prepare one forward."""

@@ -39,6 +39,7 @@ class OracleAttention:
 
     name = "oracle"
     batch_invariant = False
+    on_device = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _OraclePlan:
         """Nothing to prepare."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["AttentionBackend", "AttentionPlan", "PackedRows"]
+__all__ = ["AttentionBackend", "AttentionPlan", "DeviceAttentionBackend", "DeviceRows", "PackedRows"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -41,6 +42,50 @@ class PackedRows:
         return int(self.counts_S.sum())
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceRows:
+    """The facts of :class:`PackedRows` as device tensors: a plan made of them needs no host work.
+
+    The tensors may be a CUDA graph's static inputs: a captured plan follows their contents, so a replay computes
+    other lengths and pages within the same shapes and bounds. Places ``s`` without a sequence have no rows (equal
+    neighbours in ``cu_rows_Z``) and a KV length of 0. Rows from ``cu_rows_Z[-1]`` to ``total`` are padding.
+
+    Attributes:
+        cu_rows_Z: int32 ``[S + 1]``, exclusive cumulative row counts, from 0.
+        kv_lengths_S: int32, cached entries and own rows together.
+        pages_SP: int32 page table, rows contiguous; entries past a sequence's pages are any valid page.
+        max_rows: no sequence has more rows (known to the host: it sizes grids).
+        max_kv: no sequence has more KV entries; at most ``P * page_size``.
+        total: T, rows of the padded forward.
+    """
+
+    cu_rows_Z: Tensor
+    kv_lengths_S: Tensor
+    pages_SP: Tensor
+    max_rows: int
+    max_kv: int
+    total: int
+
+    @classmethod
+    def of(cls, rows: PackedRows, device: torch.device) -> DeviceRows:
+        """Copy packed rows to the device, lengths and offsets in one transfer that the host does not wait for."""
+        sequences, lengths_S = len(rows.counts_S), rows.cached_S + rows.counts_S
+        facts = torch.empty(2 * sequences + 1, dtype=torch.int32, pin_memory=device.type == "cuda")
+        view = facts.numpy()
+        view[0] = 0
+        np.cumsum(rows.counts_S, out=view[1 : sequences + 1])
+        view[sequences + 1 :] = lengths_S
+        moved = facts.to(device, non_blocking=True)
+        return cls(
+            cu_rows_Z=moved[: sequences + 1],
+            kv_lengths_S=moved[sequences + 1 :],
+            pages_SP=rows.pages_SP.to(device, torch.int32, non_blocking=True).contiguous(),
+            max_rows=int(rows.counts_S.max()),
+            max_kv=int(lengths_S.max()),
+            total=rows.total,
+        )
+
+
 class AttentionPlan(Protocol):
     """What a backend prepared for one forward; shared by all its layers."""
 
@@ -53,11 +98,23 @@ class AttentionPlan(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """A way to compute attention. ``batch_invariant`` backends give each row bitwise the same result in any batch."""
+    """A way to compute attention. ``batch_invariant`` backends give each row bitwise the same result in any batch.
+
+    Those ``on_device`` plan from device tensors too: they are :class:`DeviceAttentionBackend`.
+    """
 
     name: str
     batch_invariant: bool
+    on_device: bool
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> AttentionPlan:
         """Prepare one forward (host work only, once per forward)."""
+        ...
+
+
+class DeviceAttentionBackend(AttentionBackend, Protocol):
+    """A backend whose plan needs no host work (``on_device`` is true): a CUDA graph can hold it."""
+
+    def plan_device(self, rows: DeviceRows, pool: KVPool, num_heads: int) -> AttentionPlan:
+        """Prepare one forward without reading a device tensor on the host."""
         ...

@@ -55,6 +55,7 @@ class SdpaAttention:
 
     name = "sdpa"
     batch_invariant = False
+    on_device = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _SdpaPlan:
         """Index tables and the causal mask of the rectangle."""

@@ -173,6 +173,7 @@ class TiledAttention:
 
     name = "tiled"
     batch_invariant = True
+    on_device = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _TiledPlan:
         """Cut rows into tiles and pairs (numpy on the host, no per-sequence Python)."""
