@@ -60,9 +60,8 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row(qwen3_folder: Path, tmp_
     config = config_of(source, str(tmp_path / "out"), qwen3_folder)
     with serve_cluster() as cluster:
         cluster.add_node(2)
-        chaos = Chaos(
-            cluster, tmp_path / "chaos", config, tokens=400 * 48, seed=5
-        )  # its first moment falls into the generating
+        # This seed's first moment falls into the generating.
+        chaos = Chaos(cluster, tmp_path / "chaos", config, tokens=400 * 48, seed=5)
         outcome = chaos.run(["raylet"])
     check(outcome, ["raylet"], config, source, qwen3_folder)
     assert outcome.drivers == 1, "the driver lived through it"
