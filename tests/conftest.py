@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support import triton_interpreter
 from tests.support.models import write_model
 from tests.support.s3 import S3Server, serve_s3
 
 torch.set_num_threads(1)
+triton_interpreter.set_up()
 
 
 @pytest.fixture(scope="session", autouse=True)
