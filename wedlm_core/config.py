@@ -236,7 +236,11 @@ class EngineConfig:
         page_size: tokens per KV page.
         num_pages: pages in the pool; None sizes it from ``kv_cache_bytes``.
         kv_cache_bytes: bytes for the pool where ``num_pages`` is None; None takes 512 MiB, or what the
-            model could use with ``max_num_seqs`` sequences if that is less.
+            model could use with ``max_num_seqs`` sequences if that is less; on CUDA what
+            ``gpu_memory_utilization`` leaves, or what the model could use.
+        gpu_memory_utilization: share of the device's whole memory that this engine may hold, weights and
+            forwards included; on CUDA, where neither ``num_pages`` nor ``kv_cache_bytes`` is given. Several
+            engines on one device need shares that add up to less than 1.
         prefix_caching: share full pages of equal prefixes between sequences.
         batch_invariant: a row's result is bitwise independent of everything else in the forward; "auto"
             is on for float32 on CPU. Off, "auto" attention on CPU is still the tiled backend; name "sdpa" for
@@ -261,6 +265,7 @@ class EngineConfig:
     page_size: int = 64
     num_pages: int | None = None
     kv_cache_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
     prefix_caching: bool = True
     batch_invariant: bool | Literal["auto"] = "auto"
     attention: str = "auto"
@@ -286,6 +291,14 @@ class EngineConfig:
                 "None or an integer of 1 or more",
                 "Drop it to use the default.",
             )
+        share = self.gpu_memory_utilization
+        _require(
+            isinstance(share, (int, float)) and 0 < share <= 1,
+            "gpu_memory_utilization",
+            share,
+            "a share above 0 and up to 1",
+            "Use 0.9.",
+        )
         _require(
             self.batch_invariant in (True, False, "auto"),
             "batch_invariant",
