@@ -241,6 +241,8 @@ class EngineConfig:
         gpu_memory_utilization: share of the device's whole memory that this engine may hold, weights and
             forwards included; on CUDA, where neither ``num_pages`` nor ``kv_cache_bytes`` is given. Several
             engines on one device need shares that add up to less than 1.
+        kv_cache_dtype: "auto" keeps keys and values in the model's dtype; "fp8_e4m3" takes one byte each, at a
+            published loss of quality (``benchmarks/results``); not for the compiled attention of CPUs.
         prefix_caching: share full pages of equal prefixes between sequences.
         batch_invariant: a row's result is bitwise independent of everything else in the forward; "auto"
             is on for float32 on CPU. Off, "auto" attention on CPU is still the tiled backend; name "sdpa" for
@@ -266,6 +268,7 @@ class EngineConfig:
     num_pages: int | None = None
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: Literal["auto", "fp8_e4m3"] = "auto"
     prefix_caching: bool = True
     batch_invariant: bool | Literal["auto"] = "auto"
     attention: str = "auto"
@@ -304,6 +307,13 @@ class EngineConfig:
             "batch_invariant",
             self.batch_invariant,
             'true, false or "auto"',
+            'Use "auto".',
+        )
+        _require(
+            self.kv_cache_dtype in ("auto", "fp8_e4m3"),
+            "kv_cache_dtype",
+            self.kv_cache_dtype,
+            '"auto" or "fp8_e4m3"',
             'Use "auto".',
         )
         _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
