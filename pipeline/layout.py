@@ -84,14 +84,18 @@ def published_dead_letters(name: str) -> str:
     return f"{DEAD_LETTERS}/{name}"
 
 
-def staged_rows(unit_id: str, attempt: int = 1) -> str:
-    """Key of a unit's generations as of an attempt."""
-    return f"{STAGED}/{unit_id}.{attempt}.rows.arrow"
+def staged_rows(unit_id: str, attempt: int = 1, copy: int = 0) -> str:
+    """Key of a unit's generations as of an attempt; ``copy`` tells the results of several actors apart."""
+    return f"{_staged(unit_id, attempt, copy)}.rows.arrow"
 
 
-def staged_dead(unit_id: str, attempt: int = 1) -> str:
+def staged_dead(unit_id: str, attempt: int = 1, copy: int = 0) -> str:
     """Key of a unit's dead letters as of an attempt; present only where a row failed."""
-    return f"{STAGED}/{unit_id}.{attempt}.dead.arrow"
+    return f"{_staged(unit_id, attempt, copy)}.dead.arrow"
+
+
+def _staged(unit_id: str, attempt: int, copy: int) -> str:
+    return f"{STAGED}/{unit_id}.{attempt}" + (f".{copy}" if copy else "")
 
 
 def staged_attempt(key: str) -> tuple[str, int]:

@@ -98,7 +98,8 @@ class CommitRecord:
     Counts are over the unit; ``samples`` are generations of rows that succeeded, ``data_sha256`` is the
     checksum of the data columns (those that do not depend on load); ``engine_seconds`` is how long its actor's
     engine had been ready when the unit was staged. ``failures`` counts failed rows by error class. Of a unit's
-    records that of the highest ``attempt`` counts; each speaks of the whole unit.
+    records that of the highest ``attempt`` counts; each speaks of the whole unit. ``copy`` is part of the name under
+    which it is staged: several actors may do the same unit, and the first counts.
     """
 
     unit_id: str
@@ -115,6 +116,7 @@ class CommitRecord:
     data_sha256: str
     engine_seconds: float = 0.0
     attempt: int = 1
+    copy: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
 
     @property
