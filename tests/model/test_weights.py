@@ -16,7 +16,8 @@ from tests.support.models import random_decoder, write_tokenizer
 from wedlm_core.config import ModelConfig, YarnScaling
 from wedlm_core.errors import ConfigError, WeightsError
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.weights import hf_slots, load_config, load_model, save_model, stored_dtype
+from wedlm_core.model.slots import hf_slots
+from wedlm_core.model.weights import load_config, load_model, save_model, stored_dtype
 
 
 def assert_equal_models(a: Decoder, b: Decoder) -> None:

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.weights import save_model
 
 SPECIAL = ("<|endoftext|>", "<|im_end|>", "<|mask|>", "<|im_start|>")
@@ -92,3 +93,15 @@ def write_model(folder: Path, *, qwen3: bool, seed: int, sharpness: float = 1.0,
     save_model(random_decoder(qwen3=qwen3, seed=seed, sharpness=sharpness, common=common), folder)
     write_tokenizer(folder)
     return folder
+
+
+def wide_model(folder: Path, vocab_size: int, layers: int) -> None:
+    """About 4 million parameters a layer and 512 per id, in bfloat16 (cast on loading), in two or more files."""
+    config = ModelConfig(
+        vocab_size=vocab_size, hidden_size=512, intermediate_size=2048, num_hidden_layers=layers,
+        num_attention_heads=8, num_key_value_heads=4, head_dim=64, max_position_embeddings=16, mask_token_id=0,
+    )  # fmt: skip
+    model = empty_decoder(config, device="cpu", dtype=torch.bfloat16)
+    for parameter in model.parameters():
+        parameter.fill_(0.5)
+    save_model(model, folder, 64 << 20)

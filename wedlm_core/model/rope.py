@@ -12,8 +12,11 @@ from wedlm_core.config import ModelConfig, YarnScaling
 __all__ = ["apply_rope", "rope_tables"]
 
 
-def _yarn(frequencies: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tuple[Tensor, float]:
-    """Interpolate low frequencies, keep high ones (YaRN, "NTK-by-parts"), and the attention scale."""
+def _yarn(periods: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tuple[Tensor, float]:
+    """Frequencies and attention scale: low frequencies interpolated, high ones kept (YaRN, "NTK-by-parts").
+
+    Rounded as transformers rounds it: at position 10^5 the last bit of a frequency is a hundredth of a radian.
+    """
 
     def dimension_of(rotations: float) -> float:
         # The (fractional) pair index whose wavelength fits the original context ``rotations`` times.
@@ -26,7 +29,7 @@ def _yarn(frequencies: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tup
     low, high = max(low, 0), min(high, dim - 1)
     ramp = (torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / max(high - low, 0.001)
     keep = 1.0 - ramp.clamp(0, 1)
-    mixed = frequencies / yarn.factor * (1 - keep) + frequencies * keep
+    mixed = 1.0 / (yarn.factor * periods) * (1 - keep) + 1.0 / periods * keep
 
     def scale(factor: float, mscale: float = 1.0) -> float:
         return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
@@ -42,10 +45,10 @@ def rope_tables(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines for positions ``0 .. length-1``: two float32 ``[length, head_dim // 2]``."""
     dim = config.head_dim
     # On the CPU whatever the default device is: a model laid out on the meta device still needs its tables.
-    frequencies = 1.0 / (config.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.int64, device="cpu").float() / dim))
-    attention_scale = 1.0
+    periods = config.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.int64, device="cpu").float() / dim)
+    frequencies, attention_scale = 1.0 / periods, 1.0
     if config.rope_scaling is not None:
-        frequencies, attention_scale = _yarn(frequencies, config.rope_theta, dim, config.rope_scaling)
+        frequencies, attention_scale = _yarn(periods, config.rope_theta, dim, config.rope_scaling)
     angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)
     return angles.cos() * attention_scale, angles.sin() * attention_scale
 

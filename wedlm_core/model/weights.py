@@ -1,7 +1,7 @@
 """Checkpoints in Hugging Face folder layout: ``config.json`` and safetensors, single or sharded, both ways.
 
-The decoder fuses projections (:mod:`wedlm_core.model.decoder`); :func:`hf_slots` is the one table that says
-which rows of which parameter each Hugging Face tensor fills, used for reading and for writing.
+The decoder fuses projections (:mod:`wedlm_core.model.decoder`); :mod:`wedlm_core.model.slots` says which rows of
+which parameter each Hugging Face tensor fills, :mod:`wedlm_core.model.placing` copies them there.
 """
 
 from __future__ import annotations
@@ -11,65 +11,24 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import WeightsError, explain
 from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.placing import empty_decoder, equal_rows, opened, place
+from wedlm_core.model.slots import Slot, hf_slots
 
-__all__ = ["Slot", "hf_slots", "load_config", "load_model", "save_model", "stored_dtype"]
+__all__ = ["load_config", "load_model", "save_model", "stored_dtype"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DERIVED = "rotary_emb.inv_freq"  # old checkpoints store this; it follows from the configuration
-_Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slot:
-    """Place of one Hugging Face tensor: rows ``start : start + shape[0]`` of a parameter of :class:`Decoder`."""
-
-    parameter: str
-    start: int
-    shape: _Shape
-
-
-def hf_slots(config: ModelConfig) -> dict[str, Slot]:
-    """Every tensor a checkpoint of ``config`` must hold, by Hugging Face name (``lm_head`` only if untied)."""
-    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-    q_rows, kv_rows = config.num_attention_heads * dim, config.num_key_value_heads * dim
-    slots = {"model.embed_tokens.weight": Slot(parameter="embed.weight", start=0, shape=(config.vocab_size, width))}
-    for i in range(config.num_hidden_layers):
-        theirs, ours = f"model.layers.{i}", f"layers.{i}"
-
-        def put(name: str, parameter: str, *shape: int, start: int = 0, t: str = theirs, o: str = ours) -> None:
-            slots[f"{t}.{name}"] = Slot(parameter=f"{o}.{parameter}", start=start, shape=shape)
-
-        start = 0
-        for letter, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
-            put(f"self_attn.{letter}_proj.weight", "qkv_proj.weight", rows, width, start=start)
-            if config.attention_bias:
-                put(f"self_attn.{letter}_proj.bias", "qkv_proj.bias", rows, start=start)
-            start += rows
-        if config.qk_norm:
-            put("self_attn.q_norm.weight", "q_norm.weight", dim)
-            put("self_attn.k_norm.weight", "k_norm.weight", dim)
-        put("self_attn.o_proj.weight", "o_proj.weight", width, q_rows)
-        put("mlp.gate_proj.weight", "gate_up_proj.weight", inner, width)
-        put("mlp.up_proj.weight", "gate_up_proj.weight", inner, width, start=inner)
-        put("mlp.down_proj.weight", "down_proj.weight", width, inner)
-        put("input_layernorm.weight", "input_norm.weight", width)
-        put("post_attention_layernorm.weight", "post_norm.weight", width)
-    slots["model.norm.weight"] = Slot(parameter="norm.weight", start=0, shape=(width,))
-    if not config.tie_word_embeddings:
-        slots["lm_head.weight"] = Slot(parameter="lm_head.weight", start=0, shape=(config.vocab_size, width))
-    return slots
+_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
@@ -140,16 +99,8 @@ def _files_by_tensor(folder: Path) -> dict[str, Path]:
     if not single.is_file():
         raise WeightsError(explain("model", str(folder), f"has neither {_SINGLE} nor {_INDEX}",
                                    "Convert the checkpoint to safetensors."))  # fmt: skip
-    with _opened(single) as handle:
+    with opened(single) as handle:
         return dict.fromkeys(handle.keys(), single)
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
-        rule = f"not a whole safetensors file ({error})"
-        raise WeightsError(explain("model", str(path), rule, "Download it again.")) from error
 
 
 def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype:
@@ -158,7 +109,7 @@ def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype:
     name = "model.embed_tokens.weight"
     if name not in files:
         raise WeightsError(explain("model", str(folder), f"has no tensor {name}", "Give a causal language model."))
-    with _opened(files[name]) as handle:
+    with opened(files[name]) as handle:
         return handle.get_slice(name)[:1].dtype
 
 
@@ -168,17 +119,19 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     max_positions: int | None = None,
+    workers: int | None = None,
 ) -> Decoder:
     """Build the decoder of a checkpoint folder, in evaluation mode, without gradients.
 
-    The network is laid out on the meta device and each tensor is copied straight from the mapped file to
-    its place, so memory holds the model once plus one tensor.
+    Weights go from the mapped files to the device piece by piece (:mod:`wedlm_core.model.placing`): the host
+    never holds a copy of the model, unless it is the device.
 
     Args:
         folder: local folder in Hugging Face layout; see :mod:`wedlm_core.model.sources` for other places.
         device: where the parameters live.
         dtype: of the parameters, whatever the file holds.
         max_positions: length of the rotary tables; None takes the configuration's.
+        workers: threads that read; None takes as many as there are cores, up to 8.
 
     Raises:
         WeightsError: files absent or damaged; or tensors missing, misshapen, of a wrong kind or unexpected,
@@ -188,72 +141,51 @@ def load_model(
     config = load_config(folder)
     files = _files_by_tensor(folder)
     slots = hf_slots(config)
-    with torch.device("meta"):
-        model = Decoder(config, max_positions=1)
-    _check_names(folder, config, slots, files)
-    places = {n: torch.empty(p.shape, device=device, dtype=dtype) for n, p in model.named_parameters()}
-    problems: list[str] = []
-    for path in sorted(set(files.values())):
-        with _opened(path) as handle:
-            for name in sorted(n for n, home in files.items() if home == path and n in slots):
-                problems += _place(name, handle.get_tensor(name), slots[name], places)
-    _raise_listed(folder, problems)
-    _check_tied_head(folder, config, files, places)
-    for name, tensor in places.items():
-        owner, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
-    if config.tie_word_embeddings:
-        model.lm_head.weight = model.embed.weight
+    _check_tensors(folder, config, slots, files)
+    model = empty_decoder(config, device=device, dtype=dtype)
+    place(files, slots, model, workers=workers)
+    _check_tied_head(folder, files, model)
     model.set_max_positions(max_positions or config.max_position_embeddings)
-    return model.eval()
+    return model
 
 
-def _check_names(folder: Path, config: ModelConfig, slots: Mapping[str, Slot], files: Mapping[str, Path]) -> None:
-    """Names and shapes of the whole checkpoint against ``slots``, before anything is copied."""
+def _check_tensors(folder: Path, config: ModelConfig, slots: Mapping[str, Slot], files: Mapping[str, Path]) -> None:
+    """Names, shapes and kinds of the whole checkpoint against ``slots``, before anything is copied."""
     tied_head = {"lm_head.weight"} if config.tie_word_embeddings else set()
     problems = [f"missing {name}" for name in slots if name not in files]
     problems += [f"unexpected {name}" for name in sorted(files)
                  if name not in slots and name not in tied_head and not name.endswith(_DERIVED)]  # fmt: skip
     for path in sorted(set(files.values())):
-        with _opened(path) as handle:
+        with opened(path) as handle:
             inside = set(handle.keys())
             for name in (n for n, home in files.items() if home == path and n in slots):
                 if name not in inside:
                     problems.append(f"missing {name} ({_INDEX} says it is in {path.name})")
                     continue
-                found = tuple(handle.get_slice(name).get_shape())
-                if found != slots[name].shape:
-                    problems.append(f"misshapen {name}: {list(found)}, needs {list(slots[name].shape)}")
-    _raise_listed(folder, problems)
+                found = handle.get_slice(name)
+                shape, kind = found.get_shape(), found.get_dtype()
+                if tuple(shape) != slots[name].shape:
+                    problems.append(f"misshapen {name}: {shape}, needs {list(slots[name].shape)}")
+                if kind not in _FLOATS:
+                    problems.append(f"wrong kind {name}: {kind}, needs one of {_FLOATS} (quantised files are not read)")
+    if problems:
+        _raise_listed(folder, problems)
 
 
-def _place(name: str, found: Tensor, slot: Slot, places: Mapping[str, Tensor]) -> list[str]:
-    """Copy one tensor to its rows. Returns what is wrong with it, if anything."""
-    if not found.is_floating_point():
-        return [f"wrong kind {name}: {found.dtype}, needs a floating-point type (quantised files are not read)"]
-    places[slot.parameter].narrow(0, slot.start, slot.shape[0]).copy_(found)
-    return []
-
-
-def _check_tied_head(
-    folder: Path, config: ModelConfig, files: Mapping[str, Path], places: Mapping[str, Tensor]
-) -> None:
+def _check_tied_head(folder: Path, files: Mapping[str, Path], model: Decoder) -> None:
     """Some writers store a tied head as well: it must be the embedding, or the configuration is wrong."""
     name = "lm_head.weight"
-    if not config.tie_word_embeddings or name not in files:
+    if not model.config.tie_word_embeddings or name not in files:
         return
-    embedding = places["embed.weight"]
-    with _opened(files[name]) as handle:
-        head = handle.get_tensor(name)
-    if head.shape != embedding.shape or not torch.equal(head.to(embedding), embedding):
-        _raise_listed(folder, [f"unexpected {name}: differs from the embedding that config.json ties it to"])
+    with opened(files[name], model.embed.weight.device) as handle:
+        if not equal_rows(handle, name, model.embed.weight):
+            _raise_listed(folder, [f"unexpected {name}: differs from the embedding that config.json ties it to"])
 
 
-def _raise_listed(folder: Path, problems: list[str]) -> None:
-    if problems:
-        listing = "".join(f"\n  {problem}" for problem in problems)
-        raise WeightsError(f"model={str(folder)!r}: the tensors are not those that config.json describes. "
-                           f"Mend config.json or convert the checkpoint.{listing}")  # fmt: skip
+def _raise_listed(folder: Path, problems: list[str]) -> NoReturn:
+    listing = "".join(f"\n  {problem}" for problem in problems)
+    raise WeightsError(f"model={str(folder)!r}: the tensors are not those that config.json describes. "
+                       f"Mend config.json or convert the checkpoint.{listing}")  # fmt: skip
 
 
 def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int | None = None) -> None:
