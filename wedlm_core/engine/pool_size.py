@@ -1,0 +1,194 @@
+"""How many pages the KV pool gets: on CUDA what a real forward of the largest shape leaves of the device's memory.
+
+The forward is run before the pool exists, on a pool of one page that every sequence writes to: what it computes is
+worthless, what it allots is what a forward allots. The arithmetic is plain logic over a :class:`MemoryReading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wedlm_core.attention import AttentionBackend, PackedRows
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.sampling import SamplingRows, choose
+from wedlm_core.errors import CapacityError, explain
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model import Decoder
+
+__all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward"]
+
+_DEFAULT_BYTES = 512 << 20
+_RESERVE_SHARE, _RESERVE_BYTES = 0.02, 256 << 20  # for graphs, libraries' workspaces and fragmentation
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryReading:
+    """Bytes of one device, read after the peak forward.
+
+    Attributes:
+        total: of the device.
+        outside: what is held neither by this process's allocator nor free: other processes, and CUDA itself.
+        foreign: allotted by this process to anything but the engine's model, before the engine was built.
+        peak: allotted by this process at the peak of the forward, ``foreign`` and the model included.
+    """
+
+    total: int
+    outside: int
+    foreign: int
+    peak: int
+
+    @property
+    def fixed(self) -> int:
+        """What the engine needs beside its pages: weights, state and the largest forward."""
+        return self.peak - self.foreign
+
+    @property
+    def reserve(self) -> int:
+        """Left free on a device that others fill as well."""
+        return max(_RESERVE_BYTES, int(_RESERVE_SHARE * self.total))
+
+
+def pages_that_fit(reading: MemoryReading, config: EngineConfig, page_bytes: int) -> int:
+    """Pages such that the engine holds its share of the device at most, and the device what all hold together.
+
+    Raises:
+        CapacityError: not even one window fits.
+    """
+    share = config.gpu_memory_utilization
+    allowed = min(share * reading.total, reading.total - reading.outside - reading.foreign - reading.reserve)
+    pages = int((allowed - reading.fixed) // page_bytes)
+    least = -(-(2 * config.max_window + 2) // config.page_size)
+    if pages < least:
+        gib = 2.0**30
+        raise CapacityError(
+            explain(
+                "gpu_memory_utilization",
+                share,
+                f"of {reading.total / gib:.1f} GiB others hold {(reading.outside + reading.foreign) / gib:.1f} and "
+                f"this engine needs {reading.fixed / gib:.1f} for weights and its largest forward, so {pages} pages of "
+                f"{page_bytes / 2**20:.1f} MiB are left where {least} are needed",
+                "Raise it, free the device, or lower max_batch_rows or logits_chunk_rows.",
+            )
+        )
+    return pages
+
+
+def count_pages(
+    model: Decoder,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    reach: int,
+    page_bytes: int,
+    make_pool: Callable[[int], KVPool],
+) -> int:
+    """Pages of an engine's pool: as configured, else by memory, and no more than its sequences could use.
+
+    Args:
+        model: on its device, with rotary tables for ``reach`` positions.
+        backend: attention.
+        config: ``num_pages`` and ``kv_cache_bytes`` win over the device's memory.
+        reach: positions a sequence can have.
+        page_bytes: of one page, over all layers.
+        make_pool: makes a pool of so many pages.
+
+    Raises:
+        CapacityError: the device has no room.
+    """
+    if config.num_pages is not None:
+        return config.num_pages
+    if config.kv_cache_bytes is not None:
+        return max(1, config.kv_cache_bytes // page_bytes)
+    useful = config.max_num_seqs * -(-reach // config.page_size)
+    device = model.embed.weight.device
+    if device.type != "cuda":
+        return min(useful, max(1, _DEFAULT_BYTES // page_bytes))
+    reading = _read_peak(model, backend, config, device, make_pool)
+    return min(useful, pages_that_fit(reading, config, page_bytes))
+
+
+def _read_peak(
+    model: Decoder,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    device: torch.device,
+    make_pool: Callable[[int], KVPool],
+) -> MemoryReading:
+    own = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    foreign = max(0, torch.cuda.memory_allocated(device) - own)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    try:
+        peak_forward(model, backend, config, make_pool(1))
+        torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        raise CapacityError(
+            explain(
+                "max_batch_rows",
+                config.max_batch_rows,
+                f"a forward of so many rows with {config.logits_chunk_rows} rows of logits does not fit in the "
+                f"device's memory beside the weights ({free / 2**30:.1f} of {total / 2**30:.1f} GiB are free)",
+                "Lower max_batch_rows or logits_chunk_rows, or free the device.",
+            )
+        ) from error
+    peak = torch.cuda.max_memory_allocated(device)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    outside = max(0, total - free - torch.cuda.memory_reserved(device))
+    return MemoryReading(total=total, outside=outside, foreign=foreign, peak=peak)
+
+
+@torch.inference_mode()
+def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig, pool: KVPool) -> None:
+    """The forward that allots most: all rows in use, and a full chunk of logits with every stage of sampling.
+
+    Args:
+        model: the decoder.
+        backend: attention.
+        config: ``max_batch_rows``, ``max_num_seqs`` and ``logits_chunk_rows`` set the shape.
+        pool: one page is enough: all sequences write to page 0.
+    """
+    device, rows, size = model.embed.weight.device, config.max_batch_rows, pool.page_size
+    sequences = min(config.max_num_seqs, rows)
+    counts_S = np.full(sequences, rows // sequences, dtype=np.int64)
+    counts_S[: rows % sequences] += 1
+    index_T = np.concatenate([np.arange(count) for count in counts_S])
+    position_T = torch.from_numpy(index_T).to(device)
+    pages_SP = torch.zeros(sequences, -(-int(counts_S.max()) // size), dtype=torch.int64, device=device)
+    packed = PackedRows(
+        counts_S=counts_S, cached_S=np.zeros_like(counts_S), starts_S=np.cumsum(counts_S) - counts_S, pages_SP=pages_SP
+    )
+    plan = backend.plan(packed, pool, model.config.num_attention_heads)
+    pool_rows = pool.rows_of(position_T % size)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        pool.write(layer, pool_rows, k, v)
+        return plan.attend(layer, q)
+
+    hidden_TD = model(torch.zeros_like(position_T), position_T, attend)
+    chunk = min(rows, config.logits_chunk_rows)
+    _choose_all_stages(model.logits(F.pad(hidden_TD, (0, 0, 0, chunk))[:chunk]))
+
+
+def _choose_all_stages(logits_RV: Tensor) -> None:
+    rows, device = logits_RV.shape[0], logits_RV.device
+    ones, zeros = torch.ones(rows, device=device), torch.zeros(rows, dtype=torch.int64, device=device)
+    inputs = SamplingRows(
+        temperature_R=ones,
+        top_k_R=zeros + 20,
+        top_p_R=ones * 0.9,
+        seed_R=zeros,
+        position_R=zeros,
+        suppress_R=zeros.bool(),
+        sampled=True,
+        filtered_k=True,
+        filtered_p=True,
+        suppressing=True,
+    )
+    choose(logits_RV, inputs, mask_token_id=0, vocab_limit=logits_RV.shape[1])
