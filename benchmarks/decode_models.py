@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.random_model import parameters, randomise
 from wedlm_core import ModelConfig
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
@@ -43,8 +44,6 @@ _CONFIG = ModelConfig(
     eos_token_ids=(2,),
     pad_token_id=0,
 )
-_ATTENTION_SCALE = 30.0
-_MLP_SCALE = 3.0
 
 
 def random_model(*, focus: float = 6.0, head_scale: float = 0.2, seed: int = 0) -> Decoder:
@@ -56,26 +55,8 @@ def random_model(*, focus: float = 6.0, head_scale: float = 0.2, seed: int = 0) 
         seed: of the weights.
     """
     model = Decoder(_CONFIG)
-    generator = torch.Generator().manual_seed(seed)
-    scales = {"o_proj.weight": _ATTENTION_SCALE, "down_proj.weight": _MLP_SCALE}
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("norm.weight"):
-                parameter.fill_(focus if name.endswith("q_norm.weight") else 1.0)
-            elif parameter is model.embed.weight:
-                parameter.normal_(generator=generator)
-            else:
-                scale = next((s for end, s in scales.items() if name.endswith(end)), 1.0)
-                parameter.normal_(std=scale * parameter.shape[1] ** -0.5, generator=generator)
-        assert _CONFIG.mask_token_id is not None
-        model.embed.weight[_CONFIG.mask_token_id] = model.embed.weight.mean(dim=0)
-        model.norm.weight.fill_(head_scale)
+    randomise(model, focus=focus, head_scale=head_scale, generator=torch.Generator().manual_seed(seed))
     return model.requires_grad_(False).eval()
-
-
-def parameters(model: Decoder) -> int:
-    """Parameters, tied ones counted once."""
-    return sum(p.numel() for p in model.parameters())
 
 
 @contextmanager
