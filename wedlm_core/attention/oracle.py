@@ -23,8 +23,8 @@ class _OraclePlan:
             start, count, cached = int(rows.starts_S[s]), int(rows.counts_S[s]), int(rows.cached_S[s])
             index_L = torch.arange(cached + count, device=q_THD.device)
             slots_L = rows.pages_SP[s, index_L // size] * size + index_L % size
-            k_HLD = pool.k[layer][pool.rows_of(slots_L)].view(pool.heads, -1, pool.head_dim)
-            v_HLD = pool.v[layer][pool.rows_of(slots_L)].view(pool.heads, -1, pool.head_dim)
+            k_HLD = pool.keys(layer, pool.rows_of(slots_L)).view(pool.heads, -1, pool.head_dim)
+            v_HLD = pool.values(layer, pool.rows_of(slots_L)).view(pool.heads, -1, pool.head_dim)
             for r in range(count):
                 seen = cached + r + 1
                 for h in range(q_THD.shape[1]):

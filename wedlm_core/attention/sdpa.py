@@ -38,13 +38,13 @@ class _SdpaPlan:
         sequences, keys = self.shape
         pool = self.pool
 
-        def gather(cache: Tensor) -> Tensor:
-            return cache.index_select(0, self.kv_rows_HSL).view(pool.heads, sequences, keys, -1).transpose(0, 1)
+        def by_sequence(entries_RD: Tensor) -> Tensor:
+            return entries_RD.view(pool.heads, sequences, keys, -1).transpose(0, 1)
 
         q_SHQD = q_THD[self.source_SQ].transpose(1, 2)
-        out_SHQD = F.scaled_dot_product_attention(
-            q_SHQD, gather(pool.k[layer]), gather(pool.v[layer]), attn_mask=self.mask_S1QL, enable_gqa=True
-        )
+        k_SHLD = by_sequence(pool.keys(layer, self.kv_rows_HSL))
+        v_SHLD = by_sequence(pool.values(layer, self.kv_rows_HSL))
+        out_SHQD = F.scaled_dot_product_attention(q_SHQD, k_SHLD, v_SHLD, attn_mask=self.mask_S1QL, enable_gqa=True)
         out_THD = torch.zeros_like(q_THD)
         out_THD[self.source_SQ[self.real_SQ]] = out_SHQD.transpose(1, 2)[self.real_SQ]
         return out_THD

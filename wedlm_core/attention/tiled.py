@@ -119,11 +119,6 @@ class _TiledPlan:
             out_THD.index_copy_(0, group.real_rows, context_RHD)
         return out_THD
 
-    def _blocks(self, cache: Tensor, kv_rows_HP: Tensor) -> Tensor:
-        """Fetch KV blocks: ``[Hkv * P, KV_BLOCK, Dh]``, a copy in pool order."""
-        chunks = cache.view(-1, self.chunk * self.pool.head_dim)
-        return chunks.index_select(0, kv_rows_HP).view(-1, KV_BLOCK, self.pool.head_dim)
-
     def _attend_group(self, layer: int, q_THD: Tensor, group: _Group) -> Tensor:
         heads, dim, tile, per = self.pool.heads, self.pool.head_dim, self.tile, self.group_size
         tiles, pairs = group.source_NQ.shape[0], len(group.pair_tile_P)
@@ -131,7 +126,7 @@ class _TiledPlan:
         q_HNMD = scaled_TD.index_select(0, group.source_NQ.flatten())
         q_HNMD = q_HNMD.view(tiles, tile, heads, per, dim).permute(2, 0, 1, 3, 4).reshape(heads, tiles, -1)
         q_HPMD = q_HNMD if pairs == tiles else q_HNMD.index_select(1, group.pair_tile_P)
-        keys = self._blocks(self.pool.k[layer], group.kv_rows_HP)
+        keys = self.pool.keys(layer, group.kv_rows_HP, self.chunk).view(-1, KV_BLOCK, dim)
         scores = torch.bmm(q_HPMD.reshape(heads * pairs, tile * per, dim), keys.transpose(1, 2))
         scores = scores.view(heads, pairs, tile, per, KV_BLOCK).add_(group.mask_PQ1K)
         scores = scores.view(heads, pairs, tile * per, KV_BLOCK)
@@ -144,7 +139,7 @@ class _TiledPlan:
         weights = scores.sub_(best_HPM.unsqueeze(-1)).exp_()
 
         sums_HPM = weights.sum(dim=-1)
-        values = self._blocks(self.pool.v[layer], group.kv_rows_HP)
+        values = self.pool.values(layer, group.kv_rows_HP, self.chunk).view(-1, KV_BLOCK, dim)
         context = torch.bmm(weights.view(heads * pairs, tile * per, KV_BLOCK), values)
         context = context.view(heads, pairs, tile * per, dim)
         total_HNM, out_HNMD = sums_HPM[:, :tiles], context[:, :tiles]
