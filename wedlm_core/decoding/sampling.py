@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wedlm_core.decoding.noise import gumbel_noise
 
-__all__ = ["Choice", "SamplingRows", "choose", "entropy_of", "filter_logits"]
+__all__ = ["Choice", "SamplingRows", "choose", "entropy_of", "filter_logits", "with_filters"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +98,12 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
     """Choose one token per row: ``argmax(filter(logits / T) + gumbel(seed, position))``, argmax at T = 0.
 
     Args:
-        logits_RV: float32 ``[R, V]``.
+        logits_RV: floating point ``[R, V]``; computed with in float32.
         rows: sampling inputs of each row.
         mask_token_id: id that rows with ``suppress_R`` never choose.
         vocab_limit: ids from here on are padding, never chosen by rows with ``suppress_R``.
     """
+    logits_RV = logits_RV.float()
     allowed_RV = logits_RV
     if rows.suppressing:
         allowed_RV = logits_RV.clone()
@@ -121,3 +122,24 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
             entropy_R = torch.where(rows.suppress_R & ~greedy_R, entropy_of(kept_RV), entropy_R)
     logprob_R = log_RV.gather(-1, token_R[:, None]).squeeze(-1)
     return Choice(token_R=token_R, entropy_R=entropy_R, logprob_R=logprob_R)
+
+
+def with_filters(
+    choice: Choice, logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int
+) -> Choice:
+    """``choice`` with rows of top-k or top-p chosen by :func:`choose`, whatever the other rows are; in place.
+
+    For forms of ``choose`` that do not filter. Waits for the device where any row asks for a filter.
+    """
+    if not (rows.filtered_k or rows.filtered_p):
+        return choice
+    picked_N = torch.nonzero((rows.top_k_R > 0) | (rows.top_p_R < 1)).squeeze(1)
+    slow = choose(
+        logits_RV.index_select(0, picked_N),
+        rows.take(picked_N),
+        mask_token_id=mask_token_id,
+        vocab_limit=vocab_limit,
+    )
+    for name in ("token_R", "entropy_R", "logprob_R"):
+        getattr(choice, name).index_copy_(0, picked_N, getattr(slow, name))
+    return choice

@@ -1,0 +1,233 @@
+"""Token, entropy and log-probability of each row of logits in one read of the logits, on a GPU (Triton).
+
+A program takes some tiles of one row. What it sums of a tile depends on nothing but the tile, and a second small
+kernel adds the tiles of a row in one order: so a row's bits depend neither on how its tiles are shared out between
+programs nor on the other rows. The noise is :mod:`wedlm_core.decoding.noise`'s, with the logarithms of the
+device's mathematical library, which are those that torch calls there.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+__all__ = ["combine_tiles", "reduce_tiles"]
+
+_FLOOR = tl.constexpr(-1.0e38)  # below any logit but -inf: differences from it stay numbers
+_NOTHING = tl.constexpr(-125.0)  # exp2 of less counts nothing, and would leave the normal float32 numbers
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LN_2 = tl.constexpr(0.6931471805599453)
+_NO_TOKEN = tl.constexpr(2**31 - 1)
+
+
+@triton.jit
+def _mix(x):  # type: ignore[no-untyped-def]
+    """SplitMix64 finaliser on uint64."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def _row_key(seed, position):  # type: ignore[no-untyped-def]
+    """Key of a row's noise, uint64."""
+    inner = _mix(seed.to(tl.uint64) * 2 + 1)
+    return _mix(inner + position.to(tl.uint64) * 0x9E3779B97F4A7C15)
+
+
+@triton.jit
+def _hash(key, token):  # type: ignore[no-untyped-def]
+    """Hashed counters of a row's tokens, uint64."""
+    return _mix(key + (token + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
+
+
+@triton.jit
+def _gumbel(hashed, LIBM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Gumbel noise of hashed counters; without ``LIBM`` (the interpreter) up to the last bits of its logarithms."""
+    bits = (hashed >> 11).to(tl.int64)
+    u = tl.minimum((bits.to(tl.float32) + 0.5) * 1.1102230246251565e-16, 0.999999940395355224609375)
+    if LIBM:
+        waiting = -libdevice.log1p(-u)
+        noise = -libdevice.log(waiting)
+    else:
+        rest = 1.0 - u
+        # What rounding took from 1 - u is given back by the factor u / (1 - rest).
+        share = u / tl.maximum(1.0 - rest, 1.0e-9)
+        waiting = tl.where(rest == 1.0, u, -tl.log(rest) * share)
+        noise = -tl.log(waiting)
+    return noise
+
+
+@triton.jit
+def _sample_tile(x, token, key, heat, best, chosen, LIBM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``argmax(x / heat + noise)`` over this tile and what was best before it.
+
+    Logarithms are dear and hardly any token can win: noise is at most -log(u) for its uniform number u, so only a
+    token with u <= exp(x / heat - best) may. Where no token of the tile passes this test, which is taken with the
+    first 23 bits of u and some slack for rounding, the tile ends here.
+    """
+    hashed = _hash(key, token)
+    one_plus_u = ((hashed >> 41).to(tl.uint32) | 0x3F800000).to(tl.float32, bitcast=True)
+    offset = (0.02 + 1.0e-6 * tl.abs(best) - best) * _LOG2_E
+    reach = tl.exp2(tl.minimum(x * (_LOG2_E / heat) + offset, 1.0))
+    if tl.max(reach - one_plus_u, axis=0) > -1.0000002384185791015625:
+        score = tl.div_rn(x, tl.zeros_like(x) + heat) + _gumbel(hashed, LIBM)
+        top = tl.max(score, axis=0)
+        if top > best:
+            best = top
+            chosen = tl.min(tl.where(score == top, token, _NO_TOKEN), axis=0)
+    return best, chosen
+
+
+@triton.jit
+def _load_tile(row_ptr, token, vocab):  # type: ignore[no-untyped-def]
+    return tl.load(row_ptr + token, mask=token < vocab, other=-float("inf"))
+
+
+@triton.jit
+def _sharpness(heat, hidden):  # type: ignore[no-untyped-def]
+    """What logits are multiplied by for the entropy: see :class:`wedlm_core.decoding.sampling.Choice`."""
+    warm = heat > 0
+    return tl.where(warm & hidden, 1.0 / tl.where(warm, heat, 1.0), 1.0)
+
+
+# Not specialised: a kernel is compiled once per vocabulary, not again for one row, 16 tiles and so on.
+@triton.jit(do_not_specialize=["plane", "mask_token", "vocab_limit", "tiles", "tiles_each"])
+def reduce_tiles(  # type: ignore[no-untyped-def]
+    logits_ptr,
+    row_stride,
+    temperature_ptr,
+    seed_ptr,
+    position_ptr,
+    suppress_ptr,
+    partial_ptr,
+    best_ptr,
+    place_ptr,
+    plane,
+    vocab,
+    mask_token,
+    vocab_limit,
+    tiles,
+    tiles_each,
+    SAMPLED: tl.constexpr,
+    LIBM: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Program (row, split): sums of ``tiles_each`` tiles of a row, and the best token among them.
+
+    Args:
+        logits_ptr: any floating-point type ``[R, V]``, tokens next to each other.
+        row_stride: elements between rows.
+        temperature_ptr: float32 ``[R]``; 0 is greedy.
+        seed_ptr: int64 ``[R]``.
+        position_ptr: int64 ``[R]``.
+        suppress_ptr: bool ``[R]``.
+        partial_ptr: float32 ``[4, R, tiles]``, written: the maximum; then of z, what lies between a logit and the
+            maximum (in powers of two, at the entropy's temperature), the sums of 2^z and of 2^z z; the sum of 2^z
+            at temperature 1.
+        best_ptr: float32 ``[R, splits]``, written: the best score of a split.
+        place_ptr: int32 ``[R, splits]``, written: its token.
+        plane: R * tiles.
+        vocab: V.
+        mask_token: id of the mask.
+        vocab_limit: first id of vocabulary padding.
+        tiles: ceil(V / TILE).
+        tiles_each: tiles of one program.
+        SAMPLED: whether any row may have a temperature.
+        LIBM: take logarithms from the device's library.
+        TILE: tokens of a tile.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    heat = tl.load(temperature_ptr + row)
+    hidden = tl.load(suppress_ptr + row) != 0
+    sharp = _sharpness(heat, hidden)
+    key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
+    best = tl.full((), _FLOOR, tl.float32)
+    chosen = tl.full((), 0, tl.int32)
+    lane = tl.arange(0, TILE)
+    first = split * tiles_each
+    last = tl.minimum(first + tiles_each, tiles)
+    logits_ptr += row * row_stride
+    ahead = _load_tile(logits_ptr, first * TILE + lane, vocab)
+    for tile in range(first, last):
+        x = ahead.to(tl.float32)
+        token = tile * TILE + lane
+        # The next tile is under way while this one is computed with; behind the last one nothing is read.
+        ahead = _load_tile(logits_ptr, token + TILE, tl.where(tile + 1 < last, vocab, 0))
+        if hidden:
+            x = tl.where((token < vocab_limit) & (token != mask_token), x, -float("inf"))
+        peak = tl.maximum(tl.max(x, axis=0), _FLOOR)
+        z = tl.maximum((x - peak) * _LOG2_E, _NOTHING)
+        e = tl.exp2(z)
+        raw = tl.sum(e, axis=0)
+        mass = raw
+        if sharp != 1.0:
+            z = tl.maximum(z * sharp, _NOTHING)
+            e = tl.exp2(z)
+            mass = tl.sum(e, axis=0)
+        weighted = tl.sum(e * z, axis=0)
+        partial = partial_ptr + row * tiles + tile
+        tl.store(partial, peak)
+        tl.store(partial + plane, mass)
+        tl.store(partial + 2 * plane, weighted)
+        tl.store(partial + 3 * plane, raw)
+        sampling = False
+        if SAMPLED:
+            sampling = heat > 0
+        if sampling:
+            best, chosen = _sample_tile(x, token, key, heat, best, chosen, LIBM)
+        elif peak > best:
+            best = peak
+            chosen = tl.min(tl.where(x == peak, token, _NO_TOKEN), axis=0)
+    splits = tl.num_programs(1)
+    tl.store(best_ptr + row * splits + split, best)
+    tl.store(place_ptr + row * splits + split, chosen)
+
+
+@triton.jit(do_not_specialize=["plane", "tiles", "splits"])
+def combine_tiles(  # type: ignore[no-untyped-def]
+    logits_ptr,
+    row_stride,
+    temperature_ptr,
+    suppress_ptr,
+    partial_ptr,
+    best_ptr,
+    place_ptr,
+    token_ptr,
+    entropy_ptr,
+    logprob_ptr,
+    plane,
+    tiles,
+    splits,
+    TILES: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """Program (row): the row's token (int64), entropy and log-probability (float32, nats), each ``[R]``.
+
+    Arguments as of :func:`reduce_tiles`; ``TILES`` and ``SPLITS`` are the next powers of two.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.arange(0, SPLITS)
+    score = tl.load(best_ptr + row * splits + split, mask=split < splits, other=-float("inf"))
+    place = tl.load(place_ptr + row * splits + split, mask=split < splits, other=_NO_TOKEN)
+    token = tl.min(tl.where(score == tl.max(score, axis=0), place, _NO_TOKEN), axis=0)
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    partial = partial_ptr + row * tiles + tile
+    peak = tl.load(partial, mask=inside, other=_FLOOR)
+    top = tl.max(peak, axis=0)
+    sharp = _sharpness(tl.load(temperature_ptr + row), tl.load(suppress_ptr + row) != 0)
+    lower = tl.maximum((peak - top) * _LOG2_E, _NOTHING)
+    below = tl.maximum(lower * sharp, _NOTHING)
+    scale = tl.exp2(below)
+    mass = tl.load(partial + plane, mask=inside, other=0.0)
+    weighted = tl.load(partial + 2 * plane, mask=inside, other=0.0) + below * mass
+    total = tl.sum(mass * scale, axis=0)
+    entropy = _LN_2 * (tl.log2(total) - tl.sum(weighted * scale, axis=0) / total)
+    raw = tl.load(partial + 3 * plane, mask=inside, other=0.0) * tl.exp2(lower)
+    chosen = tl.load(logits_ptr + row * row_stride + token).to(tl.float32)
+    tl.store(token_ptr + row, token.to(tl.int64))
+    tl.store(entropy_ptr + row, entropy)
+    tl.store(logprob_ptr + row, chosen - top - _LN_2 * tl.log2(tl.sum(raw, axis=0)))
