@@ -1,5 +1,6 @@
 """Causal attention of packed rows over a paged KV pool, behind one protocol. Knows no model and no sampling."""
 
+from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import (
     AttentionBackend,
     AttentionPlan,
@@ -12,6 +13,7 @@ from wedlm_core.attention.registry import backend_names, resolve_backend
 __all__ = [
     "AttentionBackend",
     "AttentionPlan",
+    "AttentionProblem",
     "DeviceAttentionBackend",
     "DeviceRows",
     "PackedRows",

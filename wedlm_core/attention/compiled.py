@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
@@ -48,6 +51,17 @@ class CompiledAttention:
     name = "compiled"
     batch_invariant = True
     on_device = False
+
+    @staticmethod
+    def why_not(problem: AttentionProblem) -> str | None:
+        """Why this backend cannot be used; None if it can."""
+        if problem.device.type != "cpu" or problem.dtype != torch.float32:
+            return f"it runs in float32 on CPU only, not in {problem.dtype} on {problem.device}"
+        if problem.kv_dtype != torch.float32:
+            return f"it reads keys and values in float32 only, not in {problem.kv_dtype}"
+        if importlib.util.find_spec("numba") is None:
+            return "the package numba is not installed"
+        return None
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> CompiledPlan:
         """Prepare one forward."""

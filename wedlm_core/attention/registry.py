@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-
-import torch
+from collections.abc import Callable
+from typing import NamedTuple
 
 from wedlm_core.attention.compiled import CompiledAttention
+from wedlm_core.attention.flash import FlashAttention
 from wedlm_core.attention.oracle import OracleAttention
+from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import AttentionBackend
 from wedlm_core.attention.sdpa import SdpaAttention
+from wedlm_core.attention.selftest import disagreement
 from wedlm_core.attention.tiled import TiledAttention
+from wedlm_core.attention.triton_paged import TritonAttention
+from wedlm_core.attention.varlen import VarlenAttention
 from wedlm_core.errors import ConfigError, explain
 
 __all__ = ["backend_names", "resolve_backend"]
 
 logger = logging.getLogger(__name__)
 
-_BACKENDS: dict[str, type[AttentionBackend]] = {
-    "compiled": CompiledAttention,
-    "tiled": TiledAttention,
-    "sdpa": SdpaAttention,
-    "oracle": OracleAttention,
+
+def _anywhere(problem: AttentionProblem) -> None:
+    """Plain torch: nothing speaks against it."""
+
+
+class _Entry(NamedTuple):
+    make: Callable[[AttentionProblem], AttentionBackend]
+    why_not: Callable[[AttentionProblem], str | None]
+
+
+_BACKENDS: dict[str, _Entry] = {
+    "compiled": _Entry(lambda _: CompiledAttention(), CompiledAttention.why_not),
+    "tiled": _Entry(lambda _: TiledAttention(), TiledAttention.why_not),
+    "flash-attn": _Entry(FlashAttention, FlashAttention.why_not),
+    "varlen": _Entry(lambda _: VarlenAttention(), VarlenAttention.why_not),
+    "triton": _Entry(lambda p: TritonAttention(batch_invariant=p.batch_invariant), TritonAttention.why_not),
+    "sdpa": _Entry(lambda _: SdpaAttention(), _anywhere),
+    "oracle": _Entry(lambda _: OracleAttention(), _anywhere),
 }
+# What "auto" tries: on GPU vendors' kernels first (tuned for each generation), then ours, which takes what they do not
+# (float32, 8-bit pools, small pages), then padded torch attention, which always works.
+_ORDER = {"cpu": ("compiled", "tiled"), "cuda": ("flash-attn", "varlen", "triton", "sdpa")}
 
 
 def backend_names() -> list[str]:
@@ -31,43 +51,46 @@ def backend_names() -> list[str]:
     return sorted(_BACKENDS)
 
 
-def _auto(device: torch.device, dtype: torch.dtype) -> str:
-    if device.type != "cpu":
-        return "sdpa"
-    return "tiled" if _not_compiled(device, dtype) else "compiled"
+def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:
+    """The backend, or why it cannot be used here."""
+    entry = _BACKENDS[name]
+    if why := entry.why_not(problem):
+        return why
+    backend = entry.make(problem)
+    if problem.batch_invariant and not backend.batch_invariant:
+        return "this backend is not batch invariant"
+    if problem.device.type != "cpu" and (why := disagreement(backend, problem)):
+        return why
+    return backend
 
 
-def _not_compiled(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the compiled backend cannot be used; None if it can."""
-    if device.type != "cpu" or dtype != torch.float32:
-        return f"it runs in float32 on CPU only, not in {dtype} on {device}"
-    if importlib.util.find_spec("numba") is None:
-        return "the package numba is not installed"
-    return None
+def resolve_backend(name: str, problem: AttentionProblem) -> AttentionBackend:
+    """The backend for this problem; on a GPU it has just computed a small problem as the oracle does.
 
-
-def resolve_backend(name: str, *, device: torch.device, dtype: torch.dtype, batch_invariant: bool) -> AttentionBackend:
-    """The backend for this device and dtype.
+    ``"auto"`` takes the first that works and never fails for a package that is not there; the log says which it is
+    and why others were passed over.
 
     Raises:
         ConfigError: an unknown name, a backend that cannot run here, or one that is not batch invariant where that
             was asked for.
     """
-    if name == "auto":
-        name = _auto(device, dtype)
-        logger.info("attention backend: %s on %s", name, device)
-    if name not in _BACKENDS:
-        raise ConfigError(explain("attention", name, f'one of {backend_names()} or "auto"', 'Use "auto".'))
-    if name == "compiled" and (why := _not_compiled(device, dtype)):
-        raise ConfigError(explain("attention", name, why, 'Use attention="auto".'))
-    backend = _BACKENDS[name]()
-    if batch_invariant and not backend.batch_invariant:
-        raise ConfigError(
-            explain(
-                "attention",
-                name,
-                "this backend is not batch invariant",
-                'Use attention="tiled" or "auto", or set batch_invariant=False.',
-            )
-        )
-    return backend
+    if name != "auto":
+        if name not in _BACKENDS:
+            raise ConfigError(explain("attention", name, f'one of {backend_names()} or "auto"', 'Use "auto".'))
+        found = _tried(name, problem)
+        if isinstance(found, str):
+            raise ConfigError(explain("attention", name, found, _remedy(problem)))
+        return found
+    passed: list[str] = []
+    for candidate in _ORDER.get(problem.device.type, ("sdpa",)):
+        found = _tried(candidate, problem)
+        if not isinstance(found, str):
+            over = f"; passed over: {'; '.join(passed)}" if passed else ""
+            logger.info("attention backend: %s on %s%s", candidate, problem.device, over)
+            return found
+        passed.append(f"{candidate}, because {found}")
+    raise ConfigError(explain("attention", name, f"no backend fits ({'; '.join(passed)})", _remedy(problem)))
+
+
+def _remedy(problem: AttentionProblem) -> str:
+    return 'Use attention="auto"' + (", or set batch_invariant=False." if problem.batch_invariant else ".")

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import IntArray, PackedRows
 from wedlm_core.kv.pool import KVPool
 
@@ -169,6 +170,11 @@ class TiledAttention:
     name = "tiled"
     batch_invariant = True
     on_device = False
+
+    @staticmethod
+    def why_not(problem: AttentionProblem) -> str | None:
+        """Why this backend cannot be used; None if it can."""
+        return None if problem.device.type == "cpu" else f"it runs on CPU only, not on {problem.device}"
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _TiledPlan:
         """Cut rows into tiles and pairs (numpy on the host, no per-sequence Python)."""

@@ -8,12 +8,13 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import torch
 
-from wedlm_core.attention import resolve_backend
+from wedlm_core.attention import AttentionProblem, resolve_backend
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.engine.admission import Limits, check_request
 from wedlm_core.engine.measure import measured_cost
+from wedlm_core.engine.overlap import Landed, OverlapLoop, ahead_runner, overlaps
 from wedlm_core.engine.planner import WindowPlanner
 from wedlm_core.engine.profile import StepProfile
 from wedlm_core.engine.runner import Runner, StepDetail
@@ -24,7 +25,7 @@ from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.engine.trace import step_record
 from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.kv.pages import PageManager
-from wedlm_core.kv.pool import KVPool
+from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import CommitStats, FinishReason, Generation, Request, Strategy, Timings
@@ -55,14 +56,24 @@ class Engine:
             invariant = (
                 device.type == "cpu" and dtype == torch.float32 and config.attention in ("auto", "compiled", "tiled")
             )
+        kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype)
         backend = resolve_backend(
             config.attention,
-            device=device,
-            dtype=dtype,
-            batch_invariant=bool(invariant),
+            AttentionProblem(
+                device=device,
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                num_heads=model.config.num_attention_heads,
+                num_kv_heads=model.config.num_key_value_heads,
+                head_dim=model.config.head_dim,
+                page_size=config.page_size,
+                batch_invariant=bool(invariant),
+            ),
         )
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings
-        reach = self.max_model_len + 2 * config.max_window + 2
+        overlapping = overlaps(config, device, backend)
+        # A sequence may run one forward past its end, and two where that is noticed one forward late.
+        reach = self.max_model_len + (2 * config.max_window + 2) * (3 if overlapping else 1)
         if model.cos.shape[0] < reach:
             model.set_max_positions(reach)
         self.eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
@@ -78,6 +89,7 @@ class Engine:
                 config.page_size,
                 device=device,
                 dtype=dtype,
+                kv_dtype=kv_dtype,
                 transposed_keys=backend.name == "compiled",
             ),
             backend=backend,
@@ -102,12 +114,16 @@ class Engine:
         self._sequences: dict[str, Sequence] = {}
         self._done: list[Generation] = []
         self._arrivals = 0
+        self._loop: OverlapLoop | None = None
+        if overlapping:
+            self._runner.ahead = ahead_runner(self._runner, reach)
+            self._loop = OverlapLoop(self._runner, self._table, self._next_plan, self._landed)
 
     def _count_pages(self, model: Decoder, reach: int) -> int:
         config = self.config
         if config.num_pages is not None:
             return config.num_pages
-        dtype = model.embed.weight.dtype
+        dtype = kv_dtype_of(config.kv_cache_dtype, model.embed.weight.dtype)
         per_page = KVPool.bytes_per_page(model.config, config.page_size, dtype)
         useful = config.max_num_seqs * -(-reach // config.page_size)
         by_bytes = max(1, (config.kv_cache_bytes or _DEFAULT_POOL_BYTES) // per_page)
@@ -188,26 +204,50 @@ class Engine:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
         if self._sequences:
-            begin = time.perf_counter()
             self.profile.start()
-            plan = self._scheduler.schedule()
-            if not plan.sequences:
-                raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
-            self._sync_pages()
-            self._plan_windows()
-            self.profile.lap("schedule")
-            forward = time.perf_counter()
-            outcome, details = self._runner.forward(plan, self._table)
-            back = time.perf_counter()
-            self._consume(plan, outcome, details)
-            self._planner.took(forward - begin + time.perf_counter() - back)
-            if self._step_cost is not None and self.config.step_cost is None:  # one that is given is taken at its word
-                rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
-                kv_tokens = int(plan.cached_S.sum())
-                self._planner.ran(rows, kv_tokens, len(plan.sequences), back - forward, self._step_cost)
+            if self._loop is None:
+                self._step_and_wait()
+            else:
+                self._loop.step()
+                if not self._sequences:
+                    self._loop.forget()
             self.profile.lap("consume")
         done, self._done = self._done, []
         return done
+
+    def _step_and_wait(self) -> None:
+        """Plan, run and account one forward."""
+        begin = time.perf_counter()
+        plan = self._next_plan()
+        if plan is None or not plan.sequences:
+            raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
+        forward = time.perf_counter()
+        outcome, details = self._runner.forward(plan, self._table)
+        back = time.perf_counter()
+        self._consume(plan, outcome, details)
+        self._planner.took(forward - begin + time.perf_counter() - back)
+        self._correct_cost(plan, back - forward)
+
+    def _next_plan(self, may_preempt: bool = True) -> ForwardPlan | None:
+        """The next forward, its pages and windows in place; None where it would have to preempt and may not."""
+        plan = self._scheduler.schedule(may_preempt=may_preempt)
+        if plan is not None:
+            self._sync_pages()
+            self._plan_windows()
+        self.profile.lap("schedule")
+        return plan
+
+    def _landed(self, landed: Landed) -> None:
+        """Account a forward that was launched ahead; the host's time is hidden behind the device's then."""
+        self._consume(landed.plan, landed.outcome, [])
+        if landed.seconds is not None and landed.plan.sequences:
+            self._correct_cost(landed.plan, landed.seconds)
+
+    def _correct_cost(self, plan: ForwardPlan, seconds: float) -> None:
+        """Tell the planner what a forward took, unless its cost was given: that is taken at its word."""
+        if self._step_cost is not None and self.config.step_cost is None:
+            rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
+            self._planner.ran(rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, self._step_cost)
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
@@ -259,7 +299,7 @@ class Engine:
         table, decoding = self._table, int(np.count_nonzero(plan.decode_S))
         slots_D = plan.slots_S[:decoding]
         context_D = (plan.cached_S + plan.prefill_S)[:decoding]
-        table.cached[plan.slots_S] += plan.prefill_S
+        table.cached[plan.slots_S] = plan.cached_S + plan.prefill_S
         emission = table.emission(slots_D, outcome)
         emit_D = self._stop_strings(plan.sequences[:decoding], outcome, emission)
         table.append(slots_D, outcome, emit_D)
