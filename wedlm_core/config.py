@@ -253,6 +253,13 @@ class EngineConfig:
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and threads, and keeps it in the user's cache folder.
         streaming: the parts of the ``streaming`` strategy; a mapping of its fields is taken too.
+        overlap: launch a forward before the outcome of the one before it is known, so that the host's work is
+            hidden behind the device's; "auto" is on for CUDA where the attention backend plans on the device, and
+            off with ``trace``.
+        cuda_graphs: replay captured forwards; "auto" is on where forwards overlap on CUDA.
+        graph_rows: rows of the largest forward that is captured; larger ones, mostly prefill, run eagerly.
+        graph_seconds: time that all captures together may take, at start-up and later.
+        graph_bytes: device memory that all captures together may take.
         trace: record every decode forward in ``Generation.trace`` (slow; for tests and study).
 
     Raises:
@@ -276,13 +283,18 @@ class EngineConfig:
     seed: int = 0
     step_cost: StepCost | None = None
     streaming: StreamingSwitches = field(default_factory=StreamingSwitches)
+    overlap: bool | Literal["auto"] = "auto"
+    cuda_graphs: bool | Literal["auto"] = "auto"
+    graph_rows: int = 512
+    graph_seconds: float = 30.0
+    graph_bytes: int = 1 << 30
     trace: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges."""
         if isinstance(self.streaming, Mapping):
             object.__setattr__(self, "streaming", _switches(self.streaming))
-        for name in ("max_num_seqs", "max_batch_rows", "max_window", "page_size", "logits_chunk_rows"):
+        for name in ("max_num_seqs", "max_batch_rows", "max_window", "page_size", "logits_chunk_rows", "graph_rows"):
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
         for name in ("prefill_chunk", "max_model_len", "num_pages", "kv_cache_bytes"):
@@ -315,6 +327,16 @@ class EngineConfig:
             self.kv_cache_dtype,
             '"auto" or "fp8_e4m3"',
             'Use "auto".',
+        )
+        for name in ("overlap", "cuda_graphs"):
+            value = getattr(self, name)
+            _require(value in (True, False, "auto"), name, value, 'true, false or "auto"', 'Use "auto".')
+        _require(
+            not (self.trace and self.overlap is True),
+            "overlap",
+            self.overlap,
+            "a trace needs each forward's windows before the next one runs",
+            "Set overlap=False, or trace=False.",
         )
         _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
         rows = 2 * self.max_window + 1

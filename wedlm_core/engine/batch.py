@@ -24,6 +24,7 @@ class Group:
     """Sequences ``start .. stop`` of a plan, which share a decoding.
 
     Their layouts, flattened ``[S, R]``, stand one group after the other; ``base`` is where this one begins.
+    ``context_S`` counts the tokens whose KV precedes their decode rows.
     """
 
     decoding: Decoding
@@ -31,6 +32,7 @@ class Group:
     stop: int
     base: int
     slots_S: Tensor
+    context_S: Tensor
     params: WindowParams
     window: Window
     layout: RowLayout
@@ -47,7 +49,6 @@ class Batch:
         row_D: int64, the forward's row of each decode row.
         flat_D: int64, its place in the groups' flattened layouts (F places in all).
         slot_D: int64, the engine slot of its sequence.
-        context_S: int64 on the host, tokens of each sequence whose KV precedes its decode rows.
     """
 
     id_T: Tensor
@@ -57,31 +58,37 @@ class Batch:
     row_D: Tensor
     flat_D: Tensor
     slot_D: Tensor
-    context_S: IntArray
 
 
-def gather_groups(plan: ForwardPlan, table: SlotTable, state: DeviceState) -> list[Group]:
-    """The windows of each run of decoding sequences that share a decoding (the plan sorts them so)."""
-    groups_S = table.group[plan.slots_S]
-    keep_S = np.maximum(table.keep_intact, table.keep_broken)[plan.slots_S]
-    reach_S = keep_S + table.masks[plan.slots_S]  # slots that the refill at the end of this forward may use
-    decoding_count = int(np.count_nonzero(plan.decode_S))
-    numbers = groups_S[:decoding_count]
+def gather_groups(
+    plan: ForwardPlan, table: SlotTable, state: DeviceState, slots_S: Tensor, context_S: Tensor, rows_D: IntArray
+) -> list[Group]:
+    """The windows of each run of decoding sequences that share a decoding (the plan sorts them so).
+
+    Args:
+        plan: the forward.
+        table: groups are read.
+        state: where the windows are.
+        slots_S: the plan's slots on the device.
+        context_S: int64 on the device, tokens whose KV precedes the decode rows of each sequence.
+        rows_D: decode rows that the refill at the end of this forward may lead to, at most.
+    """
+    decoding_count = len(rows_D)
+    numbers = table.group[plan.slots_S[:decoding_count]]
     edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), decoding_count] if decoding_count else []
     groups, base = [], 0
     for start, stop in pairwise(edges):
-        slots = plan.slots_S[start:stop]
-        width = max(1, int(plan.decode_S[start:stop].max()), int(reach_S[start:stop].max()))
-        slots_S = torch.from_numpy(slots).to(state.device)
-        window = state.windows.gather(slots_S, width)
+        width = max(1, int(plan.decode_S[start:stop].max()), int(rows_D[start:stop].max()))
+        window = state.windows.gather(slots_S[start:stop], width)
         groups.append(
             Group(
                 decoding=state.decodings[int(numbers[start])],
                 start=start,
                 stop=stop,
                 base=base,
-                slots_S=slots_S,
-                params=state.params.gather(slots_S),
+                slots_S=slots_S[start:stop],
+                context_S=context_S[start:stop],
+                params=state.params.gather(slots_S[start:stop]),
                 window=window,
                 layout=lay_out(window),
             )
@@ -129,5 +136,4 @@ def pack(plan: ForwardPlan, groups: list[Group], state: DeviceState, page_size: 
         row_D=row_D,
         flat_D=flat_D,
         slot_D=put(plan.slots_S[seq_D]),
-        context_S=context_S,
     )

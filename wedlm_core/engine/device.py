@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.window import WindowParams, empty_windows
+from wedlm_core.decoding.window import Window, WindowParams, empty_windows
 from wedlm_core.engine.slots import IntArray, SlotTable
+from wedlm_core.engine.transfer import to_device
 from wedlm_core.types import Request
 
 __all__ = ["DeviceState"]
@@ -26,8 +30,10 @@ class DeviceState:
     Attributes:
         windows: the decoding state.
         params: what the requests fix.
-        tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read.
-        pages_SP: int64 page tables.
+        tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
+            place of a row is read by no one (what must not be kept is written there).
+        context_S: int64, tokens whose KV precedes the next decode rows; kept where the host runs ahead.
+        pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
         sampled: host bool ``[S, 3]``, whether a slot uses temperature, top-k, top-p.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
     """
@@ -41,11 +47,15 @@ class DeviceState:
         device: torch.device,
     ) -> None:
         self.device, self.decodings, self.mask_token_id = device, decodings, mask_token_id
-        slots = config.max_num_seqs
+        slots, table_pages = config.max_num_seqs, -(-max_positions // config.page_size)
         self.windows = empty_windows(slots, 2 * config.max_window, device)
-        self.tokens_SL = torch.zeros(slots, max_positions, dtype=torch.int64, device=device)
-        self.pages_SP = torch.zeros(slots, -(-max_positions // config.page_size), dtype=torch.int64)
+        self.tokens_SL = torch.zeros(slots, max_positions + 1, dtype=torch.int64, device=device)
+        self.context_S = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.pages_SP = torch.zeros(slots, table_pages, dtype=torch.int64)
+        self.device_pages_SP = torch.zeros(slots, table_pages, dtype=torch.int32, device=device)
+        self._moved_pages: set[int] = set()
         self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
+        self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
         self.sampled = np.zeros((slots, 3), dtype=np.bool_)
         self.suppresses = np.zeros(slots, dtype=np.bool_)
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
@@ -66,41 +76,57 @@ class DeviceState:
     def set_pages(self, slot: int, pages: Seq[int]) -> None:
         """Write a slot's page table (called when its pages change)."""
         self.pages_SP[slot, : len(pages)] = torch.as_tensor(pages, dtype=torch.int64)
+        self._moved_pages.add(slot)
+
+    def push_pages(self, slots: Iterable[int] = ()) -> None:
+        """Bring page tables that changed since the last call, and those of ``slots``, to the device."""
+        moved = sorted(self._moved_pages.union(slots))
+        self._moved_pages.clear()
+        if moved:
+            slots_M = torch.tensor(moved)
+            tables_MP = self.pages_SP[slots_M].to(torch.int32)
+            self.device_pages_SP.index_copy_(0, to_device(slots_M, self.device), to_device(tables_MP, self.device))
 
     def set_windows(self, table: SlotTable) -> None:
         """Copy the windows of all slots to the device; they take effect when windows are refilled."""
-        self._windows_3S.copy_(torch.from_numpy(np.stack([table.masks, table.keep_intact, table.keep_broken])))
+        self._host_windows_3S = torch.from_numpy(np.stack([table.masks, table.keep_intact, table.keep_broken]))
+        self._windows_3S.copy_(to_device(self._host_windows_3S, self.device))
 
     def setup(self, requests: Seq[Request], slots: Seq[int], groups: Seq[int], stop_ids: Seq[Seq[int]]) -> IntArray:
         """Give new sequences their slots: parameters, prompt and first window (:meth:`set_windows` goes before).
 
+        The first windows are made on the host, which so knows their rows without asking the device.
+
         Returns:
             int64 per request: decode rows of its first decode forward.
         """
-        self._set_params(requests, slots, stop_ids)
+        params = self._set_params(requests, slots, stop_ids)
         for request, slot in zip(requests, slots, strict=True):
-            prompt = torch.tensor(request.prompt_token_ids, dtype=torch.int64, device=self.device)
+            prompt = to_device(torch.tensor(request.prompt_token_ids, dtype=torch.int64), self.device)
             self.tokens_SL[slot, : len(prompt)] = prompt
         rows = np.zeros(len(slots), dtype=np.int64)
         for number in set(groups):
             decoding = self.decodings[number]
             member = [i for i, g in enumerate(groups) if g == number]
-            slots_S = torch.tensor([slots[i] for i in member], device=self.device)
-            fresh = empty_windows(len(member), self.windows.token_SL.shape[1], self.device)
+            fresh = empty_windows(len(member), self.windows.token_SL.shape[1], torch.device("cpu"))
             if decoding.head:
-                last = torch.tensor([len(requests[i].prompt_token_ids) - 1 for i in member], device=self.device)
-                fresh.head_S = self.tokens_SL[slots_S, last]
-            decoding.refill(fresh, self.params.gather(slots_S), self.mask_token_id)
-            self.windows.scatter(slots_S, fresh)
-            self.suppress_S[slots_S] = decoding.suppresses
+                fresh.head_S = torch.tensor([requests[i].prompt_token_ids[-1] for i in member], dtype=torch.int64)
+            decoding.refill(fresh, params.gather(torch.tensor(member)), self.mask_token_id)
+            rows[member] = (fresh.length_S + int(decoding.head)).numpy()
+            slots_S = to_device(torch.tensor([slots[i] for i in member]), self.device)
+            parts = {f.name: to_device(getattr(fresh, f.name), self.device) for f in fields(Window)}
+            self.windows.scatter(slots_S, Window(**parts))
+            lengths = [len(requests[i].prompt_token_ids) - int(decoding.head) for i in member]
+            self.context_S.index_copy_(0, slots_S, to_device(torch.tensor(lengths), self.device))
+            self.suppress_S.index_fill_(0, slots_S, decoding.suppresses)
             self.suppresses[[slots[i] for i in member]] = decoding.suppresses
-            rows[member] = (fresh.length_S + int(decoding.head)).cpu().numpy()
         return rows
 
-    def _set_params(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> None:
-        """Write the parameters of new sequences, one column of the table after the other."""
+    def _set_params(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> WindowParams:
+        """Write the parameters of new sequences, one column of the table after the other; returned on the host."""
         given = [request.params for request in requests]
-        slots_S = torch.tensor(slots, dtype=torch.int64, device=self.device)
+        host_slots_S = torch.tensor(slots, dtype=torch.int64)
+        slots_S = to_device(host_slots_S, self.device)
         thresholds = [-math.inf if p.entropy_threshold is None else p.entropy_threshold for p in given]
         known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
         columns: dict[str, list[Any]] = {
@@ -113,7 +139,11 @@ class DeviceState:
             "limit_S": [p.max_tokens for p in given],
             "stop_SK": known,
         }
+        host: dict[str, Tensor] = {}
         for name, values in columns.items():
             column = getattr(self.params, name)
-            column.index_copy_(0, slots_S, torch.tensor(values, dtype=column.dtype, device=self.device))
+            host[name] = torch.tensor(values, dtype=column.dtype)
+            column.index_copy_(0, slots_S, to_device(host[name], self.device))
         self.sampled[slots] = [(p.temperature > 0, p.top_k > 0, p.top_p < 1) for p in given]
+        window_S, keep_intact_S, keep_broken_S = self._host_windows_3S[:, host_slots_S]
+        return WindowParams(window_S=window_S, keep_intact_S=keep_intact_S, keep_broken_S=keep_broken_S, **host)

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.strategies import Commit
-from wedlm_core.engine.slots import StepOutcome
+from wedlm_core.engine.slots import BoolArray, StepOutcome
 
-__all__ = ["fetch", "join"]
+__all__ = ["fetch", "join", "outcome_of", "take", "words_of"]
+
+_COUNTS = 8  # words of a sequence before those of its places
 
 
-def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
-    """Bring one group's commit to the host in one copy of 32-bit words; floats travel as their bits."""
+def words_of(commit: Commit, next_rows_S: Tensor) -> Tensor:
+    """One group's commit as int32 ``[S, 8 + 4 C]``, to be copied to the host at once; floats travel as their bits."""
     counts = (
         commit.count_S,
         next_rows_S,
@@ -28,8 +30,12 @@ def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
     )
     integers = torch.cat([torch.stack([c.to(torch.int64) for c in counts], dim=1), commit.token_SC], dim=1)
     bits = (commit.early_SC.to(torch.int32), commit.entropy_SC.view(torch.int32), commit.logprob_SC.view(torch.int32))
-    words = torch.cat([integers.to(torch.int32), *bits], dim=1).cpu().numpy()
-    first, places = len(counts), commit.token_SC.shape[1]
+    return torch.cat([integers.to(torch.int32), *bits], dim=1)
+
+
+def outcome_of(words: np.ndarray) -> StepOutcome:
+    """Read what :func:`words_of` wrote."""
+    first, places = _COUNTS, (words.shape[1] - _COUNTS) // 4
     whole = words[:, : first + places].astype(np.int64)
     early, entropy, logprob = (words[:, first + i * places : first + (i + 1) * places] for i in (1, 2, 3))
     return StepOutcome(
@@ -46,6 +52,18 @@ def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
         entropy_DC=entropy.view(np.float32),
         logprob_DC=logprob.view(np.float32),
     )
+
+
+def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:
+    """Bring one group's commit to the host in one copy, and wait for it."""
+    return outcome_of(words_of(commit, next_rows_S).cpu().numpy())
+
+
+def take(outcome: StepOutcome, keep_D: BoolArray) -> StepOutcome:
+    """The sequences of ``keep_D``."""
+    if keep_D.all():
+        return outcome
+    return StepOutcome(**{f.name: getattr(outcome, f.name)[keep_D] for f in fields(StepOutcome)})
 
 
 def join(parts: list[StepOutcome]) -> StepOutcome:

@@ -7,32 +7,35 @@ to the host. Nothing here loops over sequences.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wedlm_core.attention import AttentionBackend
+from wedlm_core.attention import AttentionBackend, DeviceAttentionBackend, DeviceRows, PackedRows
 from wedlm_core.attention.compiled import CompiledPlan
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.compiled import choose_compiled
-from wedlm_core.decoding.sampling import Choice, SamplingRows, choose
-from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices
+from wedlm_core.decoding.sampling import Choice
+from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices, StreamingDecoding, VerifiedDecoding
 from wedlm_core.decoding.window import RowLayout, Window
 from wedlm_core.engine.batch import Batch, Group, gather_groups, pack
+from wedlm_core.engine.bounds import Refills, next_rows
+from wedlm_core.engine.choosing import Chooser, Picks
 from wedlm_core.engine.device import DeviceState
 from wedlm_core.engine.outcome import fetch, join
 from wedlm_core.engine.profile import NO_PROFILE, StepProfile
 from wedlm_core.engine.scheduler import ForwardPlan
-from wedlm_core.engine.slots import SlotTable, StepOutcome
+from wedlm_core.engine.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 
 if TYPE_CHECKING:
+    from wedlm_core.engine.ahead import AheadRunner
     from wedlm_core.model.compiled import CompiledDecoder
 
 __all__ = ["Runner", "StepDetail"]
@@ -46,6 +49,14 @@ class StepDetail:
     layout: RowLayout
     choices: RowChoices
     commit: Commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance:
+    """One group after a forward: what happened, and the rows of its next one (int64 ``[S]``)."""
+
+    detail: StepDetail
+    next_rows_S: Tensor
 
 
 class Runner:
@@ -63,6 +74,8 @@ class Runner:
 
     Attributes:
         profile: stopwatch of the phases; does nothing unless replaced.
+        choose: logits and choices of picked rows.
+        ahead: runs forwards that the host does not wait for; None where the engine does not overlap.
     """
 
     def __init__(
@@ -90,49 +103,100 @@ class Runner:
 
             self._compiled = CompiledDecoder(model)
         self.row_quantum = max(16, 4 * torch.get_num_threads())
+        self.choose = Chooser(
+            model,
+            chunk_rows=config.logits_chunk_rows,
+            quantum=self.row_quantum,
+            mask_token_id=mask_token_id,
+            vocab_limit=vocab_limit,
+            compiled=self._compiled is not None,
+        )
+        self._verified_G = np.array([isinstance(d, VerifiedDecoding) for d in self.decodings])
+        self._clipped_G = self._verified_G | [isinstance(d, StreamingDecoding) and d.switches.clip for d in decodings]
+        self.ahead: AheadRunner | None = None
         self.profile: StepProfile = NO_PROFILE
 
     @torch.inference_mode()
     def forward(self, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
-        """Run one packed forward and advance every decoding sequence of it.
+        """Run one packed forward, advance every decoding sequence of it and wait for the outcome.
 
         Args:
-            plan: decoding sequences first, grouped.
+            plan: decoding sequences first, grouped; its counts are exact.
             table: slots; groups and windows are read.
 
         Returns:
             The outcome of the D decoding sequences in plan order, and a detail per group (for traces).
         """
-        groups = gather_groups(plan, table, self.state)
+        if self.ahead is not None:
+            return self.ahead.launch_exactly(plan, table).wait(), []
+        slots_S = torch.from_numpy(plan.slots_S).to(self.device)
+        context_S = torch.from_numpy(plan.cached_S + plan.prefill_S).to(self.device)
+        slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+        rows_D = next_rows(self.refills(table, slots_D), plan.decode_S[: len(slots_D)], table.left(slots_D))
+        groups = gather_groups(plan, table, self.state, slots_S, context_S, rows_D)
         batch = pack(plan, groups, self.state, self.pool.page_size)
         self.profile.lap("pack")
-        hidden_TD = self._run_model(batch)
+        hidden_TD = self.run_model(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
         self.profile.lap("model")
-        return self._advance(plan, groups, batch, hidden_TD) if groups else (join([]), [])
+        if not groups:
+            return join([]), []
+        chosen_F = self.choose(hidden_TD, self._picks(groups, batch), self.state, plan.slots_S)
+        self.profile.lap("choose")
+        parts, details = [], []
+        for advance in self.advance_groups(groups, chosen_F):
+            parts.append(fetch(advance.detail.commit, advance.next_rows_S))
+            self.profile.lap("fetch")
+            details.append(advance.detail)
+        return join(parts), details
 
-    def _run_model(self, batch: Batch) -> Tensor:
+    def refills(self, table: SlotTable, slots_D: IntArray) -> Refills:
+        """How windows are refilled at the end of a forward that is about to run."""
+        return Refills.of(table, slots_D, self._verified_G, self._clipped_G)
+
+    def run_model(self, id_T: Tensor, position_T: Tensor, kv_slot_T: Tensor, rows: PackedRows) -> Tensor:
         """The decoder over packed rows; returns hidden states ``[T', D]``, T' padded to the row quantum."""
-        plan = self.backend.plan(batch.rows, self.pool, self.model.config.num_attention_heads)
+        plan = self.backend.plan(rows, self.pool, self.model.config.num_attention_heads)
         if self._compiled is not None:
             assert isinstance(plan, CompiledPlan)
-            return self._compiled(batch.id_T, batch.position_T, batch.kv_slot_T, self.pool, plan, self.row_quantum)
-        total = batch.id_T.shape[0]
+            return self._compiled(id_T, position_T, kv_slot_T, self.pool, plan, self.row_quantum)
+        total = id_T.shape[0]
         padding = (0, -total % self.row_quantum)
-        pool_rows = self.pool.rows_of(batch.kv_slot_T)
+        pool_rows = self.pool.rows_of(kv_slot_T)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.pool.write(layer, pool_rows, k[:total], v[:total])
             return plan.attend(layer, q)
 
-        return self.model(F.pad(batch.id_T, padding), F.pad(batch.position_T, padding), attend)
+        return self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
 
-    def _advance(
-        self, plan: ForwardPlan, groups: list[Group], batch: Batch, hidden_TD: Tensor
-    ) -> tuple[StepOutcome, list[StepDetail]]:
-        """Choose tokens on wanted rows, advance each group, remember committed tokens, fetch the outcome."""
-        chosen_F = self._choose(plan, groups, batch, hidden_TD)
-        self.profile.lap("choose")
-        parts, details = [], []
+    def run_device_rows(self, id_T: Tensor, position_T: Tensor, kv_slot_T: Tensor, rows: DeviceRows) -> Tensor:
+        """:meth:`run_model` without host work, for backends that plan on the device; padding rows have slot -1."""
+        backend = cast(DeviceAttentionBackend, self.backend)
+        plan = backend.plan_device(rows, self.pool, self.model.config.num_attention_heads)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self.pool.write_slots(layer, kv_slot_T, k, v)
+            return plan.attend(layer, q)
+
+        return self.model(id_T, position_T, attend)
+
+    def _picks(self, groups: list[Group], batch: Batch) -> Picks:
+        """The rows of the forward that need logits."""
+        wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
+        next_F = torch.cat([w.next_SR.flatten() for w in wanted])
+        self_F = torch.cat([w.self_SR.flatten() for w in wanted])
+        picked_R = torch.nonzero((next_F | self_F)[batch.flat_D]).squeeze(1)
+        flat_R, row_R = batch.flat_D[picked_R], batch.row_D[picked_R]
+        return Picks(
+            row_R=row_R,
+            flat_R=flat_R,
+            slot_R=batch.slot_D[picked_R],
+            position_R=batch.position_T[row_R] + next_F[flat_R],
+            places=next_F.shape[0],
+        )
+
+    def advance_groups(self, groups: list[Group], chosen_F: Choice) -> Iterator[Advance]:
+        """Commit and refill each group's windows, and remember the tokens."""
         for group in groups:
             shape = group.layout.id_SR.shape
             span = slice(group.base, group.base + shape.numel())
@@ -145,65 +209,20 @@ class Runner:
             commit = group.decoding.advance(group.window, group.params, group.layout, choices)
             group.decoding.refill(group.window, group.params, self.mask_token_id)
             self.state.windows.scatter(group.slots_S, group.window)
-            self._remember(batch, group, commit)
+            self._remember(group, commit)
             self.profile.lap("advance")
-            parts.append(fetch(commit, group.window.length_S + group.layout.has_head_S))
-            self.profile.lap("fetch")
-            if self.config.trace:
-                details.append(StepDetail(window=before, layout=group.layout, choices=choices, commit=commit))
-        return join(parts), details
+            detail = StepDetail(window=before, layout=group.layout, choices=choices, commit=commit)
+            yield Advance(detail=detail, next_rows_S=group.window.length_S + group.layout.has_head_S)
 
-    def _choose(self, plan: ForwardPlan, groups: list[Group], batch: Batch, hidden_TD: Tensor) -> Choice:
-        """Logits and choices of the wanted rows, in bounded chunks, spread over the flat layout ``[F]``."""
-        wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
-        next_F = torch.cat([w.next_SR.flatten() for w in wanted])
-        self_F = torch.cat([w.self_SR.flatten() for w in wanted])
-        picked_R = torch.nonzero((next_F | self_F)[batch.flat_D]).squeeze(1)
-        flat_R, row_R, slot_R = batch.flat_D[picked_R], batch.row_D[picked_R], batch.slot_D[picked_R]
-        target_R = batch.position_T[row_R] + next_F[flat_R]
-        token_F = torch.zeros(next_F.shape, dtype=torch.int64, device=self.device)
-        entropy_F = torch.zeros(next_F.shape, device=self.device)
-        logprob_F = torch.zeros(next_F.shape, device=self.device)
-        sampled, top_k, top_p = np.any(self.state.sampled[plan.slots_S], axis=0).tolist()
-        suppressing = bool(self.state.suppresses[plan.slots_S].any())
-        params, chunk = self.state.params, self.config.logits_chunk_rows
-        for start in range(0, row_R.shape[0], chunk):
-            part = slice(start, start + chunk)
-            rows, slots = row_R[part], slot_R[part]
-            padded = F.pad(rows, (0, -rows.shape[0] % self.row_quantum))
-            logits_RV = self.model.logits(hidden_TD.index_select(0, padded))[: rows.shape[0]]
-            inputs = SamplingRows(
-                temperature_R=params.temperature_S[slots],
-                top_k_R=params.top_k_S[slots],
-                top_p_R=params.top_p_S[slots],
-                seed_R=params.seed_S[slots],
-                position_R=target_R[part],
-                suppress_R=self.state.suppress_S[slots],
-                sampled=sampled,
-                filtered_k=top_k,
-                filtered_p=top_p,
-                suppressing=suppressing,
-            )
-            limits = {"mask_token_id": self.mask_token_id, "vocab_limit": self.vocab_limit}
-            if self._compiled is not None:
-                filtered_R = self.state.sampled[slots.numpy()][:, 1:].any(axis=1)
-                choice = choose_compiled(logits_RV, inputs, filtered_R, **limits)
-            else:
-                choice = choose(logits_RV, inputs, **limits)
-            token_F[flat_R[part]] = choice.token_R
-            entropy_F[flat_R[part]] = choice.entropy_R
-            logprob_F[flat_R[part]] = choice.logprob_R
-        return Choice(token_R=token_F, entropy_R=entropy_F, logprob_R=logprob_F)
-
-    def _remember(self, batch: Batch, group: Group, commit: Commit) -> None:
+    def _remember(self, group: Group, commit: Commit) -> None:
         """Append committed tokens to the device's token buffer, where a recompute would find them."""
-        context_S = torch.from_numpy(batch.context_S[group.start : group.stop]).to(self.device)
+        tokens_SL = self.state.tokens_SL
         place_C = torch.arange(commit.token_SC.shape[1], device=self.device)
-        valid_SC = place_C < commit.count_S[:, None]
-        position_SC = (context_S + group.layout.has_head_S)[:, None] + place_C
         # Commits may run past the output's end, never past the windows' reach, which the buffer has room for.
-        slots_SC = group.slots_S[:, None].expand_as(position_SC)
-        self.state.tokens_SL[slots_SC[valid_SC], position_SC[valid_SC]] = commit.token_SC[valid_SC]
+        position_SC = (group.context_S + group.layout.has_head_S)[:, None] + place_C
+        nowhere = tokens_SL.shape[1] - 1
+        position_SC = torch.where(place_C < commit.count_S[:, None], position_SC, nowhere)
+        tokens_SL[group.slots_S[:, None], position_SC] = commit.token_SC
 
 
 def _copy(window: Window) -> Window:

@@ -77,15 +77,21 @@ class Scheduler:
             self._free_slots.append(sequence.slot)
             sequence.slot = -1
 
-    def schedule(self) -> ForwardPlan:
-        """Make room for the running, admit the waiting, pack the next forward."""
-        preempted = self._make_room()
+    def schedule(self, *, may_preempt: bool = True) -> ForwardPlan | None:
+        """Make room for the running, admit the waiting, pack the next forward.
+
+        Returns:
+            The plan; None where a sequence would have to be preempted and may not be.
+        """
+        preempted = self._make_room(may_preempt)
+        if preempted and not may_preempt:
+            return None
         if not preempted or not self.running:
             self._admit()
         return self._pack()
 
-    def _make_room(self) -> bool:
-        """Give every decoding sequence the pages of its next forward; True if one had to be preempted."""
+    def _make_room(self, may_preempt: bool) -> bool:
+        """Give every decoding sequence the pages of its next forward; True if one has to be preempted."""
         table, preempted = self.table, False
         slots_R = self.running_slots()
         need_R = table.cached[slots_R] + table.rows[slots_R]
@@ -94,6 +100,8 @@ class Scheduler:
             slot = sequence.slot
             need = int(table.cached[slot] + table.rows[slot])
             while sequence.pages is not None and not self.pages.grow(sequence.pages, need):
+                if not may_preempt:
+                    return True
                 self._preempt(self.running[-1])
                 preempted = True
             self._note_capacity(sequence)

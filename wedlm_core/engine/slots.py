@@ -98,6 +98,10 @@ class SlotTable:
             self.output = np.pad(self.output, ((0, 0), (0, missing)))
             self.logprob = np.pad(self.logprob, ((0, 0), (0, missing)))
 
+    def left(self, slots_S: IntArray) -> IntArray:
+        """Tokens that slots may still generate."""
+        return self.limit[slots_S] - self.generated[slots_S]
+
     def tokens_of(self, slot: int) -> list[int]:
         """What a slot has generated so far."""
         return self.output[slot, : self.generated[slot]].tolist()
@@ -114,8 +118,7 @@ class SlotTable:
     def emission(self, slots_D: IntArray, outcome: StepOutcome) -> Emission:
         """Cut commits at ``max_tokens`` and behind the first stop token (which is kept)."""
         place_C = np.arange(outcome.token_DC.shape[1])
-        left_D = self.limit[slots_D] - self.generated[slots_D]
-        emit_D = np.minimum(outcome.count_D, left_D)
+        emit_D = np.minimum(outcome.count_D, self.left(slots_D))
         stops_DK = self.stop_ids[slots_D]
         stops_DK = stops_DK[:, : max(1, int((stops_DK >= 0).sum(axis=1).max(initial=1)))]
         hit_DC = (outcome.token_DC[:, :, None] == stops_DK[:, None, :]).any(axis=2) & (place_C < emit_D[:, None])

@@ -1,0 +1,189 @@
+"""The engine loop one step behind the device: forward t + 1 is launched before the outcome of t is known.
+
+While a forward is under way, the slot table holds bounds for its sequences instead of what is known of them: the
+KV entries that they can have after it and the decode rows that they can need then. So the scheduler grows pages and
+spends the row budget as ever, on bounds. When the outcome comes, what is known replaces the bounds, the outcome is
+accounted as in the plain loop, and the bounds of the next forward, which is under way by then, are put in place.
+
+A sequence that the outcome ends has rows in the next forward as well; they are ignored. Its slot and pages may be
+given to others at once, whose rows run later on the same stream. Where bounds do not fit in the pool, the loop waits
+for the forward under way and plans exactly, which is also when sequences are preempted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from wedlm_core.attention import AttentionBackend
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine.ahead import AheadRunner, Flight
+from wedlm_core.engine.bounds import Refills, next_rows
+from wedlm_core.engine.graph_sizes import GraphBook
+from wedlm_core.engine.graphs import DecoderGraphs
+from wedlm_core.engine.outcome import take
+from wedlm_core.engine.runner import Runner
+from wedlm_core.engine.scheduler import ForwardPlan
+from wedlm_core.engine.slots import BoolArray, SlotTable, StepOutcome
+from wedlm_core.errors import IntegrityError
+
+__all__ = ["Landed", "OverlapLoop", "ahead_runner", "overlaps"]
+
+logger = logging.getLogger(__name__)
+
+
+def overlaps(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
+    """What ``EngineConfig.overlap`` means here."""
+    if config.overlap == "auto":
+        return device.type == "cuda" and backend.on_device and not config.trace
+    if config.overlap and device.type == "cuda" and not backend.on_device:
+        logger.warning("attention %r plans on the host: forwards wait for the device, overlap or not", backend.name)
+    return bool(config.overlap)
+
+
+def ahead_runner(runner: Runner, reach: int) -> AheadRunner:
+    """What launches an overlapping engine's forwards, with CUDA graphs where they are asked for and can be had.
+
+    Args:
+        runner: the engine's; its KV pool holds nothing yet.
+        reach: KV entries of a sequence at most.
+    """
+    config = runner.config
+    possible = runner.device.type == "cuda" and runner.backend.on_device
+    if config.cuda_graphs is False or not possible:
+        if config.cuda_graphs is True:
+            logger.warning("CUDA graphs need CUDA and an attention backend that plans on the device: running eagerly")
+        return AheadRunner(runner)
+    book = GraphBook(
+        limit=min(config.graph_rows, config.max_batch_rows),
+        window_rows=2 * config.max_window + 1,
+        most_kv=-(-reach // config.page_size) * config.page_size,
+        seconds=config.graph_seconds,
+        most_bytes=config.graph_bytes,
+    )
+    graphs = DecoderGraphs(
+        runner.run_device_rows,
+        book,
+        sequences=config.max_num_seqs,
+        page_size=config.page_size,
+        device=runner.device,
+    )
+    graphs.capture_first()
+    return AheadRunner(runner, graphs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landed:
+    """A forward whose outcome is known: its plan with exact counts, of the sequences that still live.
+
+    ``seconds`` is the device's time since the forward before landed; None where the device was idle in between.
+    """
+
+    plan: ForwardPlan
+    outcome: StepOutcome
+    seconds: float | None
+
+
+@dataclass(kw_only=True)
+class _Airborne:
+    """A forward under way. ``plan`` holds bounds until :meth:`OverlapLoop._overlay` made it exact."""
+
+    plan: ForwardPlan
+    flight: Flight
+    refills: Refills
+
+
+class OverlapLoop:
+    """Launches and lands forwards.
+
+    Args:
+        runner: launches; :attr:`Runner.ahead` must be set.
+        table: slots.
+        schedule: the next plan, with bounds or exact, made ready to run; given whether it may preempt. None where
+            it would have to and may not.
+        consume: accounts a landed forward.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        table: SlotTable,
+        schedule: Callable[[bool], ForwardPlan | None],
+        consume: Callable[[Landed], None],
+    ) -> None:
+        assert runner.ahead is not None
+        self._runner, self._ahead, self._table = runner, runner.ahead, table
+        self._schedule, self._consume = schedule, consume
+        self._airborne: _Airborne | None = None
+        self._before: Flight | None = None  # the one that landed last, if the device went on at once
+
+    def step(self) -> None:
+        """Launch the next forward, then land the one before it.
+
+        Raises:
+            IntegrityError: requests wait but none can run.
+        """
+        before = self._airborne
+        plan = self._schedule(before is None)
+        if before is not None and (plan is None or not plan.sequences):
+            self._land(before)
+            self._airborne = self._before = None
+            return
+        if plan is None or not plan.sequences:
+            raise IntegrityError("requests wait and none can run")
+        slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+        refills = self._runner.refills(self._table, slots_D)
+        self._airborne = _Airborne(plan=plan, flight=self._ahead.launch(plan, self._table), refills=refills)
+        if before is not None:
+            self._land(before)
+        self._overlay(self._airborne)
+
+    def forget(self) -> None:
+        """No sequence lives any more: what is under way is of no interest."""
+        self._airborne = self._before = None
+
+    def _land(self, airborne: _Airborne) -> None:
+        outcome = airborne.flight.wait()
+        self._runner.profile.lap("wait")
+        seconds = None if self._before is None else airborne.flight.arrival.seconds_since(self._before.arrival)
+        self._before = airborne.flight
+        plan, alive_S = airborne.plan, _alive(airborne.plan)
+        outcome = take(outcome, alive_S[: len(outcome.count_D)])
+        self._consume(Landed(plan=_only(plan, alive_S), outcome=outcome, seconds=seconds))
+
+    def _overlay(self, airborne: _Airborne) -> None:
+        """Make a launched plan exact, now that the forward before it has landed, and its bounds the table's."""
+        table, plan = self._table, airborne.plan
+        decoding = int(np.count_nonzero(plan.decode_S))
+        slots_D, alive_D = plan.slots_S[:decoding], _alive(plan)[:decoding]
+        rows_D = np.where(alive_D, table.rows[slots_D], plan.decode_S[:decoding])
+        if (rows_D > plan.decode_S[:decoding]).any():
+            raise IntegrityError(f"decode rows {rows_D} ran in room for {plan.decode_S[:decoding]}")
+        cached_S = np.where(plan.prefill_S > 0, plan.cached_S, table.cached[plan.slots_S])
+        decode_S = np.concatenate([rows_D, plan.decode_S[decoding:]])
+        airborne.plan = replace(plan, cached_S=cached_S, decode_S=decode_S)
+        after_S = cached_S + plan.prefill_S + decode_S
+        table.cached[plan.slots_S] = after_S
+        table.context[slots_D] = after_S[:decoding]
+        table.rows[slots_D] = next_rows(airborne.refills, rows_D, table.left(slots_D))
+
+
+def _alive(plan: ForwardPlan) -> BoolArray:
+    """Sequences that have neither ended nor been aborted since the plan was made (they are never preempted then)."""
+    return np.fromiter((s.slot >= 0 for s in plan.sequences), dtype=np.bool_, count=len(plan.sequences))
+
+
+def _only(plan: ForwardPlan, keep_S: BoolArray) -> ForwardPlan:
+    if keep_S.all():
+        return plan
+    return ForwardPlan(
+        sequences=[s for s, keep in zip(plan.sequences, keep_S.tolist(), strict=True) if keep],
+        slots_S=plan.slots_S[keep_S],
+        cached_S=plan.cached_S[keep_S],
+        prefill_S=plan.prefill_S[keep_S],
+        decode_S=plan.decode_S[keep_S],
+    )

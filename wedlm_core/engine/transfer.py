@@ -1,0 +1,50 @@
+"""Copies between host and device that the host does not wait for.
+
+On CUDA they go through pinned memory of torch's caching host allocator, which gives a block out again only when
+the copies that use it have finished: no buffer has to be guarded here. On CPU nothing is copied.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Arrival", "to_device"]
+
+
+def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
+    """A host tensor or array on ``device``; on CPU it shares memory with ``value``."""
+    tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Arrival:
+    """A device tensor on its way to the host, and the time at which the device got there."""
+
+    def __init__(self, value: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if value.device.type == "cuda":
+            self._host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            self._host.copy_(value, non_blocking=True)
+            self._event = torch.cuda.Event(enable_timing=True)
+            self._event.record()
+        else:
+            self._host = value
+        self._at = time.perf_counter()
+
+    def wait(self) -> np.ndarray:
+        """The values; blocks until they are there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host.numpy()
+
+    def seconds_since(self, earlier: Arrival) -> float:
+        """Device time between two arrivals, both waited for."""
+        if self._event is None or earlier._event is None:
+            return self._at - earlier._at
+        return earlier._event.elapsed_time(self._event) / 1e3
