@@ -7,7 +7,7 @@ The published folders go before the records that name them, and the marker goes 
 from __future__ import annotations
 
 from pipeline import layout
-from pipeline.publish import decided
+from pipeline.publications import decided, visible_name
 from pipeline.storage import Storage
 
 __all__ = ["discard", "finish_discard"]
@@ -23,8 +23,9 @@ def finish_discard(storage: Storage) -> None:
     """Complete what a killed process began to discard; nothing to do where none did."""
     if not storage.exists(layout.DISCARDED):
         return
-    for publication in decided(storage):
-        storage.delete(publication.name)
+    for record in decided(storage):
+        storage.delete(visible_name(record))
     kept = (f"{layout.LEASES}/", layout.DISCARDED)
-    storage.delete_objects([key for key in storage.keys(layout.STATE) if not key.startswith(kept)])
+    for keys in storage.walk(layout.STATE):
+        storage.delete_objects([key for key in keys if not key.startswith(kept)])
     storage.delete(layout.DISCARDED)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from pipeline import layout
 from pipeline.errors import OutputError
+from pipeline.index import Index
 from pipeline.lease import current_holder
-from pipeline.ledger import committed
-from pipeline.publish import Manifest
+from pipeline.ledger import read_ledger
+from pipeline.publications import Manifest, index_publication
 from pipeline.state import RunState
 from pipeline.storage import open_storage
-from pipeline.types import Totals
 
 __all__ = ["status"]
 
@@ -38,8 +37,12 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
     if state is None:
         raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
     manifest = Manifest.load(storage)
-    records = committed(storage)
-    total = Totals.of(records.values())
+    with Index() as index:
+        read_ledger(storage, index.records)
+        total, attempts = index.records.totals(), index.records.attempts()
+        for publication in manifest.publications:
+            index_publication(storage, publication, index.published)
+        published = len(index.published)
     holder = current_holder(storage)
     return {
         "output": storage.url,
@@ -49,12 +52,12 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "rows_committed": total.rows,
         "rows_failed": total.failed_rows,
         "failed_by_reason": dict(total.failures),
-        "units_by_attempt": dict(sorted(Counter(record.attempt for record in records.values()).items())),
+        "units_by_attempt": attempts,
         "samples": total.samples,
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "tokens_per_forward": total.tokens_per_forward,
-        "units_published": len(manifest.unit_ids),
+        "units_published": published,
         "rows_published": sum(part.rows for p in manifest.publications for part in p.parts),
         "publications": [p.name for p in manifest.publications],
         "crash_notes": len(storage.keys(layout.CRASHES)),

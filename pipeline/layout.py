@@ -20,9 +20,11 @@ __all__ = [
     "SCRATCH",
     "STAGED",
     "STATE",
+    "UNITS",
     "crash_note",
     "dead_letters",
     "lease",
+    "named_units",
     "part",
     "publication",
     "publication_record",
@@ -32,6 +34,7 @@ __all__ = [
     "staged_dead",
     "staged_rows",
     "time_of_crash_note",
+    "units",
 ]
 
 STATE = "__wedlm"
@@ -47,6 +50,7 @@ INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
 DEAD_LETTERS = f"{STATE}/dead_letters"
 DISCARDED = f"{STATE}/discarded"
+UNITS = f"{STATE}/units"
 
 
 def publication(slot: int, revision: int = 0) -> str:
@@ -82,6 +86,16 @@ def dead_letters(number: int, token: str) -> str:
 def published_dead_letters(name: str) -> str:
     """Key of the dead-letter table that a publication names."""
     return f"{DEAD_LETTERS}/{name}"
+
+
+def units(number: int, token: str) -> str:
+    """Key of the list of a publication's units."""
+    return f"{UNITS}/{publication(number)}.{token}.arrow"
+
+
+def named_units(name: str) -> str:
+    """Key of the list of units that a publication names."""
+    return f"{UNITS}/{name}"
 
 
 def staged_rows(unit_id: str, attempt: int = 1, copy: int = 0) -> str:

@@ -13,7 +13,7 @@ from pipeline import layout
 from pipeline.cluster import ensure_ray
 from pipeline.errors import OutputError
 from pipeline.filesystem import is_url, join, open_filesystem
-from pipeline.publish import Manifest, Publication
+from pipeline.publications import Manifest, Publication
 from pipeline.sinks import FORMATS
 from pipeline.storage import Storage, open_storage
 

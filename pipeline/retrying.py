@@ -6,7 +6,7 @@ before with those replaced. Knows tables and places; nothing of Ray or models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,29 +14,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
+from pipeline.index import Index
 from pipeline.job import Job
+from pipeline.parts import staged_place
 from pipeline.sinks.places import read_place
-from pipeline.types import CommitRecord, Place, Unit
+from pipeline.types import Place, Unit
 
-__all__ = ["failed_rows", "load_place", "merge_retried", "retried_units"]
+__all__ = ["failed_rows", "load_place", "merge_retried", "with_previous"]
 
 
-def retried_units(
-    units: Iterable[Unit], records: Mapping[str, CommitRecord], places: Mapping[str, Place]
-) -> list[Unit]:
-    """The committed units that hold failed rows, as their next attempts.
-
-    Args:
-        units: of the run.
-        records: of the committed ones.
-        places: unit id -> where its output rows are.
-    """
-    retried = []
+def with_previous(units: Iterable[Unit], index: Index) -> Iterator[Unit]:
+    """Units as they are to be done: those of a later attempt with the place of the rows of the one before."""
     for unit in units:
-        record = records.get(unit.unit_id)
-        if record is not None and record.failed_rows:
-            retried.append(replace(unit, attempt=record.attempt + 1, previous=places[unit.unit_id]))
-    return retried
+        yield unit if unit.attempt == 1 else replace(unit, previous=_previous(unit, index))
+
+
+def _previous(unit: Unit, index: Index) -> Place:
+    place = index.published.place(unit.unit_id, unit.attempt - 1)
+    if place is None:
+        record = index.records.get(unit.unit_id)
+        assert record is not None, "what is done again has been done before"
+        place = staged_place(record)
+    return place
 
 
 def failed_rows(out: pa.Table, prefix: str) -> list[int]:

@@ -5,80 +5,37 @@ Knows tables' places and the publication protocol; nothing of Ray or models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
 
 from pipeline import layout
+from pipeline.index import Index, IndexedUnit, PublishedUnit
 from pipeline.lease import Lease
-from pipeline.publish import (
-    Manifest,
-    PartJob,
-    PartRecord,
-    Publication,
-    PublishedUnit,
-    decide,
-    staged_dead_place,
-    staged_place,
-    write_part,
-)
+from pipeline.parts import PartJob, staged_dead_place, staged_place, write_part
+from pipeline.publications import Manifest, Publication, write_units
+from pipeline.publish import WriteParts, decide, write_dead_letters
 from pipeline.sinks import FORMATS
 from pipeline.storage import Storage
-from pipeline.types import CommitRecord, Place
+from pipeline.types import Place
 
-__all__ = ["outdated", "places", "revise"]
+__all__ = ["outdated", "revise"]
 
 
-def outdated(manifest: Manifest, records: Mapping[str, CommitRecord]) -> list[Publication]:
+def outdated(manifest: Manifest, index: Index) -> list[Publication]:
     """The visible publications that hold a unit of which the ledger has a later attempt."""
-    return [
-        publication
-        for publication in manifest.publications
-        if any(records[unit.unit_id].attempt > unit.attempt for unit in publication.units if unit.unit_id in records)
-    ]
-
-
-def places(manifest: Manifest, records: Mapping[str, CommitRecord]) -> dict[str, Place]:
-    """Unit -> where the output rows of its latest attempt are: in a part, or staged."""
-    found = {unit_id: staged_place(record) for unit_id, record in records.items()}
-    for publication in manifest.publications:
-        for part in _parts(publication):
-            for unit, place in part.units:
-                if unit.unit_id in records and records[unit.unit_id].attempt == unit.attempt:
-                    found[unit.unit_id] = place
-    return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """A published part and the units in it, with their places."""
-
-    record: PartRecord
-    key: str
-    units: tuple[tuple[PublishedUnit, Place], ...]
-
-
-def _parts(publication: Publication) -> Iterator[_Part]:
-    """The parts of a publication. A unit lies in one part whole."""
-    units = iter(publication.units)
-    for record in publication.parts:
-        key = f"{publication.name}/{record.name}"
-        held: list[tuple[PublishedUnit, Place]] = []
-        row = 0
-        while row < record.rows:
-            unit = next(units)
-            held.append((unit, Place(key=key, first_row=row, num_rows=unit.rows, format=publication.format)))
-            row += unit.rows
-        yield _Part(record=record, key=key, units=tuple(held))
+    slots = index.published.outdated()
+    return [publication for publication in manifest.publications if publication.slot in slots]
 
 
 def revise(
     storage: Storage,
     manifest: Manifest,
     publication: Publication,
-    records: Mapping[str, CommitRecord],
+    index: Index,
     *,
     lease: Lease,
-    write_parts: Callable[[Sequence[PartJob]], Iterable[PartRecord]] | None = None,
+    write_parts: WriteParts | None = None,
 ) -> Manifest:
     """Put a publication in the place of ``publication`` that holds the latest attempt of each of its units.
 
@@ -86,36 +43,24 @@ def revise(
         storage: the output.
         manifest: what is visible.
         publication: one of it.
-        records: the ledger's.
+        index: of the ledger and what is visible.
         lease: the caller's; without it nothing is published.
-        write_parts: runs :func:`pipeline.publish.write_part` over jobs, results in order; None does it here.
+        write_parts: writes the parts; None does it here.
 
     Raises:
         LeaseError: another run took over.
         SinkError: the parts could not be written.
     """
     number = len(manifest.decided)
-    folder = layout.publishing(number, lease.token)
     format_ = FORMATS[publication.format]
-    jobs = [
-        PartJob(
-            storage=storage,
-            format=format_,
-            schema=publication.schema,
-            key=f"{folder}/{part.record.name}",
-            pieces=_pieces(part, records),
-            copy_of=None if any(_is_later(unit, records) for unit, _ in part.units) else part.key,
-        )
-        for part in _parts(publication)
-    ]
+    jobs = _part_jobs(storage, publication, index, layout.publishing(number, lease.token))
     parts = tuple((write_parts or (lambda js: map(write_part, js)))(jobs))
-    units = tuple(PublishedUnit.of(records[unit_id]) for unit_id in publication.unit_ids)
-    letters = _dead_pieces(publication, records)
-    dead = None
-    if letters:
-        key = layout.dead_letters(number, lease.token) + format_.suffix
-        job = PartJob(storage=storage, format=format_, schema=publication.dead_schema, key=key, pieces=letters)
-        dead = write_part(job)
+    dead = write_dead_letters(
+        storage, number, lease, format_, publication.dead_schema, lambda: _joined(_dead_pieces(publication, index))
+    )
+    units = write_units(
+        storage, layout.units(number, lease.token), lambda: map(_latest, index.published.units(publication.slot))
+    )
     revision = replace(
         publication,
         number=number,
@@ -125,16 +70,44 @@ def revise(
         dead_letters=dead,
         units=units,
     )
-    return decide(storage, manifest, revision, lease)
+    return decide(storage, manifest, revision, index.published, lease)
 
 
-def _is_later(unit: PublishedUnit, records: Mapping[str, CommitRecord]) -> bool:
-    return records[unit.unit_id].attempt > unit.attempt
+def _part_jobs(storage: Storage, publication: Publication, index: Index, folder: str) -> Iterator[PartJob]:
+    """The parts again, one part's units in memory at a time."""
+    for number, group in groupby(index.published.units(publication.slot), key=lambda unit: unit.part):
+        units = list(group)
+        yield PartJob(
+            storage=storage,
+            format=FORMATS[publication.format],
+            schema=publication.schema,
+            key=f"{folder}/{publication.parts[number].name}",
+            pieces=tuple(_joined(map(_piece, units))),
+            copy_of=publication.part_keys[number] if all(unit.latest is None for unit in units) else None,
+        )
 
 
-def _pieces(part: _Part, records: Mapping[str, CommitRecord]) -> tuple[Place, ...]:
-    pieces = (staged_place(records[u.unit_id]) if _is_later(u, records) else place for u, place in part.units)
-    return tuple(_joined(pieces))
+def _latest(unit: IndexedUnit) -> PublishedUnit:
+    return unit.unit if unit.latest is None else PublishedUnit.of(unit.latest)
+
+
+def _piece(unit: IndexedUnit) -> Place:
+    return unit.place if unit.latest is None else staged_place(unit.latest)
+
+
+def _dead_pieces(publication: Publication, index: Index) -> Iterator[Place]:
+    """Where the dead letters of a revision are: those of units as they were, and of later attempts."""
+    row = 0
+    for unit in index.published.units(publication.slot):
+        failed = unit.unit.failed
+        if unit.latest is not None:
+            if unit.latest.failed_rows:
+                yield staged_dead_place(unit.latest)
+        elif failed:
+            assert publication.dead_letters is not None
+            key = layout.published_dead_letters(publication.dead_letters.name)
+            yield Place(key=key, first_row=row, num_rows=failed, format=publication.format)
+        row += failed
 
 
 def _joined(pieces: Iterable[Place]) -> Iterator[Place]:
@@ -153,19 +126,3 @@ def _joined(pieces: Iterable[Place]) -> Iterator[Place]:
         held = piece
     if held is not None:
         yield held
-
-
-def _dead_pieces(publication: Publication, records: Mapping[str, CommitRecord]) -> tuple[Place, ...]:
-    """Where the dead letters of a revision are: those of units as they were, and of later attempts."""
-    pieces: list[Place] = []
-    row = 0
-    for unit in publication.units:
-        record = records[unit.unit_id]
-        if record.attempt > unit.attempt:
-            pieces += [staged_dead_place(record)] if record.failed_rows else []
-        elif unit.failed:
-            assert publication.dead_letters is not None
-            key = layout.published_dead_letters(publication.dead_letters.name)
-            pieces.append(Place(key=key, first_row=row, num_rows=unit.failed, format=publication.format))
-        row += unit.failed
-    return tuple(_joined(pieces))

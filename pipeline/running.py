@@ -15,20 +15,23 @@ from pipeline.discarding import discard, finish_discard
 from pipeline.errors import OutputError
 from pipeline.failures import FailureLimit, describe_failures
 from pipeline.graph import Executor, RayExecutor
+from pipeline.index import Index, PlannedUnits
 from pipeline.job import Job, resolve_job
 from pipeline.lease import Lease, hold_lease
 from pipeline.ledger import Ledger
-from pipeline.plan import Work, check_unique_ids, plan_units
+from pipeline.plan import Work, plan_units, read_tasks
 from pipeline.progress import Progress, ProgressTracker
-from pipeline.publish import Manifest, publish, recover
+from pipeline.publications import Manifest
+from pipeline.publish import publish, recover
 from pipeline.reading import read
-from pipeline.retrying import retried_units
-from pipeline.revising import outdated, places, revise
+from pipeline.retrying import with_previous
+from pipeline.revising import outdated, revise
 from pipeline.sinks import FORMATS
 from pipeline.sources import check_apart, source_of
 from pipeline.state import RunState
 from pipeline.storage import Storage, open_storage
-from pipeline.types import Totals, Unit
+from pipeline.types import Totals
+from pipeline.unique_ids import check_unique_ids
 
 if TYPE_CHECKING:
     import ray.data
@@ -150,88 +153,73 @@ def _run(
 ) -> RunSummary:
     _prepare_output(config, storage)
     check_model(config)  # a model that is not there ends the run here, not in an actor
-    manifest = recover(storage, lease)
-    job = resolve_job(config, source_of(config, storage), storage)
-    units = _plan(job)
-    if config.id_column is not None:
-        check_unique_ids(job.source, units, config.id_column)
-    ledger = Ledger.load(storage)
-    work = _work(units, ledger, manifest, retry_failed=config.retry_failed)
-    session, seconds = Progress.nothing(), 0.0
-    if work or not _is_published(units, ledger, manifest):
-        with executor.session():
-            if work:
-                session, seconds = _generate(executor, job, units, work, ledger, lease, on_progress)
-            manifest = _publish(executor, job, units, ledger, lease, manifest)
-    return RunSummary(
-        output=storage.url,
-        total=Totals.of(ledger.records.values()),
-        session=session.session,
-        seconds=seconds,
-        generating_seconds=session.seconds,
-        publications=tuple(p.name for p in manifest.publications),
-    )
+    with Index() as index:
+        manifest = recover(storage, index.published, lease)
+        job = resolve_job(config, source_of(config, storage), storage)
+        _plan(job, index.units)
+        if config.id_column is not None:
+            check_unique_ids(job.source, index.units, config.id_column)
+        ledger = Ledger.load(storage, index.records)
+        index.units.mark_work(retry_failed=config.retry_failed)
+        work = index.units.work_units
+        session, seconds = Progress.nothing(), 0.0
+        if work or not _is_published(index, manifest):
+            with executor.session():
+                if work:
+                    session, seconds = _generate(executor, job, index, ledger, lease, on_progress)
+                manifest = _publish(executor, job, index, lease, manifest)
+        return RunSummary(
+            output=storage.url,
+            total=index.records.totals(),
+            session=session.session,
+            seconds=seconds,
+            generating_seconds=session.seconds,
+            publications=tuple(p.name for p in manifest.publications),
+        )
 
 
-def _work(units: list[Unit], ledger: Ledger, manifest: Manifest, *, retry_failed: bool) -> list[Unit]:
-    """What is to be done, in input order: units that the ledger lacks, and next attempts at failed rows."""
-    again: dict[str, Unit] = {}
-    if retry_failed:
-        retried = retried_units(units, ledger.records, places(manifest, ledger.records))
-        again = {unit.unit_id: unit for unit in retried}
-    return [again.get(u.unit_id, u) for u in units if u.unit_id in again or u.unit_id not in ledger.records]
-
-
-def _is_published(units: list[Unit], ledger: Ledger, manifest: Manifest) -> bool:
+def _is_published(index: Index, manifest: Manifest) -> bool:
     """Whether readers see all of the ledger."""
-    published = manifest.unit_ids
-    there = bool(manifest.publications) and all(u.unit_id in published for u in units)
-    return there and not outdated(manifest, ledger.records)
+    there = bool(manifest.publications) and next(index.units.unpublished(), None) is None
+    return there and not outdated(manifest, index)
 
 
 def _generate(
     executor: Executor,
     job: Job,
-    units: list[Unit],
-    work: list[Unit],
+    index: Index,
     ledger: Ledger,
     lease: Lease,
     on_progress: Callable[[Progress], None],
 ) -> tuple[Progress, float]:
-    """Do ``work``; this session's last progress, and its wall-clock seconds."""
-    before = {u.unit_id: ledger.records[u.unit_id] for u in work if u.previous is not None}
-    others = {u.unit_id for u in units} & set(ledger.records) - set(before)
-    done = Totals.of(ledger.records[unit_id] for unit_id in others)
+    """Do the work that is marked; this session's last progress, and its wall-clock seconds."""
+    units = index.units
     begin = time.monotonic()
-    tracker = ProgressTracker(sum(u.rows.num_rows for u in units), done, on_progress)
+    tracker = ProgressTracker(units.rows, index.settled(), on_progress)
     limit = FailureLimit(job.config.max_failed_fraction)
-    for records in executor.run_units(job, Work.of(work)):
+    work = Work(
+        tasks=read_tasks(with_previous(units.work(), index)), units=units.work_units, unit_rows=units.largest_work
+    )
+    for records in executor.run_units(job, work):
         lease.check()
-        ledger.commit(records)
-        for record in records:
-            tracker.add(record, before.get(record.unit_id))
+        for record, before in zip(records, ledger.commit(records), strict=True):
+            tracker.add(record, before)
         limit.check(tracker.now().done)
-    missing = [u.unit_id for u in work if ledger.attempt(u.unit_id) < u.attempt]
+    missing = units.missing()
     if missing:
-        raise AssertionError(f"the graph ended without an error, but units {missing[:5]} have no record")
+        raise AssertionError(f"the graph ended without an error, but units {missing} have no record")
     return tracker.now(), time.monotonic() - begin
 
 
-def _publish(
-    executor: Executor, job: Job, units: list[Unit], ledger: Ledger, lease: Lease, manifest: Manifest
-) -> Manifest:
-    for publication in outdated(manifest, ledger.records):
-        manifest = revise(
-            job.storage, manifest, publication, ledger.records, lease=lease, write_parts=executor.write_parts
-        )  # fmt: skip
-    published = manifest.unit_ids
-    unpublished = [u for u in units if u.unit_id not in published]
-    if not unpublished and manifest.publications:
+def _publish(executor: Executor, job: Job, index: Index, lease: Lease, manifest: Manifest) -> Manifest:
+    for publication in outdated(manifest, index):
+        manifest = revise(job.storage, manifest, publication, index, lease=lease, write_parts=executor.write_parts)
+    if manifest.publications and next(index.units.unpublished(), None) is None:
         return manifest
     return publish(
         job.storage,
         manifest,
-        [ledger.records[u.unit_id] for u in unpublished],
+        index,
         lease=lease,
         schema=job.schema,
         dead_schema=job.dead_schema,
@@ -252,16 +240,15 @@ def new_state(job: Job) -> RunState:
     )
 
 
-def _plan(job: Job) -> list[Unit]:
+def _plan(job: Job, units: PlannedUnits) -> None:
     """Begin a run, or check that this one continues what is there; and its units."""
     config, new = job.config, new_state(job)
     old = RunState.load(job.storage)
     state = new if old is None else old.continued_by(new, job.storage.url)
-    units = plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit)
-    state = replace(state, units=len(units), rows=sum(unit.rows.num_rows for unit in units))
+    units.fill(plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit))
+    state = replace(state, units=len(units), rows=units.rows)
     if state != old:
         state.save(job.storage)
-    return units
 
 
 def _prepare_output(config: RunConfig, storage: Storage) -> None:

@@ -8,7 +8,7 @@ puts of an object store; :class:`RetryingStorage` goes around either. Keys are r
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Protocol
 
@@ -59,6 +59,13 @@ class Storage(Protocol):
 
     def keys(self, prefix: str) -> list[str]:
         """Sorted keys of all objects below the folder ``prefix``; empty where it does not exist."""
+        ...
+
+    def walk(self, prefix: str) -> Iterator[list[str]]:
+        """The same keys in no order, some at a time, for folders of any size.
+
+        A key may come twice; one that is put or removed meanwhile may come or not.
+        """
         ...
 
     def delete(self, key: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import uuid
@@ -16,6 +17,8 @@ __all__ = ["LocalStorage"]
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
 """What file systems without hard links (some mounted stores) answer."""
+_PAGE = 1000
+"""Directory entries looked at together."""
 
 
 class LocalStorage:
@@ -96,6 +99,20 @@ class LocalStorage:
         """Sorted keys below ``prefix``."""
         folder = self._root / prefix
         return sorted(path.relative_to(self._root).as_posix() for path in folder.rglob("*") if path.is_file())
+
+    def walk(self, prefix: str) -> Iterator[list[str]]:
+        """Keys below ``prefix``, folder by folder, a page at a time."""
+        folders = [self._root / prefix]
+        while folders:
+            try:
+                entries = os.scandir(folders.pop())
+            except FileNotFoundError:
+                continue
+            with entries:
+                while page := list(itertools.islice(entries, _PAGE)):
+                    folders += [Path(entry.path) for entry in page if entry.is_dir()]
+                    files = (Path(entry.path) for entry in page if entry.is_file())
+                    yield [path.relative_to(self._root).as_posix() for path in files]
 
     def delete(self, key: str) -> None:
         """Remove a file or a folder; readers see all files of a folder or none."""

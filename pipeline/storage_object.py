@@ -158,6 +158,26 @@ class ObjectStorage:
             found = self._fs.find(self._path(key), detail=True)
         return [path for path, info in found.items() if info["type"] == "file" and not path.endswith("/")]
 
+    def walk(self, prefix: str) -> Iterator[list[str]]:
+        """Keys below ``prefix``: on S3 as the pages of its listing come; of other stores, which list at once, all."""
+        if not self._is_s3:
+            yield self.keys(prefix)
+            return
+        bucket, folder, _ = self._fs.split_path(f"{self._path(prefix)}/")
+        beyond = len(self._fs.split_path(f"{self._root}/")[1])
+        more: dict[str, str] = {}
+        while True:
+            with as_os_errors():
+                listed = self._fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=folder, **more)
+            yield [item["Key"][beyond:] for item in listed.get("Contents", []) if not item["Key"].endswith("/")]
+            if not listed.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": listed["NextContinuationToken"]}
+
+    @property
+    def _is_s3(self) -> bool:
+        return hasattr(self._fs, "abort_mpu")
+
     def delete(self, key: str) -> None:
         """Remove the object, and all below it."""
         self._remove(self._found(key))
@@ -170,7 +190,7 @@ class ObjectStorage:
         if not paths:
             return
         with as_os_errors():
-            if hasattr(self._fs, "abort_mpu"):
+            if self._is_s3:
                 self._fs.rm(paths)
                 return
             for path in paths:
@@ -196,7 +216,7 @@ class ObjectStorage:
     def sweep(self) -> None:
         """Remove unfinished files; abort multipart uploads that were never completed, where that is permitted."""
         self.delete(self._scratch)
-        if not hasattr(self._fs, "abort_mpu"):
+        if not self._is_s3:
             return
         bucket, prefix, _ = self._fs.split_path(self._root)
         # Uploads that stay open are invisible; they only cost money, which a rule of the bucket can end too.

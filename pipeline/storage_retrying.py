@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
@@ -116,6 +116,21 @@ class RetryingStorage:
     def keys(self, prefix: str) -> list[str]:
         """See :class:`~pipeline.storage.Storage`."""
         return self._try(functools.partial(self.inner.keys, prefix), "listing", prefix)
+
+    def walk(self, prefix: str) -> Iterator[list[str]]:
+        """The same; after a failure from the beginning, so that a key may come twice."""
+        pages = self.inner.walk(prefix)
+
+        def next_page() -> list[str] | None:
+            nonlocal pages
+            try:
+                return next(pages, None)
+            except OSError:
+                pages = self.inner.walk(prefix)
+                raise
+
+        while (page := self._try(next_page, "listing", prefix)) is not None:
+            yield page
 
     def delete(self, key: str) -> None:
         """See :class:`~pipeline.storage.Storage`."""

@@ -1,6 +1,6 @@
 """``verify``: proves a published output against its ledger, its checksums and its source.
 
-Streams: memory does not grow with rows. Touches nothing.
+Streams: memory does not grow with rows or units. Touches nothing.
 """
 
 from __future__ import annotations
@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import OutputError
-from pipeline.ledger import committed
+from pipeline.index import Index
+from pipeline.ledger import read_ledger
 from pipeline.plan import plan_units
-from pipeline.publish import Manifest
+from pipeline.publications import Manifest, index_publication
 from pipeline.sinks import FORMATS
 from pipeline.sources import Source, source_of
 from pipeline.state import RunState
 from pipeline.storage import LocalStorage, Storage, open_storage
-from pipeline.types import CommitRecord, Unit
+from pipeline.types import Unit
 from pipeline.verifying_rows import Expected, Findings, check_publication
 
 __all__ = ["Verification", "verify"]
@@ -95,23 +96,22 @@ def verify(
     if not manifest.publications:
         raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue.")
     found = Findings()
-    records = committed(storage)
-    _check_ledger(manifest, records, state, found)
-    _check_strangers(storage, manifest, found)
-    if input is None:
+    with Index() as index:
+        read_ledger(storage, index.records)
         for publication in manifest.publications:
-            check_publication(storage, publication, Expected(state=state, records=records), found)
-    else:
+            index_publication(storage, publication, index.published)
+        _check_ledger(manifest, index, state, found)
+        _check_strangers(storage, manifest, found)
         options = {
             "storage_options": storage_options or {},
             "input_storage_options": input_storage_options,
             "dataset_options": dataset_options,
         }
-        with _opened(input, storage.url, state, options) as source:
-            units = _check_source(source, state, manifest, found)
+        with nullcontext() if input is None else _opened(input, storage.url, state, options) as source:
+            if source is not None:
+                _check_source(source, state, manifest, index, found)
             for publication in manifest.publications:
-                expected = Expected(state=state, records=records, source=source, units=units)
-                check_publication(storage, publication, expected, found)
+                check_publication(storage, publication, Expected(state=state, index=index, source=source), found)
     return Verification(
         output=storage.url,
         against_source=input is not None,
@@ -130,33 +130,28 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
         yield source_of(config, LocalStorage(folder, layout.SCRATCH))
 
 
-def _check_ledger(
-    manifest: Manifest, records: Mapping[str, CommitRecord], state: RunState, found: Findings
-) -> None:  # fmt: skip
+def _check_ledger(manifest: Manifest, index: Index, state: RunState, found: Findings) -> None:
     """What is committed is published, once, as it was last."""
-    times: dict[str, int] = {}
     for publication in manifest.publications:
-        for unit in publication.units:
-            times[unit.unit_id] = times.get(unit.unit_id, 0) + 1
-            record = records.get(unit.unit_id)
-            if record is None:
-                found.problem(f"{publication.name}: unit {unit.unit_id} is published, and the ledger lacks it")
-            elif record.attempt != unit.attempt:
+        for unit in index.published.units(publication.slot):
+            unit_id = unit.unit.unit_id
+            if unit.record is None:
+                found.problem(f"{publication.name}: unit {unit_id} is published, and the ledger lacks it")
+            elif unit.record.attempt != unit.unit.attempt:
                 found.problem(
-                    f"{publication.name}: unit {unit.unit_id} is published as of attempt {unit.attempt}, the ledger "
-                    f"has attempt {record.attempt}: run again to publish it"
+                    f"{publication.name}: unit {unit_id} is published as of attempt {unit.unit.attempt}, the ledger "
+                    f"has attempt {unit.record.attempt}: run again to publish it"
                 )
-    for unit_id, count in times.items():
-        if count > 1:
-            found.problem(f"unit {unit_id} is published {count} times")
-    for unit_id in records.keys() - times.keys():
-        record = records[unit_id]
+    for unit_id, count in index.published.doubled():
+        found.problem(f"unit {unit_id} is published {count} times")
+    for record in index.records.unpublished():
         found.problem(
             f"rows {record.first_row} to {record.first_row + record.num_rows - 1} of {record.file_key!r} are committed "
             "and not published: run again"
         )
-    if len(times) < state.units:
-        found.problem(f"{state.units} units were planned, {len(times)} are published")
+    published = len(index.published)
+    if published < state.units:
+        found.problem(f"{state.units} units were planned, {published} are published")
 
 
 def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> None:
@@ -169,27 +164,26 @@ def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> N
             found.problem(f"{key}: no publication has this file; remove it")
 
 
-def _check_source(source: Source, state: RunState, manifest: Manifest, found: Findings) -> dict[str, Unit]:
-    """The input's units, after a look at whether they are the output's."""
+def _check_source(source: Source, state: RunState, manifest: Manifest, index: Index, found: Findings) -> None:
+    """Whether the input's units, which are then in the index, are the output's."""
     changed = [f.key for f in source.files if state.files.get(f.key, f.digest) != f.digest]
     for key in changed:
         found.problem(f"input file {key!r}: its content is not what the run read")
     if changed:
-        return {}
-    planned = plan_units(source, state.unit_rows, state.fingerprint_hash, state.fingerprint["limit"])
-    units = {unit.unit_id: unit for unit in planned}
-    there = manifest.unit_ids
-    for unit in planned:
-        if unit.unit_id not in there:
-            found.problem(f"{_where(source, unit)}: not in the output")
+        return
+    index.units.fill(plan_units(source, state.unit_rows, state.fingerprint_hash, state.fingerprint["limit"]))
+    for unit in index.units.unpublished():
+        found.problem(f"{_where(source, unit)}: not in the output")
     for publication in manifest.publications:
-        places = [units[u].index for u in publication.unit_ids if u in units]
-        if places != sorted(places):
+        last, ordered = -1, True
+        for there in index.published.units(publication.slot):
+            if there.planned is None:
+                found.problem(f"{publication.name}: unit {there.unit.unit_id} is of no row of the input")
+            else:
+                ordered &= there.planned.index >= last
+                last = there.planned.index
+        if not ordered:
             found.problem(f"{publication.name}: its units are not in input order")
-        for unit_id in publication.unit_ids:
-            if unit_id not in units:
-                found.problem(f"{publication.name}: unit {unit_id} is of no row of the input")
-    return units
 
 
 def _where(source: Source, unit: Unit) -> str:

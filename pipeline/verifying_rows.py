@@ -1,28 +1,31 @@
 """Published rows against the ledger's checksums and the source's rows, part by part; see :mod:`pipeline.verifying`.
 
-Streams: memory does not grow with rows.
+Streams: memory does not grow with rows or units.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
 from pipeline.errors import PipelineError
+from pipeline.index import Index, IndexedUnit
+from pipeline.parts import PartRecord
 from pipeline.plan import read_tasks
-from pipeline.publish import PartRecord, Publication, PublishedUnit
+from pipeline.publications import Publication
 from pipeline.schema import data_columns, dead_schema, output_schema
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staging import data_checksum
 from pipeline.sources import Source
 from pipeline.state import RunState
 from pipeline.storage import Storage
-from pipeline.types import CommitRecord, Unit
+from pipeline.types import CommitRecord
 
 __all__ = ["Expected", "Findings", "check_publication"]
 
@@ -56,21 +59,20 @@ class Expected:
     """What the rows of a publication are held against."""
 
     state: RunState
-    records: Mapping[str, CommitRecord]
+    index: Index
     source: Source | None = None
-    units: Mapping[str, Unit] = field(default_factory=dict)
 
     @property
     def prefix(self) -> str:
         """Of the result columns."""
         return self.state.fingerprint["column_prefix"]
 
-    def inputs(self, unit_ids: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-        """Units of the source with their rows, in order; those that it lacks are left out."""
+    def inputs(self, slot: int) -> Iterator[tuple[str, pa.Table]]:
+        """The source's units with their rows, in the order of a publication; those that it lacks are left out."""
         if self.source is None:
             return
-        units = [self.units[unit_id] for unit_id in unit_ids if unit_id in self.units]
-        for task in read_tasks(units, ()):
+        units = (unit.planned for unit in self.index.published.units(slot))
+        for task in read_tasks(unit for unit in units if unit is not None):
             tables = self.source.read([unit.rows for unit in task.units])
             yield from zip((unit.unit_id for unit in task.units), tables, strict=True)
 
@@ -84,18 +86,17 @@ def check_publication(storage: Storage, publication: Publication, expected: Expe
         return
     if not publication.dead_schema.equals(dead_schema(columns, expected.prefix)):
         found.problem(f"{publication.name}: its dead letters' schema is not that of the run's input")
-    inputs = expected.inputs(publication.unit_ids)
+    inputs = expected.inputs(publication.slot)
     failures = _Letters()
-    units = iter(publication.units)
+    units = groupby(expected.index.published.units(publication.slot), key=lambda unit: unit.part)
     whole = True
-    for part in publication.parts:
-        held = list(_units_of(part, units))
-        key = f"{publication.name}/{part.name}"
+    for part, key in zip(publication.parts, publication.part_keys, strict=True):
+        held: Iterable[IndexedUnit] = next(units)[1] if part.rows else ()
         intact = _check_bytes(storage, key, part, found)
         if intact is None:
             whole = False
         else:
-            _check_part(storage, key, publication, held, inputs, expected, failures, found, intact=intact)
+            _check_part(storage, key, publication, part, held, inputs, expected, failures, found, intact=intact)
         found.add("parts", 1)
         found.add("bytes", part.bytes)
     _check_letters(storage, publication, failures if whole else None, expected, found)
@@ -104,14 +105,6 @@ def check_publication(storage: Storage, publication: Publication, expected: Expe
 def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
     """The source's rows of a unit; those of units before it, which were not asked for, are passed over."""
     return next(table for own_id, table in inputs if own_id == unit_id)
-
-
-def _units_of(part: PartRecord, units: Iterator[PublishedUnit]) -> Iterator[PublishedUnit]:
-    rows = 0
-    while rows < part.rows:
-        unit = next(units)
-        rows += unit.rows
-        yield unit
 
 
 def _check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -> bool | None:
@@ -136,7 +129,8 @@ def _check_part(
     storage: Storage,
     key: str,
     publication: Publication,
-    units: Sequence[PublishedUnit],
+    part: PartRecord,
+    units: Iterable[IndexedUnit],
     inputs: Iterator[tuple[str, pa.Table]],
     expected: Expected,
     failures: _Letters,
@@ -145,14 +139,14 @@ def _check_part(
     intact: bool,
 ) -> None:
     """Each unit's rows against the ledger and the source."""
-    wanted = sum(unit.rows for unit in units)
+    wanted = part.rows
     try:
         rows = wanted if intact else sum(table.num_rows for table in _tables(storage, key, publication))
         stream = _Stream(_tables(storage, key, publication), publication.schema)
         for unit in units:
-            source_rows = _rows_of(inputs, unit.unit_id) if unit.unit_id in expected.units else None
-            table = stream.take(unit.rows)
-            record = expected.records.get(unit.unit_id)
+            source_rows = None if unit.planned is None else _rows_of(inputs, unit.unit.unit_id)
+            table = stream.take(unit.unit.rows)
+            record = unit.record
             if record is None:
                 continue
             faults = _unit_faults(table, record, source_rows, expected)

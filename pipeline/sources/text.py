@@ -6,8 +6,8 @@ has to be read from its begin, one block at a time, so all of it is one group.
 
 from __future__ import annotations
 
-import functools
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ __all__ = ["TextSource", "open_text", "with_compression"]
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _UNITS_PER_GROUP = 64
 _BLOCK_BYTES = 2**20
+_PAGE_SLICES = 1024
 
 
 def with_compression(*suffixes: str) -> tuple[str, ...]:
@@ -64,9 +65,28 @@ class TextSource(FileSource):
             SourceError: a file cannot be read to its end.
         """
         for number, file in enumerate(self.files):
-            yield from patiently(functools.partial(self._slices_of, number, file, rows), file.path)
+            yield from self._patient_slices(number, file, rows)
 
-    def _slices_of(self, number: int, file: SourceFile, rows: int) -> list[Slice]:
+    def _patient_slices(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
+        """A file's slices, a page in memory at a time; after an error that may pass, read again up to where it was."""
+        running: Iterator[Slice] | None = None
+        done = 0
+
+        def page() -> list[Slice]:
+            nonlocal running
+            if running is None:
+                running = itertools.islice(self._slices_of(number, file, rows), done, None)
+            try:
+                return list(itertools.islice(running, _PAGE_SLICES))
+            except BaseException:
+                running = None
+                raise
+
+        while slices := patiently(page, file.path):
+            yield from slices
+            done += len(slices)
+
+    def _slices_of(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
         per_group = 0 if _codec(file.path) is not None else rows * _UNITS_PER_GROUP
 
         def piece(first: int, count: int, start: int, stop: int) -> Slice:
@@ -75,17 +95,15 @@ class TextSource(FileSource):
 
         with open_text(file.path, self.options) as stream:
             ends = self._ends(stream, number)
-            slices = []
             first = count = 0
             start = stop = next(ends)
             for stop in ends:
                 count += 1
                 if count == rows:
-                    slices.append(piece(first, count, start, stop))
+                    yield piece(first, count, start, stop)
                     first, count, start = first + count, 0, stop
             if count:
-                slices.append(piece(first, count, start, stop))
-            return slices
+                yield piece(first, count, start, stop)
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         """Parse each slice's bytes."""

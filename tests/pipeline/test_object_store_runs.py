@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from pipeline import layout, lease, storage_retrying
 from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import LeaseError, OutputError, SinkError
+from pipeline.index import Index
 from pipeline.lease import Lease, current_holder, hold_lease
-from pipeline.publish import Manifest, PartJob, PartRecord, recover
+from pipeline.parts import PartJob, PartRecord
+from pipeline.publications import Manifest
+from pipeline.publish import recover
 from pipeline.reading import read
 from pipeline.running import run_on
 from pipeline.schema import DATA_COLUMNS
@@ -188,10 +191,9 @@ class Sleeper(InlineExecutor):
         super().__init__()
         self._meanwhile = meanwhile
 
-    def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
-        parts = super().write_parts(jobs)
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
+        yield from super().write_parts(jobs)
         self._meanwhile()
-        return parts
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["looks first", "woken between look and put"])
@@ -210,7 +212,8 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
             case.run()
         else:
             successor = Lease(case.storage())
-            recover(case.storage(), successor)
+            with Index() as index:
+                recover(case.storage(), index.published, successor)
             successor._stop.set()  # dead: it renews nothing and gives nothing back
 
     executor = Sleeper(meanwhile) if looks else InlineExecutor()

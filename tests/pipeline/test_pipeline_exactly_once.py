@@ -13,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import layout, lease
+from pipeline import ledger as ledger_module
 from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError, LeaseError, OutputError, SourceError
+from pipeline.index import Index
 from pipeline.ledger import Ledger
 from pipeline.plan import plan_units, read_tasks
-from pipeline.publish import Manifest, recover
+from pipeline.publications import Manifest
+from pipeline.publish import recover
 from pipeline.reading import read
 from pipeline.running import RunSummary, run_on
 from pipeline.schema import DATA_COLUMNS, STATS_TYPE, TIMINGS_TYPE
@@ -143,7 +146,8 @@ def test_every_row_once_whatever_was_committed_before(
             go(config, executor=StopsEarly(order=shuffled))
         except KeyboardInterrupt:
             continue
-    before = len(Ledger.load(storage_of(config)).records)
+    with Index() as index:
+        before = len(Ledger.load(storage_of(config), index.records).records)
     finish = InlineExecutor(order=shuffled)
     go(config, executor=finish)
     ids = [row["row_id"] for row in data_of(config) if row["sample_index"] == 0]
@@ -248,14 +252,38 @@ def test_one_writer_at_a_time_and_a_lease_expires(monkeypatch: pytest.MonkeyPatc
 
 def test_the_ledger_reads_back_what_was_committed_and_compacts(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path, layout.SCRATCH)
-    ledger = Ledger(storage)
     records = [_record(f"u{i}") for i in range(70)]
-    for record in records:
-        ledger.commit([record])
-    ledger.commit([records[3]])
-    assert list(Ledger.load(storage).records.values()) == records
+    with Index() as index:
+        ledger = Ledger(storage, index.records)
+        for record in records:
+            ledger.commit([record])
+        ledger.commit([records[3]])
+    assert sorted_records(storage) == records
     assert len(storage.keys(layout.LEDGER)) == 1, "many segments are merged when they are next read"
-    assert list(Ledger.load(storage).records.values()) == records
+    assert sorted_records(storage) == records
+
+
+def test_a_large_ledger_is_compacted_to_segments_of_bounded_size_and_then_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "_SEGMENT_RECORDS", 8)
+    storage = LocalStorage(tmp_path, layout.SCRATCH)
+    records = [_record(f"u{i}") for i in range(700)]
+    with Index() as index:
+        for first in range(0, 700, 7):
+            Ledger(storage, index.records).commit(records[first : first + 7])
+    monkeypatch.setattr(ledger_module, "_COMPACT_SEGMENTS", 10)
+    assert sorted_records(storage) == records
+    keys = storage.keys(layout.LEDGER)
+    assert [len(storage.read(key).splitlines()) for key in keys] == [8] * 87 + [4]
+    assert sorted_records(storage) == records
+    assert storage.keys(layout.LEDGER) == keys
+
+
+def sorted_records(storage: Storage) -> list[CommitRecord]:
+    """What the ledger holds, as of its next load, in the order of units' numbers."""
+    with Index() as index:
+        return sorted(Ledger.load(storage, index.records).records, key=lambda record: int(record.unit_id[1:]))
 
 
 def _record(unit_id: str) -> CommitRecord:
@@ -325,13 +353,13 @@ def test_plans_are_deterministic_and_ids_depend_on_the_fingerprint(
     source_file: Path, fingerprint: str, unit: int
 ) -> None:
     source = open_source(str(source_file), MemoryStorage())
-    units = plan_units(source, unit, fingerprint)
-    assert units == plan_units(source, unit, fingerprint)
+    units = list(plan_units(source, unit, fingerprint))
+    assert units == list(plan_units(source, unit, fingerprint))
     assert len({u.unit_id for u in units}) == len(units)
     others = {u.unit_id for u in plan_units(source, unit, fingerprint + "x")}
     assert not others & {u.unit_id for u in units}
-    assert [u for task in read_tasks(units, ()) for u in task.units] == units
-    assert read_tasks(units, {u.unit_id for u in units}) == []
+    assert [u for task in read_tasks(units) for u in task.units] == units
+    assert list(read_tasks([])) == []
 
 
 def test_recovering_a_decided_publication_is_idempotent(qwen3_folder: Path, source_file: Path, tmp_path: Path) -> None:
@@ -340,6 +368,8 @@ def test_recovering_a_decided_publication_is_idempotent(qwen3_folder: Path, sour
     storage = storage_of(config)
     storage.delete(layout.MANIFEST)  # as after a kill between making visible and listing
     assert Manifest.load(storage).publications == ()
-    first = recover(storage)
-    assert recover(storage) == first
-    assert len(first.publications) == 1
+    with Index() as index:
+        first = recover(storage, index.published)
+        assert recover(storage, index.published) == first
+        assert len(first.publications) == 1
+        assert len(index.published) == first.publications[0].units.rows == 4

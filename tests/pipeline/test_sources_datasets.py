@@ -25,7 +25,7 @@ ROWS = [{"prompt": f"p{i}", "n": i} for i in range(9)]
 def rows_of(source: Source, rows: int = 4) -> list[dict[str, Any]]:
     tables = [
         table.select([name for name in table.column_names if name not in HIDDEN])
-        for task in read_tasks(plan_units(source, rows, "f"), ())
+        for task in read_tasks(plan_units(source, rows, "f"))
         for table in source.read([unit.rows for unit in task.units])
     ]
     return pa.concat_tables(tables).to_pylist()

@@ -41,7 +41,7 @@ def opened(data: Any, folder: Path, **options: Any) -> Source:
 def all_rows(source: Source, rows: int) -> pa.Table:
     tables = [
         table
-        for task in read_tasks(plan_units(source, rows, "f"), ())
+        for task in read_tasks(plan_units(source, rows, "f"))
         for table in source.read([unit.rows for unit in task.units])
     ]
     return pa.concat_tables([source.schema.empty_table(), *tables], promote_options="default")
@@ -122,7 +122,7 @@ def test_every_format_is_read_from_every_place(place: Any, tmp_path: Path, name:
         for rows in (1, 3, 100):
             assert visible(all_rows(source, rows)) == TABLE.to_pylist()
         # A task begins anywhere, and what is done already is left out.
-        units = plan_units(source, 2, "f")
+        units = list(plan_units(source, 2, "f"))
         for chosen in ([units[3]], units[1:3], [units[0], units[2]]):
             got = [row for table in source.read([unit.rows for unit in chosen]) for row in visible(table)]
             first = [unit.rows.first_row for unit in chosen]
@@ -160,9 +160,9 @@ from pipeline.storage import LocalStorage
 def high():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 def read(source, units):
-    return sum(t.num_rows for k in read_tasks(units, ()) for t in source.read([u.rows for u in k.units]))
+    return sum(t.num_rows for k in read_tasks(units) for t in source.read([u.rows for u in k.units]))
 source = open_source({str(path)!r}, LocalStorage({str(tmp_path)!r}, layout.SCRATCH))
-units = plan_units(source, 64, "f")
+units = list(plan_units(source, 64, "f"))
 read(source, units[:8])
 before = high()
 rows = read(source, units)

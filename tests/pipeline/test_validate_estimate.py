@@ -18,6 +18,7 @@ from jobs.generate import main
 from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.estimating import Spread
+from pipeline.index import Index
 from pipeline.sample import sample_units
 from pipeline.types import Slice, Unit
 from tests.support.pipeline_fakes import FakeEngine
@@ -27,8 +28,10 @@ from tests.support.pipeline_fakes import FakeEngine
 @settings(max_examples=100, deadline=None)
 def test_a_sample_is_spread_over_the_input_and_never_larger_than_asked(sizes: list[int], rows: int) -> None:
     units = [Unit(unit_id=f"{i}", index=i, rows=Slice(file=0, first_row=0, num_rows=n)) for i, n in enumerate(sizes)]
-    sample = sample_units(iter(units), rows)
-    assert sample == sample_units(units, rows)
+    with Index() as index:
+        index.units.fill(units)
+        sample = sample_units(index.units, rows)
+        assert sample == sample_units(index.units, rows)
     taken = [unit.rows.num_rows for unit in sample]
     assert sum(taken) <= rows
     assert all(1 <= take <= sizes[unit.index] for take, unit in zip(taken, sample, strict=True))

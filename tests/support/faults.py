@@ -34,6 +34,7 @@ BOUNDARIES = {
     layout.PUBLISH: "part",
     layout.DEAD_LETTERS: "dead letters",
     layout.PUBLICATIONS: "publication record",
+    layout.UNITS: "list of units",
     layout.MANIFEST: "manifest",
     layout.SCRATCH: "scratch",
     layout.INPUT: "input",
@@ -171,6 +172,9 @@ class FaultyStorage:
 
     def keys(self, prefix: str) -> list[str]:
         return self._inner.keys(prefix)
+
+    def walk(self, prefix: str) -> Iterator[list[str]]:
+        return self._inner.walk(prefix)
 
     def delete(self, key: str) -> None:
         self.delete_objects(below := [k for k in self._inner.keys(key) if k != key])

@@ -6,7 +6,7 @@ The product never uses them; the end-to-end tests use the real engine, files and
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
@@ -16,8 +16,8 @@ from pipeline.actors.generate import UnitWorker
 from pipeline.actors.tokenise import prepare_table
 from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.job import Job
+from pipeline.parts import PartJob, PartRecord, write_part
 from pipeline.plan import Work
-from pipeline.publish import PartJob, PartRecord, write_part
 from pipeline.types import CommitRecord
 from wedlm_core.types import CommitStats
 
@@ -47,6 +47,10 @@ class FakeEngine:
         assert request.request_id not in self._requests, "request ids are unique among unfinished requests"
         self._requests[request.request_id] = request
         self._left[request.request_id] = 1 + request.seed % 3
+
+    def abort(self, request_id: str) -> None:
+        del self._requests[request_id]
+        del self._left[request_id]
 
     def has_work(self) -> bool:
         return bool(self._requests)
@@ -109,8 +113,8 @@ class InlineExecutor:
         finally:
             thread.close()
 
-    def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
-        return [write_part(job) for job in jobs]
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
+        return map(write_part, jobs)
 
 
 class MemoryStorage:
@@ -153,6 +157,9 @@ class MemoryStorage:
 
     def keys(self, prefix: str) -> list[str]:
         return sorted(k for k in self.objects if prefix in ("", ".") or k.startswith(f"{prefix}/"))
+
+    def walk(self, prefix: str) -> Iterator[list[str]]:
+        yield from ([key] for key in self.keys(prefix))
 
     def delete(self, key: str) -> None:
         for name in [key, *self.keys(key)]:
