@@ -16,6 +16,7 @@ from wedlm_core.engine.admission import Limits, check_request
 from wedlm_core.engine.measure import measured_cost
 from wedlm_core.engine.overlap import Landed, OverlapLoop, ahead_runner, overlaps
 from wedlm_core.engine.planner import WindowPlanner
+from wedlm_core.engine.pool_size import count_pages
 from wedlm_core.engine.profile import StepProfile
 from wedlm_core.engine.runner import Runner, StepDetail
 from wedlm_core.engine.scheduler import ForwardPlan, Scheduler, context_length
@@ -32,8 +33,6 @@ from wedlm_core.types import CommitStats, FinishReason, Generation, Request, Str
 
 __all__ = ["Engine"]
 
-_DEFAULT_POOL_BYTES = 512 << 20
-
 
 class Engine:
     """Continuous batching over one model on one device. Not thread safe: one thread calls it.
@@ -45,6 +44,7 @@ class Engine:
 
     Raises:
         ConfigError: the attention backend does not fit the configuration.
+        CapacityError: the device has no room for a KV pool.
     """
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig | None = None) -> None:
@@ -78,12 +78,10 @@ class Engine:
             model.set_max_positions(reach)
         self.eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
         mask = model.config.mask_token_id if model.config.mask_token_id is not None else tokenizer.mask_token_id
-        pages = self._count_pages(model, reach)
-        self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
-        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s, config.streaming) for s in Strategy))
-        self._runner = Runner(
-            model=model.eval(),
-            pool=KVPool(
+        model.eval()
+
+        def make_pool(pages: int) -> KVPool:
+            return KVPool(
                 model.config,
                 pages,
                 config.page_size,
@@ -91,7 +89,15 @@ class Engine:
                 dtype=dtype,
                 kv_dtype=kv_dtype,
                 transposed_keys=backend.name == "compiled",
-            ),
+            )
+
+        page_bytes = KVPool.bytes_per_page(model.config, config.page_size, kv_dtype)
+        pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
+        self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
+        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s, config.streaming) for s in Strategy))
+        self._runner = Runner(
+            model=model,
+            pool=make_pool(pages),
             backend=backend,
             config=config,
             mask_token_id=mask if mask is not None else 0,
@@ -118,16 +124,6 @@ class Engine:
         if overlapping:
             self._runner.ahead = ahead_runner(self._runner, reach)
             self._loop = OverlapLoop(self._runner, self._table, self._next_plan, self._landed)
-
-    def _count_pages(self, model: Decoder, reach: int) -> int:
-        config = self.config
-        if config.num_pages is not None:
-            return config.num_pages
-        dtype = kv_dtype_of(config.kv_cache_dtype, model.embed.weight.dtype)
-        per_page = KVPool.bytes_per_page(model.config, config.page_size, dtype)
-        useful = config.max_num_seqs * -(-reach // config.page_size)
-        by_bytes = max(1, (config.kv_cache_bytes or _DEFAULT_POOL_BYTES) // per_page)
-        return by_bytes if config.kv_cache_bytes is not None else min(useful, by_bytes)
 
     # ---- requests -------------------------------------------------------------------------------------
 
