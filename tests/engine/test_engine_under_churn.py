@@ -67,6 +67,7 @@ EVENTS = st.lists(
         page_size=st.sampled_from([2, 8]),
         kv_cache_bytes=st.sampled_from([None, 2 * 2 * 2 * 8 * 4 * 80]),  # the second: 80 tokens of this model
         prefix_caching=st.booleans(),
+        overlap=st.booleans(),
     ),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -36,57 +36,81 @@ def kv_buckets(most: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class GraphKey:
-    """What is fixed in a captured forward: its rows, those of one sequence at most, and KV entries at most."""
+    """What is fixed in a captured forward: its rows, its sequences at most, and rows and KV entries of one at most."""
 
     size: int
-    max_rows: int
     max_kv: int
+    sequences: int
+    max_rows: int
+
+    def covers(self, other: GraphKey) -> bool:
+        """Whether this graph can run the other's forwards: same rows, no smaller bound."""
+        return (
+            self.size == other.size
+            and self.max_kv >= other.max_kv
+            and self.sequences >= other.sequences
+            and self.max_rows >= other.max_rows
+        )
 
 
 class GraphBook:
     """Chooses sizes and decides on captures, within a budget.
 
+    Bounds shape how attention splits its work, so that a forward runs best in a graph of its own bounds; but any
+    graph of its size with larger ones will do. The most general ones are captured first, others when they are wanted
+    a second time.
+
     Args:
         limit: rows of the largest captured forward.
-        window_rows: decode rows of a sequence at most; forwards with longer prefill chunks have graphs of their own.
+        sequences: of a forward at most.
         most_kv: KV entries of a sequence at most.
         seconds, most_bytes: what all captures together may take.
     """
 
-    def __init__(self, *, limit: int, window_rows: int, most_kv: int, seconds: float, most_bytes: int) -> None:
+    def __init__(self, *, limit: int, sequences: int, most_kv: int, seconds: float, most_bytes: int) -> None:
         self.sizes, self._buckets = graph_sizes(limit), kv_buckets(most_kv)
-        self._window_rows = window_rows
+        self._sequences = sequences
         self._seconds, self._bytes = seconds, most_bytes
         self._used: set[GraphKey] = set()
+        self._captured: dict[int, list[GraphKey]] = {}
 
     def padded(self, rows: int) -> int | None:
         """Rows that a forward is padded to; None where it is too large for a graph."""
         place = bisect_left(self.sizes, rows)
         return self.sizes[place] if place < len(self.sizes) else None
 
-    def key(self, size: int, max_rows: int, max_kv: int) -> GraphKey:
-        """The graph for a forward of a padded size."""
-        narrow = min(size, self._window_rows)
+    def key(self, size: int, *, sequences: int, max_rows: int, max_kv: int) -> GraphKey:
+        """The graph that suits a forward of a padded size best: bounds are rounded up, to few different ones."""
         return GraphKey(
             size=size,
-            max_rows=narrow if max_rows <= narrow else size,
             max_kv=self._buckets[bisect_left(self._buckets, max_kv)],
+            sequences=min(_power_of(2, sequences), self._sequences, size),
+            max_rows=min(_power_of(4, max_rows), size),
         )
 
+    def general(self, size: int) -> GraphKey:
+        """The graph that can run every forward of a size (each sequence has a row at least)."""
+        return GraphKey(size=size, max_kv=self._buckets[-1], sequences=min(self._sequences, size), max_rows=size)
+
     def first_keys(self) -> list[GraphKey]:
-        """What is captured at start-up: decode forwards of short contexts, largest first so that memory is shared."""
-        return [self.key(size, 1, 1) for size in reversed(self.sizes)]
+        """What is captured at start-up, largest first so that memory is shared."""
+        return [self.general(size) for size in reversed(self.sizes)]
+
+    def covering(self, key: GraphKey) -> GraphKey | None:
+        """The captured graph with the least bounds that can run a forward."""
+        return min((k for k in self._captured.get(key.size, ()) if k.covers(key)), default=None)
 
     def wants(self, key: GraphKey) -> bool:
-        """Whether to capture now: the second time a forward of a kind comes, while the budget lasts."""
-        if self._seconds <= 0 or self._bytes <= 0:
+        """Whether to capture now: the second time that a forward of a kind comes, while the budget lasts."""
+        if self.exhausted or key in self._captured.get(key.size, ()):
             return False
         again = key in self._used
         self._used.add(key)
         return again
 
-    def spend(self, seconds: float, used_bytes: int) -> None:
+    def captured(self, key: GraphKey, seconds: float, used_bytes: int) -> None:
         """Account a capture."""
+        self._captured.setdefault(key.size, []).append(key)
         self._seconds -= seconds
         self._bytes -= used_bytes
 
@@ -94,3 +118,11 @@ class GraphBook:
     def exhausted(self) -> bool:
         """Whether no capture can be paid for any more."""
         return self._seconds <= 0 or self._bytes <= 0
+
+
+def _power_of(base: int, number: int) -> int:
+    """The least power of ``base`` that is no smaller."""
+    power = 1
+    while power < number:
+        power *= base
+    return power

@@ -69,7 +69,7 @@ class DecoderGraphs:
 
     @torch.inference_mode()
     def capture_first(self) -> None:
-        """Capture the forwards that decoding starts with, within the budget; the KV pool must hold nothing yet.
+        """Capture a graph for every size, within the budget; the KV pool must hold nothing yet.
 
         Every buffer stands for one row of one sequence, at the first slot of the first page; the rest is padding.
         """
@@ -92,26 +92,27 @@ class DecoderGraphs:
         rows = batch.rows
         if self._broken or self._book.padded(rows.total) != rows.total:
             return None
-        key = self._book.key(rows.total, rows.max_rows, rows.max_kv)
-        captured = self._graphs.get(key)
-        if captured is None and not self._book.wants(key):
+        sequences = rows.kv_lengths_S.shape[0]
+        key = self._book.key(rows.total, sequences=sequences, max_rows=rows.max_rows, max_kv=rows.max_kv)
+        if self._book.wants(key):
+            self._fill(key, batch)
+            own_rows = self._rows(key)
+            hidden_TD = self._run_eagerly(key, own_rows)
+            self._capture(key, own_rows)
+            return hidden_TD
+        found = self._book.covering(key)
+        if found is None:
             return None
-        self._fill(key, batch)
-        if captured is not None:
-            captured.graph.replay()
-            return captured.hidden_TD
-        own_rows = self._rows(key)
-        hidden_TD = self._run_eagerly(key, own_rows)
-        self._capture(key, own_rows)
-        return hidden_TD
+        self._fill(found, batch)
+        self._graphs[found].graph.replay()
+        return self._graphs[found].hidden_TD
 
     def _rows(self, key: GraphKey) -> DeviceRows:
-        """The shared buffers as a graph of this key sees them: no more sequences than rows."""
-        sequences = min(self._sequences, key.size)
+        """The shared buffers as a graph of this key sees them."""
         return DeviceRows(
-            cu_rows_Z=self._cu_rows_Z[: sequences + 1],
-            kv_lengths_S=self._kv_lengths_S[:sequences],
-            pages_SP=self._page_table(key)[:sequences],
+            cu_rows_Z=self._cu_rows_Z[: key.sequences + 1],
+            kv_lengths_S=self._kv_lengths_S[: key.sequences],
+            pages_SP=self._page_table(key)[: key.sequences],
             max_rows=key.max_rows,
             max_kv=key.max_kv,
             total=key.size,
@@ -164,4 +165,4 @@ class DecoderGraphs:
             return
         self._graphs[key] = _Captured(graph, hidden_TD)
         left, _ = torch.cuda.mem_get_info(self._device)
-        self._book.spend(time.perf_counter() - begin, max(0, free - left))
+        self._book.captured(key, time.perf_counter() - begin, max(0, free - left))

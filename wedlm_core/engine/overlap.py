@@ -60,7 +60,7 @@ def ahead_runner(runner: Runner, reach: int) -> AheadRunner:
         return AheadRunner(runner)
     book = GraphBook(
         limit=min(config.graph_rows, config.max_batch_rows),
-        window_rows=2 * config.max_window + 1,
+        sequences=config.max_num_seqs,
         most_kv=-(-reach // config.page_size) * config.page_size,
         seconds=config.graph_seconds,
         most_bytes=config.graph_bytes,
