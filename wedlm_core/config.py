@@ -243,6 +243,8 @@ class EngineConfig:
             engines on one device need shares that add up to less than 1.
         kv_cache_dtype: "auto" keeps keys and values in the model's dtype; "fp8_e4m3" takes one byte each, at a
             published loss of quality (``benchmarks/results``); not for the compiled attention of CPUs.
+        weight_dtype: "auto" keeps the weights of the layers as they are loaded; "int8" and "fp8_e4m3" take one byte
+            each with a scale per output (:mod:`wedlm_core.model.quantised`), at a published loss of quality.
         prefix_caching: share full pages of equal prefixes between sequences.
         batch_invariant: a row's result is bitwise independent of everything else in the forward; "auto"
             is on for float32 on CPU. Off, "auto" attention on CPU is still the tiled backend; name "sdpa" for
@@ -276,6 +278,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: Literal["auto", "fp8_e4m3"] = "auto"
+    weight_dtype: Literal["auto", "int8", "fp8_e4m3"] = "auto"
     prefix_caching: bool = True
     batch_invariant: bool | Literal["auto"] = "auto"
     attention: str = "auto"
@@ -337,6 +340,13 @@ class EngineConfig:
             self.overlap,
             "a trace needs each forward's windows before the next one runs",
             "Set overlap=False, or trace=False.",
+        )
+        _require(
+            self.weight_dtype in ("auto", "int8", "fp8_e4m3"),
+            "weight_dtype",
+            self.weight_dtype,
+            '"auto", "int8" or "fp8_e4m3"',
+            'Use "auto".',
         )
         _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
         rows = 2 * self.max_window + 1
