@@ -11,6 +11,7 @@ import torch
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError, RequestError, explain
+from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.seeds import row_seed, sample_seed
@@ -55,6 +56,7 @@ class LLM:
         self.name = model
         self.tokenizer = Tokenizer.load(folder)
         decoder = load_model(folder, device=place, dtype=_dtype(dtype, place))
+        quantise(decoder, config.weight_dtype if config else "auto")
         self.model_config = decoder.config
         self.engine = Engine(decoder, self.tokenizer, config)
         self._requests = 0

@@ -59,6 +59,8 @@ class CompiledAttention:
             return f"it runs in float32 on CPU only, not in {problem.dtype} on {problem.device}"
         if problem.kv_dtype != torch.float32:
             return f"it reads keys and values in float32 only, not in {problem.kv_dtype}"
+        if problem.weight_dtype != "auto":
+            return f"the decoder that goes with it computes with float32 weights, not with {problem.weight_dtype}"
         if importlib.util.find_spec("numba") is None:
             return "the package numba is not installed"
         return None

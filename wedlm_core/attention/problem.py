@@ -19,6 +19,7 @@ class AttentionProblem:
         kv_dtype: of the pool's entries.
         page_size: tokens per page.
         batch_invariant: whether a row's result must be bitwise independent of the other rows.
+        weight_dtype: of the decoder's layers, as in ``EngineConfig``.
     """
 
     device: torch.device
@@ -29,6 +30,7 @@ class AttentionProblem:
     head_dim: int
     page_size: int
     batch_invariant: bool
+    weight_dtype: str = "auto"
 
     def why_no_flash(self) -> str | None:
         """Why no FlashAttention kernel can be used, whoever ships it; None if one might."""

@@ -68,6 +68,7 @@ class Engine:
                 head_dim=model.config.head_dim,
                 page_size=config.page_size,
                 batch_invariant=bool(invariant),
+                weight_dtype=config.weight_dtype,
             ),
         )
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings

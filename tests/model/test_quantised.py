@@ -1,0 +1,106 @@
+"""Quantised weights: what they compute, how far they are from the weights, and that models run with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from wedlm_core import LLM, EngineConfig, SamplingParams
+from wedlm_core.errors import ConfigError
+from wedlm_core.model.quantised import QUANTISED_DTYPES, QuantisedLinear, quantise
+from wedlm_core.model.weights import load_model
+
+DTYPES = list(QUANTISED_DTYPES.values())
+
+
+def some_linear(seed: int, *, inputs: int = 48, outputs: int = 32, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(seed)
+    linear = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
+    linear.weight.mul_(torch.logspace(-3, 2, outputs)[:, None])  # outputs of very different size
+    return linear
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(seed=st.integers(0, 2**31), bias=st.booleans(), zero=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_weights_come_back_within_half_a_step(dtype: torch.dtype, seed: int, bias: bool, zero: bool) -> None:
+    linear = some_linear(seed, bias=bias)
+    if zero:
+        linear.weight[3] = 0
+    layer = QuantisedLinear(linear, dtype)
+    assert layer.weight.dtype == dtype
+    error = (layer.weight.float() * layer.scale_O[:, None] - linear.weight).abs()
+    largest = linear.weight.abs().amax(dim=1, keepdim=True)
+    if dtype == torch.int8:  # steps of one size
+        bound = largest / 127 / 2
+    else:  # three bits behind the leading one, and steps of 2^-9 of the scale near zero
+        bound = torch.maximum(linear.weight.abs() / 16, largest / 448 * 2**-10)
+    assert bool((error <= bound * 1.001 + 1e-12).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_computes_with_the_rounded_weights(dtype: torch.dtype) -> None:
+    linear = some_linear(7)
+    layer = QuantisedLinear(linear, dtype)
+    x = torch.randn(5, 3, 48)
+    x[0, 0] = 0
+    taken = x.double()
+    if dtype == torch.float8_e4m3fn:  # activations are rounded too, each row at its own scale
+        scale = x.abs().amax(-1, keepdim=True).clamp_min(1e-9) / 448
+        taken = (x / scale).to(dtype).double() * scale
+    weight = layer.weight.double() * layer.scale_O[:, None].double()
+    want = (taken @ weight.t() + linear.bias.double()).float()
+    got = layer(x)
+    assert got.shape == (5, 3, 32)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
+    # and it is near what the layer computed before
+    assert (got - linear(x)).norm() < {torch.int8: 0.01, torch.float8_e4m3fn: 0.05}[dtype] * linear(x).norm()
+    torch.testing.assert_close(layer(x[1]), got[1])
+
+
+@pytest.mark.parametrize("name", sorted(QUANTISED_DTYPES))
+@pytest.mark.parametrize("fixture", ["qwen3_folder", "qwen25_folder"])
+def test_a_model_keeps_one_byte_per_weight_of_its_layers(
+    name: str, fixture: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(fixture)
+    before, model = load_model(folder), load_model(folder)
+    assert quantise(model, "auto") is model
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in before.parameters())
+    quantise(model, name)
+    kept = sum(b.numel() for b in model.buffers() if b.dtype == QUANTISED_DTYPES[name])
+    lost = sum(p.numel() for p in before.parameters()) - sum(p.numel() for p in model.parameters())
+    assert kept == lost > 0
+    assert torch.equal(model.embed.weight, before.embed.weight)
+    assert torch.equal(model.lm_head.weight, before.lm_head.weight)
+
+
+@pytest.mark.parametrize("name", sorted(QUANTISED_DTYPES))
+def test_the_tiny_model_still_counts(name: str) -> None:
+    llm = LLM("tiny", config=EngineConfig(weight_dtype=name), device="cpu", dtype="float32")
+    (out,) = llm.chat([{"role": "user", "content": "Count from 3 to 9."}], SamplingParams(max_tokens=48))
+    assert "3, 4, 5, 6, 7, 8, 9" in out.text
+
+
+def test_what_cannot_be_is_refused(qwen3_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="weight_dtype"):
+        EngineConfig(weight_dtype="int3")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="weight_dtype"):
+        quantise(load_model(qwen3_folder), "int3")
+    with pytest.raises(ConfigError, match="float32 weights"):
+        LLM(str(qwen3_folder), config=EngineConfig(weight_dtype="int8", attention="compiled"), device="cpu")
+
+
+@pytest.mark.gpu  # products of 8-bit floats on tensor cores
+def test_tensor_cores_compute_what_a_cpu_does() -> None:
+    linear = some_linear(3, inputs=256, outputs=512)
+    x = torch.randn(33, 256)
+    want = QuantisedLinear(linear, torch.float8_e4m3fn)(x)
+    layer = QuantisedLinear(linear.cuda().bfloat16(), torch.float8_e4m3fn)
+    got = layer(x.cuda().bfloat16()).float().cpu()
+    assert (got - want).norm() < 0.03 * want.norm()
