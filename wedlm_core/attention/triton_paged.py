@@ -91,13 +91,13 @@ class TritonPlan:
             dim**-0.5 * math.log2(math.e) * key_scale, value_scale, self.sequences, total, self.splits,
             rows.pages_SP.stride(0), q_THD.stride(0), q_THD.stride(1), pool.num_slots,
             GROUP=self.group, GROUP_P=_power(self.group), PAGE=pool.page_size, BLOCK_Q=self.block_q,
-            SEQ_P=_power(self.sequences + 1), SPLIT=split, SKIP_MASK=not self.invariant, FP8=pool.quantised,
+            SEQ_P=max(128, _power(self.sequences + 1)), SPLIT=split, SKIP_MASK=not self.invariant, FP8=pool.quantised,
             **shape, **self.launch,
         )  # fmt: skip
         if split:
             join_splits[(total, heads)](
                 parts, tops, totals, out_THD, rows.cu_rows_Z, rows.kv_lengths_S, value_scale, self.sequences,
-                self.splits, SEQ_P=_power(self.sequences + 1), num_warps=1, **shape,
+                self.splits, SEQ_P=max(128, _power(self.sequences + 1)), num_warps=1, **shape,
             )  # fmt: skip
         return out_THD
 

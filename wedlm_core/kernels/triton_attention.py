@@ -35,7 +35,7 @@ def _fetch(base, slot, place, real, MASKED: tl.constexpr, DIM: tl.constexpr, FP8
     target = base + slot[:, None] * DIM + place[None, :]
     entries = tl.load(target, mask=real, other=0) if MASKED else tl.load(target)
     if FP8:
-        return entries.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+        entries = entries.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     return entries
 
 
