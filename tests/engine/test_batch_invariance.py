@@ -37,13 +37,13 @@ class Rows:
         forwards: Counter[str] = Counter()
         hidden: list[torch.Tensor] = []
         runner, forward = engine._runner, engine._runner.forward
-        run_model = runner._run_model
+        run_model = runner.run_model
 
-        def kept(batch: Any) -> torch.Tensor:
-            hidden.append(run_model(batch))
+        def kept(*batch: Any) -> torch.Tensor:
+            hidden.append(run_model(*batch))
             return hidden[-1]
 
-        runner._run_model = kept  # type: ignore[method-assign]
+        runner.run_model = kept  # type: ignore[method-assign]
 
         def recorded(plan: Any, groups: Any) -> Any:
             hidden.clear()

@@ -77,6 +77,13 @@ def test_a_kind_is_captured_the_second_time_and_once() -> None:
     assert not book.wants(key)
 
 
+def test_a_kind_that_another_graph_can_run_waits_longer() -> None:
+    book = book_of()
+    book.captured(book.general(8), 1.0, 1)
+    key = book.key(8, sequences=2, max_rows=4, max_kv=10)
+    assert [book.wants(key) for _ in range(32)] == [False] * 31 + [True]
+
+
 @pytest.mark.parametrize(("seconds", "used"), [(11.0, 0), (0.0, 101)])
 def test_no_capture_beyond_the_budget(seconds: float, used: int) -> None:
     book = book_of()

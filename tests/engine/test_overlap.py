@@ -137,7 +137,7 @@ def test_at_the_models_limit(agreeing_folder: Path) -> None:
 
 
 def test_samples_and_streams(agreeing_folder: Path) -> None:
-    plain, ahead = (LLM(agreeing_folder, config=EngineConfig(overlap=overlap)) for overlap in (False, True))
+    plain, ahead = (LLM(str(agreeing_folder), config=EngineConfig(overlap=overlap)) for overlap in (False, True))
     params = SamplingParams(max_tokens=20, temperature=0.9, seed=3, n=3, window_size=4)
     assert_same(ahead.generate(["ab", "c"], params), plain.generate(["ab", "c"], params))
     one = replace(params, n=1, seed=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass
 
 __all__ = ["GraphBook", "GraphKey", "graph_sizes", "kv_buckets"]
@@ -11,6 +12,7 @@ _SMALL = (1, 2, 4, 8)
 _STEPS = ((128, 8), (512, 32))  # up to so many rows: sizes so far apart
 _LAST_STEP = 64
 _FIRST_BUCKET = 1024
+_USES, _USES_COVERED = 2, 32  # forwards of a kind that make a graph worth its capture, without and with another one
 
 
 def graph_sizes(limit: int) -> list[int]:
@@ -57,8 +59,8 @@ class GraphBook:
     """Chooses sizes and decides on captures, within a budget.
 
     Bounds shape how attention splits its work, so that a forward runs best in a graph of its own bounds; but any
-    graph of its size with larger ones will do. The most general ones are captured first, others when they are wanted
-    a second time.
+    graph of its size with larger ones will do. The most general ones are captured first; others when they were wanted
+    several times, for a capture takes as long as a few dozen forwards.
 
     Args:
         limit: rows of the largest captured forward.
@@ -71,7 +73,7 @@ class GraphBook:
         self.sizes, self._buckets = graph_sizes(limit), kv_buckets(most_kv)
         self._sequences = sequences
         self._seconds, self._bytes = seconds, most_bytes
-        self._used: set[GraphKey] = set()
+        self._uses: Counter[GraphKey] = Counter()
         self._captured: dict[int, list[GraphKey]] = {}
 
     def padded(self, rows: int) -> int | None:
@@ -101,12 +103,11 @@ class GraphBook:
         return min((k for k in self._captured.get(key.size, ()) if k.covers(key)), default=None)
 
     def wants(self, key: GraphKey) -> bool:
-        """Whether to capture now: the second time that a forward of a kind comes, while the budget lasts."""
+        """Whether to capture now: a kind of forward comes again and again, and the budget lasts."""
         if self.exhausted or key in self._captured.get(key.size, ()):
             return False
-        again = key in self._used
-        self._used.add(key)
-        return again
+        self._uses[key] += 1
+        return self._uses[key] >= (_USES if self.covering(key) is None else _USES_COVERED)
 
     def captured(self, key: GraphKey, seconds: float, used_bytes: int) -> None:
         """Account a capture."""

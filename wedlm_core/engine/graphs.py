@@ -19,12 +19,69 @@ from wedlm_core.attention import DeviceRows
 from wedlm_core.engine.device_pack import DeviceBatch
 from wedlm_core.engine.graph_sizes import GraphBook, GraphKey
 
-__all__ = ["DecoderGraphs", "Forward"]
+__all__ = ["DecoderGraphs", "Forward", "StaticInputs"]
 
 logger = logging.getLogger(__name__)
 
 Forward = Callable[[Tensor, Tensor, Tensor, DeviceRows], Tensor]
 """Ids, positions and KV slots (int64 ``[T]``) and rows -> hidden states ``[T, D]``, without asking the device."""
+
+
+class StaticInputs:
+    """The buffers that captured forwards read; all graphs share them.
+
+    A fresh one stands for one row of one sequence, at the first slot of the first page; the rest is padding.
+
+    Args:
+        rows: of the largest forward.
+        sequences: of a forward at most.
+        page_size: tokens per KV page.
+        device: where they live.
+    """
+
+    def __init__(self, *, rows: int, sequences: int, page_size: int, device: torch.device) -> None:
+        self._sequences, self._page_size, self._device = sequences, page_size, device
+        self._id_T = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._position_T = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._slot_T = torch.full((rows,), -1, dtype=torch.int64, device=device)
+        self._slot_T[:1].zero_()
+        self._cu_rows_Z = torch.ones(sequences + 1, dtype=torch.int32, device=device)
+        self._cu_rows_Z[:1].zero_()
+        self._kv_lengths_S = torch.zeros(sequences, dtype=torch.int32, device=device)
+        self._kv_lengths_S[:1].fill_(1)
+        self._pages: dict[int, Tensor] = {}  # by the table's width, so that a table's rows are contiguous
+
+    def fill(self, key: GraphKey, batch: DeviceBatch) -> None:
+        """Copy a forward's input; places behind its sequences get no rows."""
+        size, rows = key.size, batch.rows
+        sequences = rows.kv_lengths_S.shape[0]
+        self._id_T[:size].copy_(batch.id_T)
+        self._position_T[:size].copy_(batch.position_T)
+        self._slot_T[:size].copy_(batch.kv_slot_T)
+        self._cu_rows_Z[: sequences + 1].copy_(rows.cu_rows_Z)
+        self._cu_rows_Z[sequences + 1 :].copy_(rows.cu_rows_Z[-1:].expand(self._sequences - sequences))
+        self._kv_lengths_S[:sequences].copy_(rows.kv_lengths_S)
+        self._kv_lengths_S[sequences:].zero_()
+        self._page_table(key)[:sequences, : rows.pages_SP.shape[1]].copy_(rows.pages_SP)
+
+    def run(self, key: GraphKey, forward: Forward) -> Tensor:
+        """The forward over the buffers as a graph of this key sees them."""
+        size = key.size
+        rows = DeviceRows(
+            cu_rows_Z=self._cu_rows_Z[: key.sequences + 1],
+            kv_lengths_S=self._kv_lengths_S[: key.sequences],
+            pages_SP=self._page_table(key)[: key.sequences],
+            max_rows=key.max_rows,
+            max_kv=key.max_kv,
+            total=size,
+        )
+        return forward(self._id_T[:size], self._position_T[:size], self._slot_T[:size], rows)
+
+    def _page_table(self, key: GraphKey) -> Tensor:
+        width = -(-key.max_kv // self._page_size)
+        if width not in self._pages:
+            self._pages[width] = torch.zeros(self._sequences, width, dtype=torch.int32, device=self._device)
+        return self._pages[width]
 
 
 @dataclass(frozen=True)
@@ -39,20 +96,12 @@ class DecoderGraphs:
     Args:
         forward: the decoder over packed rows.
         book: sizes and budget.
-        sequences: of a forward at most.
-        page_size: tokens per KV page.
+        inputs: with room for the book's largest size.
         device: a CUDA device.
     """
 
-    def __init__(
-        self, forward: Forward, book: GraphBook, *, sequences: int, page_size: int, device: torch.device
-    ) -> None:
-        self._forward, self._book, self._sequences, self._page_size = forward, book, sequences, page_size
-        self._device, rows = device, book.sizes[-1]
-        self._id_T, self._position_T, self._slot_T = torch.zeros(3, rows, dtype=torch.int64, device=device)
-        self._cu_rows_Z = torch.zeros(sequences + 1, dtype=torch.int32, device=device)
-        self._kv_lengths_S = torch.zeros(sequences, dtype=torch.int32, device=device)
-        self._pages: dict[int, Tensor] = {}  # by the table's width: rows of a table lie one behind the other
+    def __init__(self, forward: Forward, book: GraphBook, inputs: StaticInputs, device: torch.device) -> None:
+        self._forward, self._book, self._inputs, self._device = forward, book, inputs, device
         self._graphs: dict[GraphKey, _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
@@ -69,22 +118,13 @@ class DecoderGraphs:
 
     @torch.inference_mode()
     def capture_first(self) -> None:
-        """Capture a graph for every size, within the budget; the KV pool must hold nothing yet.
-
-        Every buffer stands for one row of one sequence, at the first slot of the first page; the rest is padding.
-        """
+        """Capture a graph for every size, within the budget; the KV pool must hold nothing yet."""
         begin = time.perf_counter()
-        self._slot_T.fill_(-1)
-        self._slot_T[:1].zero_()
-        self._cu_rows_Z[1:].fill_(1)
-        self._kv_lengths_S[:1].fill_(1)
         for key in self._book.first_keys():
             if self._broken or self._book.exhausted:
                 break
-            rows = self._rows(key)
-            self._run_eagerly(key, rows)
-            self._capture(key, rows)
-        self._kv_lengths_S.zero_()
+            self._run_eagerly(key)
+            self._capture(key)
         logger.info("captured %d CUDA graphs in %.1f s", len(self._graphs), time.perf_counter() - begin)
 
     def run(self, batch: DeviceBatch) -> Tensor | None:
@@ -95,74 +135,40 @@ class DecoderGraphs:
         sequences = rows.kv_lengths_S.shape[0]
         key = self._book.key(rows.total, sequences=sequences, max_rows=rows.max_rows, max_kv=rows.max_kv)
         if self._book.wants(key):
-            self._fill(key, batch)
-            own_rows = self._rows(key)
-            hidden_TD = self._run_eagerly(key, own_rows)
-            self._capture(key, own_rows)
+            self._inputs.fill(key, batch)
+            hidden_TD = self._run_eagerly(key)
+            self._capture(key)
             return hidden_TD
         found = self._book.covering(key)
         if found is None:
             return None
-        self._fill(found, batch)
+        self._inputs.fill(found, batch)
         self._graphs[found].graph.replay()
         return self._graphs[found].hidden_TD
 
-    def _rows(self, key: GraphKey) -> DeviceRows:
-        """The shared buffers as a graph of this key sees them."""
-        return DeviceRows(
-            cu_rows_Z=self._cu_rows_Z[: key.sequences + 1],
-            kv_lengths_S=self._kv_lengths_S[: key.sequences],
-            pages_SP=self._page_table(key)[: key.sequences],
-            max_rows=key.max_rows,
-            max_kv=key.max_kv,
-            total=key.size,
-        )
-
-    def _page_table(self, key: GraphKey) -> Tensor:
-        width = -(-key.max_kv // self._page_size)
-        if width not in self._pages:
-            self._pages[width] = torch.zeros(self._sequences, width, dtype=torch.int32, device=self._device)
-        return self._pages[width]
-
-    def _fill(self, key: GraphKey, batch: DeviceBatch) -> None:
-        """Copy a forward's input to the buffers; places behind its sequences get no rows."""
-        size, rows = key.size, batch.rows
-        sequences = rows.kv_lengths_S.shape[0]
-        self._id_T[:size].copy_(batch.id_T)
-        self._position_T[:size].copy_(batch.position_T)
-        self._slot_T[:size].copy_(batch.kv_slot_T)
-        self._cu_rows_Z[: sequences + 1].copy_(rows.cu_rows_Z)
-        self._cu_rows_Z[sequences + 1 :].copy_(rows.cu_rows_Z[-1:].expand(self._sequences - sequences))
-        self._kv_lengths_S[:sequences].copy_(rows.kv_lengths_S)
-        self._kv_lengths_S[sequences:].zero_()
-        self._page_table(key)[:sequences, : rows.pages_SP.shape[1]].copy_(rows.pages_SP)
-
-    def _call(self, key: GraphKey, rows: DeviceRows) -> Tensor:
-        size = key.size
-        return self._forward(self._id_T[:size], self._position_T[:size], self._slot_T[:size], rows)
-
-    def _run_eagerly(self, key: GraphKey, rows: DeviceRows) -> Tensor:
+    def _run_eagerly(self, key: GraphKey) -> Tensor:
         """On the stream of the captures, where libraries then have their workspaces; the caller's stream waits."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            hidden_TD = self._call(key, rows)
+            hidden_TD = self._inputs.run(key, self._forward)
         current.wait_stream(self._stream)
         hidden_TD.record_stream(current)
         return hidden_TD
 
-    def _capture(self, key: GraphKey, rows: DeviceRows) -> None:
+    def _capture(self, key: GraphKey) -> None:
         """Record the forward without running it; a backend that cannot be recorded ends all captures."""
-        torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
-        free, _ = torch.cuda.mem_get_info(self._device)
         begin, graph = time.perf_counter(), torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                hidden_TD = self._call(key, rows)
-        except Exception:
-            logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
-            self._broken = True
-            return
+        with torch.cuda.device(self._device):
+            torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
+            free, _ = torch.cuda.mem_get_info()
+            try:
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                    hidden_TD = self._inputs.run(key, self._forward)
+            except Exception:
+                logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
+                self._broken = True
+                return
+            left, _ = torch.cuda.mem_get_info()
         self._graphs[key] = _Captured(graph, hidden_TD)
-        left, _ = torch.cuda.mem_get_info(self._device)
         self._book.captured(key, time.perf_counter() - begin, max(0, free - left))

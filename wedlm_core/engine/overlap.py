@@ -24,7 +24,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine.ahead import AheadRunner, Flight
 from wedlm_core.engine.bounds import Refills, next_rows
 from wedlm_core.engine.graph_sizes import GraphBook
-from wedlm_core.engine.graphs import DecoderGraphs
+from wedlm_core.engine.graphs import DecoderGraphs, StaticInputs
 from wedlm_core.engine.outcome import take
 from wedlm_core.engine.runner import Runner
 from wedlm_core.engine.scheduler import ForwardPlan
@@ -65,13 +65,10 @@ def ahead_runner(runner: Runner, reach: int) -> AheadRunner:
         seconds=config.graph_seconds,
         most_bytes=config.graph_bytes,
     )
-    graphs = DecoderGraphs(
-        runner.run_device_rows,
-        book,
-        sequences=config.max_num_seqs,
-        page_size=config.page_size,
-        device=runner.device,
+    inputs = StaticInputs(
+        rows=book.sizes[-1], sequences=config.max_num_seqs, page_size=config.page_size, device=runner.device
     )
+    graphs = DecoderGraphs(runner.run_device_rows, book, inputs, runner.device)
     graphs.capture_first()
     return AheadRunner(runner, graphs)
 

@@ -32,7 +32,7 @@ class Arrival:
             self._host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
             self._host.copy_(value, non_blocking=True)
             self._event = torch.cuda.Event(enable_timing=True)
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(value.device))
         else:
             self._host = value
         self._at = time.perf_counter()
