@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.models import random_decoder
-from wedlm_core.attention import resolve_backend
+from wedlm_core.attention import AttentionBackend, AttentionProblem, resolve_backend
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine.pool_size import MemoryReading, count_pages, pages_that_fit, peak_forward
 from wedlm_core.errors import CapacityError
@@ -66,12 +66,20 @@ def test_the_error_says_who_holds_the_memory() -> None:
         pages_that_fit(reading(80, fixed=18), EngineConfig(gpu_memory_utilization=0.2), PAGE)
 
 
+def backend_of(name: str) -> AttentionBackend:
+    problem = AttentionProblem(
+        device=torch.device("cpu"), dtype=torch.float32, kv_dtype=torch.float32, num_heads=4, num_kv_heads=2,
+        head_dim=8, page_size=16, batch_invariant=False,
+    )  # fmt: skip
+    return resolve_backend(name, problem)
+
+
 @pytest.mark.parametrize("rows", [65, 300])
 @pytest.mark.parametrize("attention", ["sdpa", "oracle"])
 def test_the_peak_forward_runs_every_row_and_a_chunk_of_logits(rows: int, attention: str) -> None:
     model, ran = random_decoder(qwen3=True, seed=0), {"rows": 0, "logits": 0}
     config = EngineConfig(max_batch_rows=rows, max_num_seqs=7, logits_chunk_rows=90, page_size=16)
-    backend = resolve_backend(attention, device=torch.device("cpu"), dtype=torch.float32, batch_invariant=False)
+    backend = backend_of(attention)
     pool = KVPool(model.config, 1, 16, device=torch.device("cpu"), dtype=torch.float32)
     model.norm.register_forward_hook(lambda _m, _i, out: ran.update(rows=out.shape[0]))
     model.lm_head.register_forward_hook(lambda _m, _i, out: ran.update(logits=out.shape[0]))
@@ -84,8 +92,9 @@ def test_what_is_configured_wins_and_the_rest_is_what_sequences_could_use() -> N
 
     def pages(**settings: int) -> int:
         config = EngineConfig(page_size=16, max_num_seqs=3, **settings)
-        backend = resolve_backend("sdpa", device=torch.device("cpu"), dtype=torch.float32, batch_invariant=False)
-        return count_pages(model, backend, config, 100, 1 << 20, lambda _: pytest.fail("no forward is needed here"))
+        return count_pages(
+            model, backend_of("sdpa"), config, 100, 1 << 20, lambda _: pytest.fail("no forward is needed here")
+        )
 
     assert pages(num_pages=5, kv_cache_bytes=99 << 20) == 5
     assert pages(kv_cache_bytes=99 << 20) == 99
