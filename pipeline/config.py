@@ -198,7 +198,8 @@ class RunConfig:
                  "chat", "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit",
                  "output_format", "dtype")  # fmt: skip
         own = {name: getattr(self, name) for name in names}
-        limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant")}
+        limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant",
+                                                                        "kv_cache_dtype", "weight_dtype")}  # fmt: skip
         limits |= {f"engine.streaming.{k}": v for k, v in asdict(self.engine.streaming).items()}
         return {
             **{k: list(v) if isinstance(v, tuple) else v for k, v in sampling.items()},
