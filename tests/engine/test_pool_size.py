@@ -83,7 +83,7 @@ def test_the_peak_forward_runs_every_row_and_a_chunk_of_logits(rows: int, attent
     pool = KVPool(model.config, 1, 16, device=torch.device("cpu"), dtype=torch.float32)
     model.norm.register_forward_hook(lambda _m, _i, out: ran.update(rows=out.shape[0]))
     model.lm_head.register_forward_hook(lambda _m, _i, out: ran.update(logits=out.shape[0]))
-    peak_forward(model, backend, config, pool)
+    peak_forward(model, backend, config, 400, pool)
     assert ran == {"rows": rows, "logits": min(rows, 90)}
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.attention import AttentionBackend, PackedRows
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.sampling import SamplingRows, choose
+from wedlm_core.engine.choosing import Chooser, Picks
+from wedlm_core.engine.device import DeviceState
 from wedlm_core.errors import CapacityError, explain
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
@@ -108,7 +108,7 @@ def count_pages(
     device = model.embed.weight.device
     if device.type != "cuda":
         return min(useful, max(1, _DEFAULT_BYTES // page_bytes))
-    reading = _read_peak(model, backend, config, device, make_pool)
+    reading = _read_peak(model, backend, config, reach, make_pool)
     return min(useful, pages_that_fit(reading, config, page_bytes))
 
 
@@ -116,15 +116,16 @@ def _read_peak(
     model: Decoder,
     backend: AttentionBackend,
     config: EngineConfig,
-    device: torch.device,
+    reach: int,
     make_pool: Callable[[int], KVPool],
 ) -> MemoryReading:
+    device = model.embed.weight.device
     own = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
     foreign = max(0, torch.cuda.memory_allocated(device) - own)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     try:
-        peak_forward(model, backend, config, make_pool(1))
+        peak_forward(model, backend, config, reach, make_pool(1))
         torch.cuda.synchronize(device)
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(device)
@@ -145,21 +146,22 @@ def _read_peak(
 
 
 @torch.inference_mode()
-def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig, pool: KVPool) -> None:
+def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig, reach: int, pool: KVPool) -> None:
     """The forward that allots most: all rows in use, and a full chunk of logits with every stage of sampling.
 
     Args:
         model: the decoder.
         backend: attention.
         config: ``max_batch_rows``, ``max_num_seqs`` and ``logits_chunk_rows`` set the shape.
+        reach: positions a sequence can have, for the state that the engine keeps of its sequences.
         pool: one page is enough: all sequences write to page 0.
     """
     device, rows, size = model.embed.weight.device, config.max_batch_rows, pool.page_size
+    state = DeviceState(config, [], 0, reach, device)
     sequences = min(config.max_num_seqs, rows)
     counts_S = np.full(sequences, rows // sequences, dtype=np.int64)
     counts_S[: rows % sequences] += 1
-    index_T = np.concatenate([np.arange(count) for count in counts_S])
-    position_T = torch.from_numpy(index_T).to(device)
+    position_T = torch.from_numpy(np.concatenate([np.arange(count) for count in counts_S])).to(device)
     pages_SP = torch.zeros(sequences, -(-int(counts_S.max()) // size), dtype=torch.int64, device=device)
     packed = PackedRows(
         counts_S=counts_S, cached_S=np.zeros_like(counts_S), starts_S=np.cumsum(counts_S) - counts_S, pages_SP=pages_SP
@@ -172,23 +174,20 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
         return plan.attend(layer, q)
 
     hidden_TD = model(torch.zeros_like(position_T), position_T, attend)
-    chunk = min(rows, config.logits_chunk_rows)
-    _choose_all_stages(model.logits(F.pad(hidden_TD, (0, 0, 0, chunk))[:chunk]))
+    _choose_with_every_stage(model, config, hidden_TD, state)
 
 
-def _choose_all_stages(logits_RV: Tensor) -> None:
-    rows, device = logits_RV.shape[0], logits_RV.device
-    ones, zeros = torch.ones(rows, device=device), torch.zeros(rows, dtype=torch.int64, device=device)
-    inputs = SamplingRows(
-        temperature_R=ones,
-        top_k_R=zeros + 20,
-        top_p_R=ones * 0.9,
-        seed_R=zeros,
-        position_R=zeros,
-        suppress_R=zeros.bool(),
-        sampled=True,
-        filtered_k=True,
-        filtered_p=True,
-        suppressing=True,
+def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Tensor, state: DeviceState) -> None:
+    vocab = model.config.vocab_size
+    state.sampled[0] = state.suppresses[0] = True
+    state.params.temperature_S.fill_(1.0)
+    state.params.top_k_S.fill_(20)
+    state.params.top_p_S.fill_(0.9)
+    choose = Chooser(
+        model, chunk_rows=config.logits_chunk_rows, quantum=1, mask_token_id=0, vocab_limit=vocab, compiled=False
     )
-    choose(logits_RV, inputs, mask_token_id=0, vocab_limit=logits_RV.shape[1])
+    row_R = torch.arange(min(hidden_TD.shape[0], config.logits_chunk_rows), device=hidden_TD.device)
+    picks = Picks(
+        row_R=row_R, flat_R=row_R, slot_R=torch.zeros_like(row_R), position_R=row_R, places=hidden_TD.shape[0]
+    )
+    choose(hidden_TD, picks, state, np.zeros(1, dtype=np.int64))
