@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
@@ -61,7 +61,8 @@ class RunConfig:
         limit: read this many rows at most.
         mode: "resume" continues or starts; "error_if_exists" only starts; "new" discards what is there.
         actors: generate actors, each with an engine, a model and a KV pool of its own.
-        gpus_per_actor: "auto" is 1 where the cluster has GPUs, else 0.
+        gpus_per_actor: "auto" is 1 where the cluster has GPUs, else 0. Below 1, actors share a GPU, and
+            ``engine.gpu_memory_utilization`` is of an actor's part of it.
         cpus_per_actor: Ray CPUs reserved per actor; "auto" leaves a quarter of the cluster to other tasks.
         num_threads: torch threads per actor; None is the cluster's CPUs over actors, at least 1.
         device, dtype: of the model, or "auto".
@@ -208,6 +209,14 @@ class RunConfig:
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }
+
+    @property
+    def actor_engine(self) -> EngineConfig:
+        """``engine`` as one actor runs it: of a GPU that several actors share, it holds its part of the memory."""
+        share = self.gpus_per_actor
+        if share == "auto" or not 0 < share < 1:
+            return self.engine
+        return replace(self.engine, gpu_memory_utilization=self.engine.gpu_memory_utilization * share)
 
     @property
     def input_options(self) -> dict[str, Any]:

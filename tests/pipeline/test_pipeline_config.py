@@ -88,3 +88,11 @@ def test_progress_adds_up_and_tells_the_time_that_is_left() -> None:
     now = seen[-1]
     assert (now.done.rows, now.session.rows, now.tokens_per_second, now.eta_seconds) == (20, 10, 30.0, 20.0)
     assert format_progress(now) == "20/40 rows (50%) | 30 tokens/s | 3.00 tokens/forward | ETA 0:20"
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [("auto", 0.8), (0, 0.8), (1, 0.8), (2, 0.8), (0.5, 0.4), (0.25, 0.2)])
+def test_actors_that_share_a_gpu_share_its_memory(gpus: float | str, expected: float) -> None:
+    raw = {"input": "i", "output": "o", "gpus_per_actor": gpus, "engine": {"gpu_memory_utilization": 0.8}}
+    config = RunConfig.from_mapping(raw)
+    assert config.actor_engine.gpu_memory_utilization == pytest.approx(expected)
+    assert config.engine.gpu_memory_utilization == 0.8
