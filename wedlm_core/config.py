@@ -251,6 +251,8 @@ class EngineConfig:
             padded torch attention.
         attention: backend name or "auto".
         logits_chunk_rows: rows of logits in memory at once at most.
+        logits_chunk_bytes: their bytes at most, in float32; top-k and top-p hold some ten times as much while they
+            sort. The default is 441 rows of a vocabulary of 151,936.
         seed: run seed for requests that give none.
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and threads, and keeps it in the user's cache folder.
@@ -283,6 +285,7 @@ class EngineConfig:
     batch_invariant: bool | Literal["auto"] = "auto"
     attention: str = "auto"
     logits_chunk_rows: int = 1024
+    logits_chunk_bytes: int = 256 << 20
     seed: int = 0
     step_cost: StepCost | None = None
     streaming: StreamingSwitches = field(default_factory=StreamingSwitches)
@@ -297,7 +300,15 @@ class EngineConfig:
         """Check ranges."""
         if isinstance(self.streaming, Mapping):
             object.__setattr__(self, "streaming", _switches(self.streaming))
-        for name in ("max_num_seqs", "max_batch_rows", "max_window", "page_size", "logits_chunk_rows", "graph_rows"):
+        for name in (
+            "max_num_seqs",
+            "max_batch_rows",
+            "max_window",
+            "page_size",
+            "logits_chunk_rows",
+            "logits_chunk_bytes",
+            "graph_rows",
+        ):
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
         for name in ("prefill_chunk", "max_model_len", "num_pages", "kv_cache_bytes"):
@@ -357,3 +368,7 @@ class EngineConfig:
             f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
             "Raise max_batch_rows or lower max_window.",
         )
+
+    def logits_rows(self, vocab_size: int) -> int:
+        """Rows of logits in memory at once at most, of a vocabulary of this size."""
+        return max(1, min(self.logits_chunk_rows, self.logits_chunk_bytes // (4 * vocab_size)))

@@ -17,8 +17,6 @@ from wedlm_core.model import Decoder
 
 __all__ = ["Chooser", "Picks"]
 
-_LOGITS_BYTES = 1 << 29  # float32 logits in memory at once at most, whatever the configured number of rows
-
 
 @dataclass(frozen=True, kw_only=True)
 class Picks:
@@ -56,7 +54,7 @@ class Chooser:
     ) -> None:
         self._model, self._quantum = model, quantum
         self._choose = chooser(model.embed.weight.device, compiled=compiled)
-        self._chunk = min(chunk_rows, max(quantum, _LOGITS_BYTES // (4 * model.config.vocab_size)))
+        self._chunk = chunk_rows
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
     def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Choice:
@@ -78,7 +76,7 @@ class Chooser:
             part = slice(start, start + self._chunk)
             rows, slots, flat_R = picks.row_R[part], picks.slot_R[part], picks.flat_R[part]
             padded = F.pad(rows, (0, -rows.shape[0] % self._quantum))
-            logits_RV = self._model.logits(hidden_TD.index_select(0, padded))[: rows.shape[0]]
+            logits_RV = self._model.lm_head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
             inputs = SamplingRows(
                 temperature_R=params.temperature_S[slots],
                 top_k_R=params.top_k_S[slots],

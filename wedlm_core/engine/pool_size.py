@@ -73,7 +73,7 @@ def pages_that_fit(reading: MemoryReading, config: EngineConfig, page_bytes: int
                 f"of {reading.total / gib:.1f} GiB others hold {(reading.outside + reading.foreign) / gib:.1f} and "
                 f"this engine needs {reading.fixed / gib:.1f} for weights and its largest forward, so {pages} pages of "
                 f"{page_bytes / 2**20:.1f} MiB are left where {least} are needed",
-                "Raise it, free the device, or lower max_batch_rows or logits_chunk_rows.",
+                "Raise it, free the device, or lower max_batch_rows or logits_chunk_bytes.",
             )
         )
     return pages
@@ -133,9 +133,9 @@ def _read_peak(
             explain(
                 "max_batch_rows",
                 config.max_batch_rows,
-                f"a forward of so many rows with {config.logits_chunk_rows} rows of logits does not fit in the "
-                f"device's memory beside the weights ({free / 2**30:.1f} of {total / 2**30:.1f} GiB are free)",
-                "Lower max_batch_rows or logits_chunk_rows, or free the device.",
+                f"a forward of so many rows with {config.logits_rows(model.config.vocab_size)} rows of logits does not "
+                f"fit in the device's memory beside the weights ({free / 2**30:.1f} of {total / 2**30:.1f} GiB are free)",
+                "Lower max_batch_rows or logits_chunk_bytes, or free the device.",
             )
         ) from error
     peak = torch.cuda.max_memory_allocated(device)
@@ -152,7 +152,7 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
     Args:
         model: the decoder.
         backend: attention.
-        config: ``max_batch_rows``, ``max_num_seqs`` and ``logits_chunk_rows`` set the shape.
+        config: ``max_batch_rows``, ``max_num_seqs`` and ``logits_rows`` set the shape.
         reach: positions a sequence can have, for the state that the engine keeps of its sequences.
         pool: one page is enough: all sequences write to page 0.
     """
@@ -179,14 +179,13 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
 
 def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Tensor, state: DeviceState) -> None:
     vocab = model.config.vocab_size
+    chunk = config.logits_rows(vocab)
     state.sampled[0] = state.suppresses[0] = True
     state.params.temperature_S.fill_(1.0)
     state.params.top_k_S.fill_(20)
     state.params.top_p_S.fill_(0.9)
-    choose = Chooser(
-        model, chunk_rows=config.logits_chunk_rows, quantum=1, mask_token_id=0, vocab_limit=vocab, compiled=False
-    )
-    row_R = torch.arange(min(hidden_TD.shape[0], config.logits_chunk_rows), device=hidden_TD.device)
+    choose = Chooser(model, chunk_rows=chunk, quantum=1, mask_token_id=0, vocab_limit=vocab, compiled=False)
+    row_R = torch.arange(min(hidden_TD.shape[0], chunk), device=hidden_TD.device)
     picks = Picks(
         row_R=row_R, flat_R=row_R, slot_R=torch.zeros_like(row_R), position_R=row_R, places=hidden_TD.shape[0]
     )

@@ -105,7 +105,7 @@ class Runner:
         self.row_quantum = max(16, 4 * torch.get_num_threads())
         self.choose = Chooser(
             model,
-            chunk_rows=config.logits_chunk_rows,
+            chunk_rows=config.logits_rows(model.config.vocab_size),
             quantum=self.row_quantum,
             mask_token_id=mask_token_id,
             vocab_limit=vocab_limit,
