@@ -134,7 +134,7 @@ def _read_peak(
                 "max_batch_rows",
                 config.max_batch_rows,
                 f"a forward of so many rows with {config.logits_rows(model.config.vocab_size)} rows of logits does not "
-                f"fit in the device's memory beside the weights ({free / 2**30:.1f} of {total / 2**30:.1f} GiB are free)",
+                f"fit on the device beside the weights ({free / 2**30:.1f} of {total / 2**30:.1f} GiB are free)",
                 "Lower max_batch_rows or logits_chunk_bytes, or free the device.",
             )
         ) from error
