@@ -48,12 +48,14 @@ class PartJob:
 
 def staged_place(record: CommitRecord) -> Place:
     """Where the output rows of a committed unit are staged."""
-    return Place(key=layout.staged_rows(record.unit_id, record.attempt), first_row=0, num_rows=record.output_rows)
+    key = layout.staged_rows(record.unit_id, record.attempt, record.copy)
+    return Place(key=key, first_row=0, num_rows=record.output_rows)
 
 
 def staged_dead_place(record: CommitRecord) -> Place:
     """Where its dead letters are."""
-    return Place(key=layout.staged_dead(record.unit_id, record.attempt), first_row=0, num_rows=record.failed_rows)
+    key = layout.staged_dead(record.unit_id, record.attempt, record.copy)
+    return Place(key=key, first_row=0, num_rows=record.failed_rows)
 
 
 def write_part(job: PartJob) -> PartRecord:
