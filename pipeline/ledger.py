@@ -21,9 +21,9 @@ __all__ = ["Ledger", "read_ledger"]
 
 _COMPACT_SEGMENTS = 64
 """Segments beyond those that would hold all records, from which on they are written anew."""
-_SEGMENT_RECORDS = 4096
+_SEGMENT_RECORDS = 1024
 """Records in a segment that is written anew."""
-_READ_SEGMENTS = 64
+_READ_SEGMENTS = 32
 """Segments read at once."""
 
 
