@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _TILE = 1024  # tokens that a program has in registers at once
 _WARPS = 4
+_GROUP = 4  # tiles whose sums stay in registers
 _PROGRAMS_PER_PROCESSOR = 16  # several waves of programs, so that the last one leaves little idle
 
 
@@ -83,22 +84,27 @@ def choose_fused(
     if logits_RV.stride(1) != 1:
         logits_RV = logits_RV.contiguous()
     tiles = -(-vocab // tile)
-    each = -(-tiles // min(splits or _splits(count, device), tiles))
-    splits = -(-tiles // each)
-    partial_4RT = torch.empty(4, count, tiles, device=device)
+    groups = -(-tiles // _GROUP)
+    each = -(-groups // min(splits or _splits(count, device), groups))
+    splits = -(-groups // each)
+    # A row's entropy is of the distribution it samples from where it suppresses and has a temperature.
+    two_heats = rows.sampled and rows.suppressing
+    partial_4RG = torch.empty(4, count, groups, device=device)
     best_RP = torch.empty(count, splits, device=device)
     place_RP = torch.empty(count, splits, dtype=torch.int32, device=device)
     stride = logits_RV.stride(0)
     with torch.cuda.device_of(logits_RV):
         reduce_tiles[(count, splits)](
             logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R,
-            partial_4RT, best_RP, place_RP, count * tiles, vocab, mask_token_id, vocab_limit, tiles, each,
-            SAMPLED=rows.sampled, LIBM=logits_RV.is_cuda, TILE=tile, num_warps=_WARPS,
+            partial_4RG, best_RP, place_RP, count * groups, vocab, mask_token_id, vocab_limit,
+            tiles, groups, each,
+            SAMPLED=rows.sampled, TWO_HEATS=two_heats, LIBM=logits_RV.is_cuda, TILE=tile, GROUP=_GROUP,
+            num_warps=_WARPS,
         )  # fmt: skip
         combine_tiles[(count,)](
-            logits_RV, stride, rows.temperature_R, rows.suppress_R, partial_4RT, best_RP, place_RP,
-            choice.token_R, choice.entropy_R, choice.logprob_R, count * tiles, tiles, splits,
-            TILES=_power_of_two(tiles), SPLITS=_power_of_two(splits), num_warps=1,
+            logits_RV, stride, rows.temperature_R, rows.suppress_R, partial_4RG, best_RP, place_RP,
+            choice.token_R, choice.entropy_R, choice.logprob_R, count * groups, groups, splits,
+            TWO_HEATS=two_heats, GROUPS=_power_of_two(groups), SPLITS=_power_of_two(splits), num_warps=1,
         )  # fmt: skip
     return with_filters(choice, logits_RV, rows, mask_token_id=mask_token_id, vocab_limit=vocab_limit)
 

@@ -1,8 +1,8 @@
 """Token, entropy and log-probability of each row of logits in one read of the logits, on a GPU (Triton).
 
-A program takes some tiles of one row. What it sums of a tile depends on nothing but the tile, and a second small
-kernel adds the tiles of a row in one order: so a row's bits depend neither on how its tiles are shared out between
-programs nor on the other rows. The noise is :mod:`wedlm_core.decoding.noise`'s, with the logarithms of the
+A program takes some groups of tiles of one row. What it sums of a group depends on nothing but the group, and a
+second small kernel adds the groups of a row in one order: so a row's bits depend neither on how its groups are shared
+out between programs nor on the other rows. The noise is :mod:`wedlm_core.decoding.noise`'s, with the logarithms of the
 device's mathematical library, which are those that torch calls there.
 """
 
@@ -86,6 +86,12 @@ def _load_tile(row_ptr, token, vocab):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _no_sums(TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    zero = tl.zeros((TILE,), tl.float32)
+    return tl.full((), _FLOOR, tl.float32), zero, zero, zero
+
+
+@triton.jit
 def _sharpness(heat, hidden):  # type: ignore[no-untyped-def]
     """What logits are multiplied by for the entropy: see :class:`wedlm_core.decoding.sampling.Choice`."""
     warm = heat > 0
@@ -93,7 +99,7 @@ def _sharpness(heat, hidden):  # type: ignore[no-untyped-def]
 
 
 # Not specialised: a kernel is compiled once per vocabulary, not again for one row, 16 tiles and so on.
-@triton.jit(do_not_specialize=["plane", "mask_token", "vocab_limit", "tiles", "tiles_each"])
+@triton.jit(do_not_specialize=["plane", "mask_token", "vocab_limit", "tiles", "groups", "groups_each"])
 def reduce_tiles(  # type: ignore[no-untyped-def]
     logits_ptr,
     row_stride,
@@ -109,12 +115,15 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     mask_token,
     vocab_limit,
     tiles,
-    tiles_each,
+    groups,
+    groups_each,
     SAMPLED: tl.constexpr,
+    TWO_HEATS: tl.constexpr,
     LIBM: tl.constexpr,
     TILE: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """Program (row, split): sums of ``tiles_each`` tiles of a row, and the best token among them.
+    """Program (row, split): sums of ``groups_each`` groups of a row, and the best token among them.
 
     Args:
         logits_ptr: any floating-point type ``[R, V]``, tokens next to each other.
@@ -123,20 +132,23 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
         seed_ptr: int64 ``[R]``.
         position_ptr: int64 ``[R]``.
         suppress_ptr: bool ``[R]``.
-        partial_ptr: float32 ``[4, R, tiles]``, written: the maximum; then of z, what lies between a logit and the
+        partial_ptr: float32 ``[4, R, groups]``, written: the maximum; then of z, what lies between a logit and the
             maximum (in powers of two, at the entropy's temperature), the sums of 2^z and of 2^z z; the sum of 2^z
-            at temperature 1.
+            at temperature 1 (only with ``TWO_HEATS``).
         best_ptr: float32 ``[R, splits]``, written: the best score of a split.
         place_ptr: int32 ``[R, splits]``, written: its token.
-        plane: R * tiles.
+        plane: R * groups.
         vocab: V.
         mask_token: id of the mask.
         vocab_limit: first id of vocabulary padding.
         tiles: ceil(V / TILE).
-        tiles_each: tiles of one program.
+        groups: ceil(tiles / GROUP).
+        groups_each: groups of one program.
         SAMPLED: whether any row may have a temperature.
+        TWO_HEATS: whether a row may want its entropy at its temperature.
         LIBM: take logarithms from the device's library.
         TILE: tokens of a tile.
+        GROUP: tiles of a group.
     """
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
@@ -147,9 +159,11 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     best = tl.full((), _FLOOR, tl.float32)
     chosen = tl.full((), 0, tl.int32)
     lane = tl.arange(0, TILE)
-    first = split * tiles_each
-    last = tl.minimum(first + tiles_each, tiles)
+    first = split * groups_each * GROUP
+    last = tl.minimum(first + groups_each * GROUP, tiles)
     logits_ptr += row * row_stride
+    partial_ptr += row * groups
+    top, mass, weighted, raw = _no_sums(TILE)
     ahead = _load_tile(logits_ptr, first * TILE + lane, vocab)
     for tile in range(first, last):
         x = ahead.to(tl.float32)
@@ -158,21 +172,30 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
         ahead = _load_tile(logits_ptr, token + TILE, tl.where(tile + 1 < last, vocab, 0))
         if hidden:
             x = tl.where((token < vocab_limit) & (token != mask_token), x, -float("inf"))
-        peak = tl.maximum(tl.max(x, axis=0), _FLOOR)
-        z = tl.maximum((x - peak) * _LOG2_E, _NOTHING)
-        e = tl.exp2(z)
-        raw = tl.sum(e, axis=0)
-        mass = raw
-        if sharp != 1.0:
+        peak = tl.max(x, axis=0)
+        if peak > top:  # sums so far are brought to the new maximum
+            lower = tl.maximum((top - peak) * _LOG2_E, _NOTHING)
+            below = tl.maximum(lower * sharp, _NOTHING)
+            weighted = (weighted + below * mass) * tl.exp2(below)
+            mass = mass * tl.exp2(below)
+            if TWO_HEATS:
+                raw = raw * tl.exp2(lower)
+            top = peak
+        z = tl.maximum((x - top) * _LOG2_E, _NOTHING)
+        if TWO_HEATS:
+            raw += tl.exp2(z)
             z = tl.maximum(z * sharp, _NOTHING)
-            e = tl.exp2(z)
-            mass = tl.sum(e, axis=0)
-        weighted = tl.sum(e * z, axis=0)
-        partial = partial_ptr + row * tiles + tile
-        tl.store(partial, peak)
-        tl.store(partial + plane, mass)
-        tl.store(partial + 2 * plane, weighted)
-        tl.store(partial + 3 * plane, raw)
+        e = tl.exp2(z)
+        mass += e
+        weighted += e * z
+        if ((tile + 1) % GROUP == 0) | (tile + 1 == tiles):
+            partial = partial_ptr + tile // GROUP
+            tl.store(partial, top)
+            tl.store(partial + plane, tl.sum(mass, axis=0))
+            tl.store(partial + 2 * plane, tl.sum(weighted, axis=0))
+            if TWO_HEATS:
+                tl.store(partial + 3 * plane, tl.sum(raw, axis=0))
+            top, mass, weighted, raw = _no_sums(TILE)
         sampling = False
         if SAMPLED:
             sampling = heat > 0
@@ -186,7 +209,7 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     tl.store(place_ptr + row * splits + split, chosen)
 
 
-@triton.jit(do_not_specialize=["plane", "tiles", "splits"])
+@triton.jit(do_not_specialize=["plane", "groups", "splits"])
 def combine_tiles(  # type: ignore[no-untyped-def]
     logits_ptr,
     row_stride,
@@ -199,23 +222,24 @@ def combine_tiles(  # type: ignore[no-untyped-def]
     entropy_ptr,
     logprob_ptr,
     plane,
-    tiles,
+    groups,
     splits,
-    TILES: tl.constexpr,
+    TWO_HEATS: tl.constexpr,
+    GROUPS: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     """Program (row): the row's token (int64), entropy and log-probability (float32, nats), each ``[R]``.
 
-    Arguments as of :func:`reduce_tiles`; ``TILES`` and ``SPLITS`` are the next powers of two.
+    Arguments as of :func:`reduce_tiles`; ``GROUPS`` and ``SPLITS`` are the next powers of two.
     """
     row = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
     score = tl.load(best_ptr + row * splits + split, mask=split < splits, other=-float("inf"))
     place = tl.load(place_ptr + row * splits + split, mask=split < splits, other=_NO_TOKEN)
     token = tl.min(tl.where(score == tl.max(score, axis=0), place, _NO_TOKEN), axis=0)
-    tile = tl.arange(0, TILES)
-    inside = tile < tiles
-    partial = partial_ptr + row * tiles + tile
+    group = tl.arange(0, GROUPS)
+    inside = group < groups
+    partial = partial_ptr + row * groups + group
     peak = tl.load(partial, mask=inside, other=_FLOOR)
     top = tl.max(peak, axis=0)
     sharp = _sharpness(tl.load(temperature_ptr + row), tl.load(suppress_ptr + row) != 0)
@@ -226,8 +250,10 @@ def combine_tiles(  # type: ignore[no-untyped-def]
     weighted = tl.load(partial + 2 * plane, mask=inside, other=0.0) + below * mass
     total = tl.sum(mass * scale, axis=0)
     entropy = _LN_2 * (tl.log2(total) - tl.sum(weighted * scale, axis=0) / total)
-    raw = tl.load(partial + 3 * plane, mask=inside, other=0.0) * tl.exp2(lower)
+    if TWO_HEATS:
+        raw = tl.load(partial + 3 * plane, mask=inside, other=0.0)
+        total = tl.sum(raw * tl.exp2(lower), axis=0)
     chosen = tl.load(logits_ptr + row * row_stride + token).to(tl.float32)
     tl.store(token_ptr + row, token.to(tl.int64))
     tl.store(entropy_ptr + row, entropy)
-    tl.store(logprob_ptr + row, chosen - top - _LN_2 * tl.log2(tl.sum(raw, axis=0)))
+    tl.store(logprob_ptr + row, chosen - top - _LN_2 * tl.log2(total))
