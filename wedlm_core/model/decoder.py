@@ -8,6 +8,7 @@ up in another); :mod:`wedlm_core.model.weights` splits and joins them to the Hug
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -80,6 +81,9 @@ class Decoder(nn.Module):
         config: shape of the model.
         max_positions: length of the rotary tables; None takes ``max_position_embeddings``. An engine asks
             for more, since a window may run past ``max_tokens`` (design, section 4, rule 5).
+
+    Attributes:
+        fused: what runs in place of the layers for packed rows without gradients; see :mod:`wedlm_core.model.fused`.
     """
 
     cos: Tensor
@@ -88,6 +92,7 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, max_positions: int | None = None) -> None:
         super().__init__()
         self.config = config
+        self.fused: Callable[[Tensor, Tensor, Attend], Tensor] | None = None
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -127,6 +132,8 @@ class Decoder(nn.Module):
         Returns:
             ``[..., D]``: hidden states after the final norm.
         """
+        if self.fused is not None and ids.dim() == 1 and not torch.is_grad_enabled():
+            return self.fused(ids, positions, attend)
         cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
         x = self.embed(ids)
         for layer in self.layers:

@@ -1,0 +1,173 @@
+"""What a decoder layer does between its matrix products, one kernel each: norms, rotary embedding, gated activation.
+
+A row's result depends on nothing but the row. Sums are in float32, and results are rounded to the tensors' dtype
+where the plain layers (:mod:`wedlm_core.model.decoder`) round them. Importing this module imports Triton.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["add_rms_norm", "norm_rope", "silu_mul"]
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _add_rms_norm(x, delta, weight, out, eps, SIZE: tl.constexpr, SIZE_P: tl.constexpr, ADD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One row: ``x += delta``, then its norm to ``out``."""
+    row = tl.program_id(0).to(tl.int64) * SIZE
+    place = tl.arange(0, SIZE_P)
+    real = place < SIZE
+    dtype = x.dtype.element_ty
+    wide = tl.load(x + row + place, mask=real, other=0.0).to(tl.float32)
+    if ADD:
+        more = tl.load(delta + row + place, mask=real, other=0.0).to(tl.float32)
+        total = (wide + more).to(dtype)
+        tl.store(x + row + place, total, mask=real)
+        wide = total.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
+    scaled = (wide * scale).to(dtype).to(tl.float32)
+    factor = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
+    tl.store(out + row + place, (factor * scaled).to(dtype), mask=real)
+
+
+@triton.jit
+def _normed(first, second, weight, place, real, eps, HALF: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Root-mean-square norm of a head given in halves."""
+    squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
+    scale = tl.rsqrt(squares / (2 * HALF) + eps)
+    low = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
+    high = tl.load(weight + HALF + place, mask=real, other=0.0).to(tl.float32)
+    first = (low * (first * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
+    second = (high * (second * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def _norm_rope(  # type: ignore[no-untyped-def]
+    qkv,
+    positions,
+    cos,
+    sin,
+    q_weight,
+    k_weight,
+    q_out,
+    k_out,
+    row_stride,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_P: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    """One head of one row: norm where the model has one, then the rotation of its halves."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = tl.arange(0, HALF_P)
+    real = place < HALF
+    dtype = qkv.dtype.element_ty
+    source = qkv + row * row_stride + head * 2 * HALF + place
+    first = tl.load(source, mask=real, other=0.0).to(tl.float32)
+    second = tl.load(source + HALF, mask=real, other=0.0).to(tl.float32)
+    if NORM:
+        if head < HEADS:
+            first, second = _normed(first, second, q_weight, place, real, eps, HALF, dtype)
+        else:
+            first, second = _normed(first, second, k_weight, place, real, eps, HALF, dtype)
+    angle = tl.load(positions + row).to(tl.int64) * HALF + place
+    c = tl.load(cos + angle, mask=real, other=0.0).to(tl.float32)
+    s = tl.load(sin + angle, mask=real, other=0.0).to(tl.float32)
+    low = ((first * c).to(dtype).to(tl.float32) - (second * s).to(dtype).to(tl.float32)).to(dtype)
+    high = ((second * c).to(dtype).to(tl.float32) + (first * s).to(dtype).to(tl.float32)).to(dtype)
+    if head < HEADS:
+        target = q_out + (row * HEADS + head) * 2 * HALF + place
+        tl.store(target, low, mask=real)
+        tl.store(target + HALF, high, mask=real)
+    else:
+        target = k_out + (row * KV_HEADS + head - HEADS) * 2 * HALF + place
+        tl.store(target, low, mask=real)
+        tl.store(target + HALF, high, mask=real)
+
+
+@triton.jit
+def _silu_mul(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A block of one row: ``silu(gate) * up``."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    real = place < SIZE
+    dtype = out.dtype.element_ty
+    gate = tl.load(gate_up + row * 2 * SIZE + place, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * SIZE + SIZE + place, mask=real, other=0.0).to(tl.float32)
+    active = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
+    tl.store(out + row * SIZE + place, (active * up).to(dtype), mask=real)
+
+
+def add_rms_norm(x_TD: Tensor, delta_TD: Tensor | None, weight_D: Tensor, eps: float) -> Tensor:
+    """Add ``delta`` to ``x`` in place (where it is given) and return the norm of the sum, ``[T, D]``."""
+    assert x_TD.is_contiguous()
+    assert delta_TD is None or (delta_TD.is_contiguous() and delta_TD.shape == x_TD.shape)
+    rows, size = x_TD.shape
+    out_TD = torch.empty_like(x_TD)
+    block = triton.next_power_of_2(size)
+    _add_rms_norm[(rows,)](
+        x_TD, x_TD if delta_TD is None else delta_TD, weight_D, out_TD, eps,
+        SIZE=size, SIZE_P=block, ADD=delta_TD is not None, num_warps=8 if block >= 2048 else 4,
+    )  # fmt: skip
+    return out_TD
+
+
+def norm_rope(
+    qkv_TC: Tensor,
+    position_T: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    weights: tuple[Tensor, Tensor] | None,
+    eps: float,
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split the fused projection; norm and rotate queries and keys.
+
+    Args:
+        qkv_TC: ``[T, (H + 2 Hkv) * Dh]``.
+        position_T: int64 logical positions.
+        cos: ``[P, Dh / 2]``, in the dtype of ``qkv_TC``.
+        sin: likewise.
+        weights: of the query and the key norm; None where the model has none.
+        eps: of these norms.
+        heads: H.
+        kv_heads: Hkv.
+        head_dim: Dh.
+
+    Returns:
+        ``q [T, H, Dh]`` and ``k [T, Hkv, Dh]``, contiguous, and ``v [T, Hkv, Dh]``, a view of ``qkv_TC``.
+    """
+    assert qkv_TC.stride(1) == 1
+    assert cos.is_contiguous()
+    assert sin.is_contiguous()
+    assert position_T.is_contiguous()
+    rows, half = qkv_TC.shape[0], head_dim // 2
+    q_THD = qkv_TC.new_empty(rows, heads, head_dim)
+    k_THD = qkv_TC.new_empty(rows, kv_heads, head_dim)
+    q_weight, k_weight = weights or (cos, cos)
+    _norm_rope[(rows, heads + kv_heads)](
+        qkv_TC, position_T, cos, sin, q_weight, k_weight, q_THD, k_THD, qkv_TC.stride(0), eps,
+        HEADS=heads, KV_HEADS=kv_heads, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=weights is not None,
+        num_warps=1,
+    )  # fmt: skip
+    return q_THD, k_THD, qkv_TC.unflatten(-1, (-1, head_dim))[:, heads + kv_heads :]
+
+
+def silu_mul(gate_up_TC: Tensor) -> Tensor:
+    """``[T, 2 I]`` (gate, then up) -> ``silu(gate) * up``, ``[T, I]``."""
+    assert gate_up_TC.is_contiguous()
+    rows, size = gate_up_TC.shape[0], gate_up_TC.shape[1] // 2
+    out_TI = gate_up_TC.new_empty(rows, size)
+    _silu_mul[(rows, triton.cdiv(size, _BLOCK))](gate_up_TC, out_TI, SIZE=size, BLOCK=_BLOCK, num_warps=4)
+    return out_TI
