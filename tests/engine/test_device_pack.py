@@ -59,6 +59,7 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
         max_rows=int(counts_S.max()),
         max_kv=int((loose.cached_S + counts_S).max()),
         wanted=int(wanted_rows(refills, loose.decode_S[: len(slots_D)]).sum()),
+        filtered=0,
     )
     device = pack_on_device(torch.from_numpy(plan_facts(loose)), groups, state, shape, size)
     real = host.rows.total
@@ -76,7 +77,7 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
 
 def check_picks(runner: Runner, groups: list, host: object, device: DeviceBatch, shape: Shape) -> None:
     expected = runner._picks(groups, host)  # type: ignore[arg-type]
-    found = pick_on_device(groups, device, shape.wanted)
+    found = pick_on_device(groups, device, shape)
     count = expected.row_R.shape[0]
     assert found.places == expected.places
     for name in ("row_R", "flat_R", "slot_R", "position_R"):

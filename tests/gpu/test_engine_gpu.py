@@ -91,12 +91,12 @@ def test_preemption(agreeing_folder: Path) -> None:
     assert sum(g.stats.preemptions for g in found) > 0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 20, "top_p": 0.9}])
 @pytest.mark.parametrize("window", [4, "auto"])
-def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, temperature: float, window: Any) -> None:
+def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, sampling: Any, window: Any) -> None:
     """Nothing in a step waits for the device but the one wait for the outcome of the step before."""
     engine = engine_of(agreeing_folder, graph_seconds=5.0)
-    for request in some_requests("verified", max_tokens=400, window_size=window, temperature=temperature):
+    for request in some_requests("verified", max_tokens=400, window_size=window, **sampling):
         engine.add(request)
     for _ in range(100):  # captures, compilations and prefill are behind us
         engine.step()

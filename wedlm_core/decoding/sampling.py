@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from wedlm_core.decoding.compact import compact_indices
 from wedlm_core.decoding.noise import gumbel_noise
 
 __all__ = ["Choice", "SamplingRows", "choose", "entropy_of", "filter_logits", "with_filters"]
@@ -29,6 +30,7 @@ class SamplingRows:
         suppress_R: bool, rows that may never choose the mask id or padded vocabulary.
         sampled, filtered_k, filtered_p, suppressing: whether any row needs that stage (known on the host,
             so that the stage is skipped without looking at the device).
+        filtered_rows: rows with top-k or top-p at most; None where the host does not know.
     """
 
     temperature_R: Tensor
@@ -41,6 +43,7 @@ class SamplingRows:
     filtered_k: bool
     filtered_p: bool
     suppressing: bool
+    filtered_rows: int | None = None
 
     def take(self, index_N: Tensor) -> SamplingRows:
         """The rows of ``index_N`` (int64)."""
@@ -127,19 +130,27 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
 def with_filters(
     choice: Choice, logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int
 ) -> Choice:
-    """``choice`` with rows of top-k or top-p chosen by :func:`choose`, whatever the other rows are; in place.
+    """``choice`` with rows of top-k or top-p chosen by :func:`choose`, whatever the other rows are.
 
-    For forms of ``choose`` that do not filter. Waits for the device where any row asks for a filter.
+    For forms of ``choose`` that do not filter. Waits for the device only where ``filtered_rows`` is not known.
     """
     if not (rows.filtered_k or rows.filtered_p):
         return choice
-    picked_N = torch.nonzero((rows.top_k_R > 0) | (rows.top_p_R < 1)).squeeze(1)
+    flag_R, count = (rows.top_k_R > 0) | (rows.top_p_R < 1), logits_RV.shape[0]
+    if rows.filtered_rows is None:
+        picked_N = torch.nonzero(flag_R).squeeze(1)
+    else:
+        picked_N, _ = compact_indices(flag_R, min(count, rows.filtered_rows), fill=count)
+    known_N = picked_N.clamp(max=count - 1)
     slow = choose(
-        logits_RV.index_select(0, picked_N),
-        rows.take(picked_N),
+        logits_RV.index_select(0, known_N),
+        rows.take(known_N),
         mask_token_id=mask_token_id,
         vocab_limit=vocab_limit,
     )
-    for name in ("token_R", "entropy_R", "logprob_R"):
-        getattr(choice, name).index_copy_(0, picked_N, getattr(slow, name))
-    return choice
+    merged = {
+        # What was only padding is put behind the rows, and left there.
+        f.name: torch.nn.functional.pad(getattr(choice, f.name), (0, 1)).index_copy_(0, picked_N, getattr(slow, f.name))
+        for f in fields(Choice)
+    }
+    return Choice(**{name: value_R[:count] for name, value_R in merged.items()})

@@ -14,7 +14,7 @@ from wedlm_core.engine.graphs import DecoderGraphs
 from wedlm_core.engine.outcome import join, outcome_of, words_of
 from wedlm_core.engine.runner import Runner
 from wedlm_core.engine.scheduler import ForwardPlan
-from wedlm_core.engine.slots import SlotTable, StepOutcome
+from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.transfer import Arrival, to_device
 
 __all__ = ["AheadRunner", "Flight"]
@@ -77,14 +77,15 @@ class AheadRunner:
         context_S = state.context_S.index_select(0, facts_3S[0])
         rows_after_D = next_rows(refills, rows_D, table.left(slots_D))
         groups = gather_groups(plan, table, state, facts_3S[0], context_S, rows_after_D)
-        shape = self._shape(plan, int(wanted_rows(refills, rows_D).sum()))
+        filters_D = state.sampled[slots_D, 1] | state.sampled[slots_D, 2]
+        shape = self._shape(plan, wanted_rows(refills, rows_D), filters_D)
         batch = pack_on_device(facts_3S, groups, state, shape, runner.pool.page_size)
         runner.profile.lap("pack")
         hidden_TD = self._run_model(batch)
         runner.profile.lap("model")
         if not groups:
             return Flight(facts_3S[0, :1], [])
-        picks = pick_on_device(groups, batch, shape.wanted)
+        picks = pick_on_device(groups, batch, shape)
         chosen_F = runner.choose(hidden_TD, picks, state, plan.slots_S)
         runner.profile.lap("choose")
         words = []
@@ -96,7 +97,7 @@ class AheadRunner:
         runner.profile.lap("fetch")
         return flight
 
-    def _shape(self, plan: ForwardPlan, wanted: int) -> Shape:
+    def _shape(self, plan: ForwardPlan, wanted_D: IntArray, filters_D: BoolArray) -> Shape:
         counts_S = plan.prefill_S + plan.decode_S
         rows, quantum = int(counts_S.sum()), self._runner.row_quantum
         total = self._graphs.padded(rows) if self._graphs is not None else None
@@ -104,7 +105,8 @@ class AheadRunner:
             total=total or -(-rows // quantum) * quantum,
             max_rows=int(counts_S.max()),
             max_kv=int((plan.cached_S + counts_S).max()),
-            wanted=wanted,
+            wanted=int(wanted_D.sum()),
+            filtered=int(wanted_D[filters_D].sum()),
         )
 
     def _run_model(self, batch: DeviceBatch) -> Tensor:

@@ -28,6 +28,7 @@ class Picks:
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
         places: length of the flat layout; a pick that is only padding has its result put behind it.
+        filtered: picks of sequences with top-k or top-p at most; None where only the device knows.
     """
 
     row_R: Tensor
@@ -35,6 +36,7 @@ class Picks:
     slot_R: Tensor
     position_R: Tensor
     places: int
+    filtered: int | None = None
 
 
 class Chooser:
@@ -88,6 +90,7 @@ class Chooser:
                 filtered_k=top_k,
                 filtered_p=top_p,
                 suppressing=suppressing,
+                filtered_rows=picks.filtered,
             )
             choice = self._choose(logits_RV, inputs, **self._limits)
             token_F[flat_R] = choice.token_R

@@ -34,12 +34,14 @@ class Shape:
         max_rows: rows of one sequence at most.
         max_kv: KV entries of one sequence at most, its own rows included.
         wanted: rows that need logits at most.
+        filtered: those of sequences with top-k or top-p, at most.
     """
 
     total: int
     max_rows: int
     max_kv: int
     wanted: int
+    filtered: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +126,15 @@ def _bases(group: Group) -> Tensor:
     return group.base + places * torch.arange(sequences, device=group.layout.id_SR.device)
 
 
-def pick_on_device(groups: list[Group], batch: DeviceBatch, bound: int) -> Picks:
-    """The rows that need logits, ``bound`` of them with padding (which repeats row 0, its result is put away)."""
+def pick_on_device(groups: list[Group], batch: DeviceBatch, shape: Shape) -> Picks:
+    """The rows that need logits, as many as the bound with padding (which repeats row 0, its result is put away)."""
     wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
     next_F = torch.cat([w.next_SR.flatten() for w in wanted])
     self_F = torch.cat([w.self_SR.flatten() for w in wanted])
     first_S, places = batch.first_S, next_F.shape[0]
     row_F = torch.cat([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
     slot_F = torch.cat([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
-    flat_R, _ = compact_indices(next_F | self_F, bound, fill=places)
+    flat_R, _ = compact_indices(next_F | self_F, shape.wanted, fill=places)
     known_R = flat_R.clamp(max=places - 1)
     row_R = torch.where(flat_R < places, row_F[known_R], 0)
     return Picks(
@@ -141,6 +143,7 @@ def pick_on_device(groups: list[Group], batch: DeviceBatch, bound: int) -> Picks
         slot_R=slot_F[known_R],
         position_R=batch.position_T[row_R] + next_F[known_R],
         places=places,
+        filtered=shape.filtered,
     )
 
 
