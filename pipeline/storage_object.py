@@ -17,6 +17,8 @@ _STREAMING = {"s3", "s3a", "gs", "gcs"}
 """Stores whose open files are invisible until they are closed, and can be discarded; others get a file aside."""
 _BLOCK_BYTES = 16 * 2**20
 """Larger streams are uploaded in blocks of this size. S3 allows 10,000 of them per object."""
+_LIST_KEYS = 1000
+"""Keys in a page of a listing; S3 gives no more."""
 
 
 class ObjectStorage:
@@ -168,7 +170,7 @@ class ObjectStorage:
         more: dict[str, str] = {}
         while True:
             with as_os_errors():
-                listed = self._fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=folder, **more)
+                listed = self._fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=folder, MaxKeys=_LIST_KEYS, **more)
             yield [item["Key"][beyond:] for item in listed.get("Contents", []) if not item["Key"].endswith("/")]
             if not listed.get("IsTruncated"):
                 return

@@ -66,6 +66,41 @@ def test_objects_read_back_are_replaced_listed_and_deleted(storage: ObjectStorag
             absent()
 
 
+def test_a_walk_gives_every_key_once_page_by_page_while_they_are_removed(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_object, "_LIST_KEYS", 3)
+    assert [key for page in storage.walk("a") for key in page] == []
+    for i in range(10):
+        storage.put(f"a/{i % 2}/{i}", b"x")
+    storage.put("ab", b"a name that begins like the folder's")
+    for prefix in ("a", "a/1", "."):
+        pages = list(storage.walk(prefix))
+        assert sorted(key for page in pages for key in page) == storage.keys(prefix)
+        assert len(pages) > 1 or not storage._is_s3
+    for page in storage.walk("a"):
+        storage.delete_objects(page)
+    assert storage.keys(".") == ["ab"]
+
+
+def test_a_walk_that_breaks_off_begins_again(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_retrying, "_FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(storage_object, "_LIST_KEYS", 3)
+    for i in range(8):
+        storage.put(f"a/{i}", b"x")
+    real, broken = type(storage).walk, iter([True, True])
+
+    def breaks_off(self: ObjectStorage, prefix: str) -> Iterator[list[str]]:
+        for page in real(self, prefix):
+            yield page
+            if next(broken, False):
+                raise OSError("connection reset")
+
+    monkeypatch.setattr(type(storage), "walk", breaks_off)
+    assert {key for page in RetryingStorage(storage).walk("a") for key in page} == set(storage.keys("a"))
+    assert next(broken, None) is None
+
+
 def test_what_another_process_wrote_is_seen_at_once(storage: ObjectStorage) -> None:
     other: ObjectStorage = pickle.loads(pickle.dumps(storage))
     for i in range(3):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ from pipeline import ledger as ledger_module
 from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError, LeaseError, OutputError, SourceError
-from pipeline.index import Index
+from pipeline.index import Index, PublishedUnit
 from pipeline.ledger import Ledger
 from pipeline.plan import plan_units, read_tasks
-from pipeline.publications import Manifest
+from pipeline.publications import Manifest, write_units
 from pipeline.publish import recover
 from pipeline.reading import read
 from pipeline.running import RunSummary, run_on
@@ -373,3 +375,30 @@ def test_recovering_a_decided_publication_is_idempotent(qwen3_folder: Path, sour
         assert recover(storage, index.published) == first
         assert len(first.publications) == 1
         assert len(index.published) == first.publications[0].units.rows == 4
+
+
+def test_a_damaged_list_of_units_and_records_of_an_earlier_version_are_named(
+    qwen3_folder: Path, source_file: Path, tmp_path: Path
+) -> None:
+    config = config_for(qwen3_folder, source_file, tmp_path)
+    go(config)
+    storage = storage_of(config)
+    (listed,) = storage.keys(layout.UNITS)
+    whole = storage.read(listed)
+    (record,) = Manifest.load(storage).publications
+    short = write_units(storage, listed, lambda: [PublishedUnit(unit_id="u", attempt=1, rows=1, failed=0)])
+    assert short.rows == 1 < record.units.rows
+    with pytest.raises(OutputError, match=r"rows before its part 0 does"):
+        go(config)
+    storage.put(listed, whole[:50])
+    with pytest.raises(OutputError, match=r"not a readable list of the units of data-000000"):
+        go(config)
+    storage.put(listed, whole)
+    go(config)
+    raw = json.loads(storage.read(record.record_key))
+    del raw["version"]
+    storage.put(record.record_key, json.dumps({**raw, "units": [["u", 1, 1, 0]]}).encode())
+    with pytest.raises(OutputError, match="is of version 1"):
+        go(config)
+    go(replace(config, mode="new"))
+    assert len(Manifest.load(storage).publications) == 1

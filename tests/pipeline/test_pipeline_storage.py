@@ -32,6 +32,23 @@ def test_an_object_reads_back_and_is_replaced_whole(storage: Storage) -> None:
     assert not storage.exists("b")
 
 
+def test_a_walk_gives_every_key_once_page_by_page_while_they_are_removed(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.storage_local._PAGE", 3)
+    assert [key for page in storage.walk("a") for key in page] == []
+    for i in range(20):
+        put(storage, f"a/{i % 2}/{i}", b"x")
+    put(storage, "ab", b"a name that begins like the folder's")
+    for prefix in ("a", "a/1", "."):
+        pages = list(storage.walk(prefix))
+        assert sorted(key for page in pages for key in page) == storage.keys(prefix)
+        assert max(map(len, pages)) <= 3
+    for page in storage.walk("a"):
+        storage.delete_objects(page)
+    assert storage.keys(".") == ["ab"]
+
+
 def test_a_failed_write_leaves_the_old_object_and_no_other(storage: Storage) -> None:
     put(storage, "a/b", b"old")
 
