@@ -104,6 +104,7 @@ class Subject:
 
     Attributes:
         engine: with room for the most sequences of the suite.
+        model: its decoder.
         weight_bytes: of what a forward reads: all parameters but the embedding's rows.
         weights: their number.
         kv_bytes: of one token's keys and values.
@@ -119,6 +120,7 @@ class Subject:
         most = max(*scale.row_counts, *scale.batches)
         config = EngineConfig(max_num_seqs=most, max_batch_rows=max(scale.max_rows, most), max_model_len=longest,
                               batch_invariant=False)  # fmt: skip
+        self.model = model
         self.engine = Engine(model, Tokenizer.load(resolve("tiny")), config)
         synchronise(scene.device)
         self.seconds = time.perf_counter() - begin

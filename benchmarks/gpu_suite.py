@@ -49,6 +49,7 @@ SECTIONS: Mapping[str, _Section] = {
     "attention": _Section(place="gpu_attention:attention", group="device", seconds=45, least=30),
     "tiny": _Section(place="gpu_tiny:tiny", group="tiny", seconds=60),
     "steps": _Section(place="gpu_steps:steps", group="model", seconds=70),
+    "layers": _Section(place="gpu_layers:layers", group="model", seconds=20, least=10),
     "load": _Section(place="gpu_load:load", group="model", seconds=400, least=120),
     "host": _Section(place="gpu_host:host", group="model", seconds=20, least=20),
 }

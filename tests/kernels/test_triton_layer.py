@@ -6,16 +6,23 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.support.engines import requests_of, run
 from tests.support.models import random_decoder
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
 from wedlm_core.kernels.triton_layer import add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import Decoder, RMSNorm
 from wedlm_core.model.fused import FusedForward, disagreement, fuse
 from wedlm_core.model.rope import apply_rope, rope_tables
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import SamplingParams
 
 DTYPES = [torch.float32, torch.bfloat16]
 # Relative. The interpreter cuts bfloat16 off where a GPU rounds, up to three times on the way to a result.
@@ -91,6 +98,18 @@ def test_the_whole_decoder(qwen3: bool) -> None:
     torch.testing.assert_close(batched[0], plain)
     model.requires_grad_(True)
     assert model(ids, positions, mixing).requires_grad, "gradients go through the plain layers"
+
+
+def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -> None:
+    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18))]
+    params = SamplingParams(max_tokens=8, strategy="verified", window_size=4, ignore_eos=True)
+    outputs = []
+    for fused in (None, FusedForward(model)):
+        engine = Engine(model, tokenizer, EngineConfig(attention="sdpa", batch_invariant=False, page_size=8))
+        model.fused = fused
+        outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
+    assert outputs[0] == outputs[1]
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
