@@ -8,4 +8,6 @@ query or four at a time) gives the same bits.
 Arrays are C-contiguous numpy views of tensors. Kernels release the interpreter lock and work on the rows (or
 sequences) ``first .. last`` of their arguments, so that threads can share a forward. Knows no torch. Importing
 a kernel imports numba, so it is done where one is first used.
+
+Modules named ``triton_*`` are kernels for GPUs and import triton, which is likewise done where one is first used.
 """

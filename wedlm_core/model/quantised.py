@@ -6,6 +6,8 @@ costs in quality is in ``benchmarks/results`` (``python -m benchmarks.quantised_
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
 
-__all__ = ["QUANTISED_DTYPES", "QuantisedLinear", "quantise"]
+__all__ = ["QUANTISED_DTYPES", "QuantisedLinear", "quantise", "round_in_one_pass"]
 
 QUANTISED_DTYPES = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
 """What ``EngineConfig.weight_dtype`` may name."""
@@ -51,6 +53,7 @@ class QuantisedLinear(nn.Module):
         self.register_buffer("scale_O", scale_O1.squeeze(1))
         self.bias = linear.bias
         self._on_tensor_cores = dtype == torch.float8_e4m3fn and _has_row_scaled_products(weight_OI)
+        self._in_one_pass = self._on_tensor_cores and importlib.util.find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., I]`` -> ``[..., O]`` in the dtype of ``x``; a row's result does not depend on other rows' values."""
@@ -58,11 +61,14 @@ class QuantisedLinear(nn.Module):
         if self.weight.dtype == torch.int8:
             y_RO = F.linear(flat_RI, self.weight.to(x.dtype)) * self.scale_O
         else:
-            byte_RI, scale_R1 = _rounded(flat_RI, self.weight.dtype)
+            byte_RI, scale_R1 = self._round_rows(flat_RI)
             y_RO = self._product(byte_RI, scale_R1, x.dtype)
         if self.bias is not None:
             y_RO = y_RO + self.bias
         return y_RO.to(x.dtype).unflatten(0, x.shape[:-1])
+
+    def _round_rows(self, x_RI: Tensor) -> tuple[Tensor, Tensor]:
+        return round_in_one_pass(x_RI) if self._in_one_pass else _rounded(x_RI, self.weight.dtype)
 
     def _product(self, byte_RI: Tensor, scale_R1: Tensor, dtype: torch.dtype) -> Tensor:
         if self._on_tensor_cores:
@@ -89,6 +95,21 @@ def _rounded(x_RI: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if dtype == torch.int8:
         share_RI = share_RI.round()
     return share_RI.to(dtype).contiguous(), scale_R1
+
+
+def round_in_one_pass(x_RI: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in float8_e4m3fn and what each is to be multiplied by, float32 ``[R, 1]``, by one Triton kernel."""
+    from wedlm_core.kernels.triton_rounding import round_rows
+
+    rows, width = x_RI.shape
+    if x_RI.stride(1) != 1:
+        x_RI = x_RI.contiguous()
+    byte_RI = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x_RI.device)
+    scale_R1 = torch.empty(rows, 1, device=x_RI.device)
+    with torch.cuda.device_of(x_RI):
+        block = 1 << (width - 1).bit_length()
+        round_rows[(rows,)](x_RI, x_RI.stride(0), byte_RI, scale_R1, width, BLOCK=block, num_warps=8)
+    return byte_RI, scale_R1
 
 
 def _has_row_scaled_products(weight_OI: Tensor) -> bool:
