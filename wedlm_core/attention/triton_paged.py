@@ -45,7 +45,8 @@ class TritonPlan:
         self.tile = self.block_q * group_p
         self.sequences = rows.cu_rows_Z.shape[0] - 1
         if splits is None:
-            splits = 1 if batch_invariant else self._useful_splits(rows.total // self.block_q + self.sequences)
+            tiles = min(rows.total, rows.total // self.block_q + self.sequences)  # that have rows, at most
+            splits = 1 if batch_invariant else self._useful_splits(tiles)
         self.splits = max(1, min(splits, -(-rows.max_kv // self.block_n)))
         self.launch = {"num_warps": 8 if self.tile >= 128 else 4, "num_stages": self._stages()}
 
