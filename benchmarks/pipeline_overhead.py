@@ -52,6 +52,10 @@ class InstantEngine:
         """Take it."""
         self._waiting.append(request)
 
+    def abort(self, request_id: str) -> None:
+        """Forget a request."""
+        self._waiting = [request for request in self._waiting if request.request_id != request_id]
+
     def has_work(self) -> bool:
         """Whether any waits."""
         return bool(self._waiting)

@@ -25,10 +25,10 @@ def open_table(data: pa.Buffer | bytes) -> pa.Table:
         return reader.read_all()
 
 
-def pack(label: str, table: pa.Table) -> pa.Table:
-    """A block of one row: ``label`` (text) and ``table``."""
+def pack(table: pa.Table) -> pa.Table:
+    """A block of one row that holds ``table``."""
     payload = pa.Array.from_buffers(pa.large_binary(), 1, _binary_buffers(seal(table)))
-    return pa.table({"label": pa.array([label], pa.string()), "payload": payload})
+    return pa.table({"payload": payload})
 
 
 def _binary_buffers(data: pa.Buffer) -> list[pa.Buffer | None]:
@@ -36,8 +36,8 @@ def _binary_buffers(data: pa.Buffer) -> list[pa.Buffer | None]:
     return [None, offsets, data]
 
 
-def unpack(block: pa.Table) -> tuple[str, pa.Table]:
+def unpack(block: pa.Table) -> pa.Table:
     """Inverse of :func:`pack`."""
     if block.num_rows != 1:
         raise AssertionError(f"an envelope holds one unit, got a block of {block.num_rows} rows")
-    return block["label"][0].as_py(), open_table(block["payload"][0].as_buffer())
+    return open_table(block["payload"][0].as_buffer())

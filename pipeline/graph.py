@@ -1,27 +1,26 @@
-"""The Ray Data graph of a run: read and tokenise in tasks, generate and stage in an actor pool."""
+"""What a run needs of Ray: a session, tasks that read ahead, actors that generate, tasks that write parts."""
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from pipeline import layout
-from pipeline.actors.generate import EngineLoader, GenerateActor, load_engine
-from pipeline.actors.tokenise import prepare_units
+from pipeline.actors.generate import EngineLoader, load_engine
 from pipeline.actors.watch import start_tally
 from pipeline.cluster import ActorResources, plan_actors, ray_session
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
 from pipeline.gathering import together
 from pipeline.job import Job
-from pipeline.plan import ReadTask, Work
-from pipeline.publish import PartJob, PartRecord, write_part
+from pipeline.parts import PartJob, PartRecord, write_part
+from pipeline.plan import Work
+from pipeline.pool import Pool, generate
+from pipeline.reading_ahead import TASK_CPUS, read_ahead
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord
 
@@ -29,8 +28,6 @@ __all__ = ["Executor", "RayExecutor", "units_per_actor"]
 
 _ROWS_PER_SLOT = 3
 """Rows in an actor's units for each slot of its engine: some are done and wait for the rest of their unit."""
-TASK_CPUS = 0.25
-"""CPUs that a reading task reserves; small, so that tasks fit beside the actors on a small machine."""
 
 
 class Executor(Protocol):
@@ -44,8 +41,8 @@ class Executor(Protocol):
         """Generate and stage the units of ``work``; the records of those staged since the last look, in any order."""
         ...
 
-    def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
-        """:func:`pipeline.publish.write_part` over jobs, results in order."""
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
+        """:func:`pipeline.parts.write_part` over jobs, which are read as they are written; results in order."""
         ...
 
 
@@ -74,14 +71,21 @@ class RayExecutor:
         """
         resources = plan_actors(self._config)
         held = units_per_actor(self._config, work.unit_rows, work.units)
-        return together(_run_graph(job, work.tasks, self._load, resources, held))
+        return together(_run_graph(job, work, self._load, resources, held))
 
-    def write_parts(self, jobs: Sequence[PartJob]) -> list[PartRecord]:
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
         """In tasks, so that what is held of a part while it is written is not held here."""
         import ray
 
         remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
-        return ray.get([remote.remote(job) for job in jobs])
+        at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        running: deque[Any] = deque()
+        for job in jobs:
+            if len(running) >= at_once:
+                yield ray.get(running.popleft())
+            running.append(remote.remote(job))
+        while running:
+            yield ray.get(running.popleft())
 
 
 def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
@@ -98,49 +102,17 @@ def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
 
 
 def _run_graph(
-    job: Job, tasks: Iterable[ReadTask], load: EngineLoader, resources: ActorResources, units_in_flight: int
+    job: Job, work: Work, load: EngineLoader, resources: ActorResources, held: int
 ) -> Iterator[CommitRecord]:
     import ray
-    from ray.data import ActorPoolStrategy, DataContext
 
-    context = DataContext.get_current().copy()
-    # A block is closed as soon as it holds something: each envelope, hence each unit, is a block of its own.
-    context.target_max_block_size = 1
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    config = job.config
     begin = time.time()
-    blocks = [pa.table({"units": [[unit.to_json() for unit in task.units]]}) for task in tasks]
-    with DataContext.current(context), warnings.catch_warnings():
-        # Ray has announced named arguments for max_task_retries, but does not have them yet.
-        warnings.simplefilter("ignore", category=DeprecationWarning)
-        prepare: Any = prepare_units  # takes and gives Arrow tables only, which Ray's types cannot say
-        dataset = ray.data.from_arrow(blocks).map_batches(
-            prepare, batch_size=None, batch_format="pyarrow", fn_kwargs={"job": job}, num_cpus=TASK_CPUS
-        )
-        dataset = dataset.map_batches(
-            GenerateActor,
-            fn_constructor_args=(job, resources.threads, load, start_tally(config)),
-            batch_size=None,
-            batch_format="pyarrow",
-            compute=ActorPoolStrategy(
-                size=config.actors,
-                max_concurrent_calls_per_actor=units_in_flight,
-                # A few more wait on the actor, so that a finished unit is followed at once.
-                max_tasks_in_flight_per_actor=units_in_flight + max(1, units_in_flight // 4),
-                enable_true_multi_threading=True,
-            ),
-            num_cpus=resources.cpus,
-            num_gpus=resources.gpus,
-            max_task_retries=-1,  # the tally ends what cannot succeed
-        )
-        try:
-            batch: Any
-            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                for line in batch["record"].to_pylist():
-                    yield CommitRecord.from_json(line)
-        except ray.exceptions.RayError as error:
-            raise _explained(error, job.storage, begin) from error
+    tally = start_tally(job.config)
+    try:
+        with Pool(job, resources, load, tally, held) as pool:
+            yield from generate(pool, read_ahead(job, work.tasks, resources, tally), held)
+    except ray.exceptions.RayError as error:
+        raise _explained(error, job.storage, begin) from error
 
 
 def _explained(error: Exception, storage: Storage, since: float) -> Exception:

@@ -88,22 +88,33 @@ class Tally:
         self._deaths: dict[str, int] = {}
         self._running: dict[str, set[str]] = {}
         self._searched = 0
+        self._achieved = False
 
     def start(self, slot: str) -> Verdict:
         """A process begins in ``slot`` (whatever replaces a dead process is in the same slot)."""
         deaths = self._deaths[slot] = self._deaths.get(slot, -1) + 1
         allowed = self._max_engine_deaths
-        if self._searched:
-            # A search goes on: as many more as it may take to find a row or two where nothing else succeeds.
+        if self._searched and self._achieved:
+            # Processes could do rows before. All rows of a unit may kill, one after the other, and the job goes on;
+            # were it more, the fault would be the machine's, and every row left out in the end.
+            allowed += 4 + self._searched * (1 + self._max_row_deaths)
+        elif self._searched:
+            # As many more as it may take to find a row or two where nothing else succeeds.
             allowed += 4 + math.ceil(math.log2(self._searched)) + 2 * self._max_row_deaths
         return Verdict(go_on=deaths <= allowed, deaths=deaths)
 
-    def begin(self, unit_id: str, rows: int, process: str) -> Attempt:
+    def leave(self, slot: str) -> None:
+        """What ran in ``slot`` has ended as it should."""
+        self._deaths.pop(slot, None)
+
+    def begin(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
         """``process`` is given a unit of so many rows. If another one had it, that one is dead.
 
-        With any company it counts as running from here on; else each step does from :meth:`enter` on.
+        With any company it counts as running from here on; else each step does from :meth:`enter` on. ``alone``:
+        the process runs nothing else meanwhile, so that its first death already tells something.
         """
-        trial = self._trials.setdefault(unit_id, _Trial(pieces=[_Piece(rows=(0, rows))]))
+        new = _Trial(pieces=[_Piece(rows=(0, rows))], company=1 if alone else None)
+        trial = self._trials.setdefault(unit_id, new)
         if trial.process is not None and trial.process != process:
             self._bury(trial)
         trial.process = process
@@ -136,8 +147,15 @@ class Tally:
 
     def finish(self, unit_id: str) -> None:
         """The unit is staged: its history is of no more use."""
+        trial = self._trials.get(unit_id)
         self.abandon(unit_id)
-        self._succeed()
+        if trial is None or not all(piece.quarantined for piece in trial.pieces):
+            self._succeed()
+
+    def suspects(self, unit_id: str) -> bool:
+        """Whether a process has died while it was running this unit, which is not done yet."""
+        trial = self._trials.get(unit_id)
+        return trial is not None and (trial.shared_deaths > 0 or len(trial.pieces) > 1 or trial.pieces[0].deaths > 0)
 
     def abandon(self, unit_id: str) -> None:
         """The unit ended with an error that its process survived."""
@@ -153,6 +171,7 @@ class Tally:
         self._running.setdefault(trial.process, set()).add(unit_id)
 
     def _succeed(self) -> None:
+        self._achieved = True
         self._deaths = dict.fromkeys(self._deaths, 0)
         self._searched = 0
 

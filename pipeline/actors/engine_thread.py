@@ -17,11 +17,15 @@ from typing import Protocol
 from pipeline.actors.lookahead import Lookahead
 from pipeline.codec import Failure, Generation, Request
 
-__all__ = ["EngineLike", "EngineThread"]
+__all__ = ["DroppedError", "EngineLike", "EngineThread"]
 
 _DEFAULT_SLOTS = 64
 
 Outcome = dict[str, "Generation | Failure"]
+
+
+class DroppedError(Exception):
+    """What was submitted is not wanted any more."""
 
 
 class EngineLike(Protocol):
@@ -29,6 +33,10 @@ class EngineLike(Protocol):
 
     def add(self, request: Request) -> None:
         """Take a request, or raise; the engine is unaffected by a bad one."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Forget an unfinished request."""
         ...
 
     def step(self) -> list[Generation]:
@@ -50,6 +58,11 @@ class _Submission:
         self.outcome[request_id] = result
         if len(self.outcome) == len(self.requests):
             self.future.set_result(self.outcome)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drop:
+    future: Future[Outcome]
 
 
 class EngineThread:
@@ -76,9 +89,9 @@ class EngineThread:
         self._appetite = slots + max(1, slots // 2)
         self._queue = Lookahead(2 * slots)
         self._on_fatal = on_fatal
-        self._inbox: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submission | _Drop | None] = queue.SimpleQueue()
         self._waiting: dict[str, _Submission] = {}
-        self._running = 0
+        self._running: set[str] = set()
         self._broken: BaseException | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -99,6 +112,10 @@ class EngineThread:
                 submission.future.set_result({})
         return submission.future
 
+    def drop(self, future: Future[Outcome]) -> None:
+        """Stop working on what was submitted; unless it is done, its future raises :class:`DroppedError`."""
+        self._inbox.put(_Drop(future=future))
+
     def close(self) -> None:
         """Finish what was submitted, then end the thread."""
         self._inbox.put(None)
@@ -113,7 +130,7 @@ class EngineThread:
                 self._feed()
                 if self._engine.has_work():
                     for generation in self._engine.step():
-                        self._running -= 1
+                        self._running.remove(generation.request_id)
                         self._waiting.pop(generation.request_id).settle(generation.request_id, generation)
         except BaseException as error:
             self._fail(error)
@@ -128,27 +145,43 @@ class EngineThread:
             if submission is None:
                 return True
             wait = False
+            if isinstance(submission, _Drop):
+                self._forget(submission.future)
+                continue
             for request in submission.requests:
                 self._waiting[request.request_id] = submission
                 self._queue.put(request)
 
     def _feed(self) -> None:
         """Give the engine what it can use."""
-        while len(self._queue) and self._running < self._appetite:
+        while len(self._queue) and len(self._running) < self._appetite:
             request = self._queue.pop()
+            if request.request_id not in self._waiting:
+                continue  # dropped
             try:
                 self._engine.add(request)
             except Exception as error:  # a bad request is its row's failure, whatever it raised
                 self._waiting.pop(request.request_id).settle(request.request_id, Failure.of(error))
             else:
-                self._running += 1
+                self._running.add(request.request_id)
+
+    def _forget(self, future: Future[Outcome]) -> None:
+        """Abort what runs of a submission; what waits is passed over when its turn comes."""
+        dropped = [request_id for request_id, own in self._waiting.items() if own.future is future]
+        for request_id in dropped:
+            del self._waiting[request_id]
+            if request_id in self._running:
+                self._running.remove(request_id)
+                self._engine.abort(request_id)
+        if dropped:
+            future.set_exception(DroppedError())
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._broken = error
             waiting = {id(s): s for s in self._waiting.values()}
             while not self._inbox.empty():
-                if (late := self._inbox.get()) is not None:
+                if isinstance(late := self._inbox.get(), _Submission):
                     waiting[id(late)] = late
         if self._on_fatal is not None:
             self._on_fatal(error)

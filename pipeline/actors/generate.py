@@ -11,6 +11,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import codec, envelope, layout
-from pipeline.actors.engine_thread import EngineLike, EngineThread, Outcome
+from pipeline.actors.engine_thread import DroppedError, EngineLike, EngineThread, Outcome
+from pipeline.actors.runs import Runs
 from pipeline.actors.tokenise import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS, RAW_TEXT, ROW_ID
 from pipeline.actors.watch import RowWatch, TallyLike
 from pipeline.codec import Failure, Request, RowResult, SamplingParams
@@ -34,7 +36,15 @@ from pipeline.types import CommitRecord, Unit
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
-__all__ = ["ENGINE_DIED", "EngineLoader", "GenerateActor", "UnitWorker", "encode_unit", "load_engine", "preview_table"]
+__all__ = [
+    "ENGINE_DIED",
+    "EngineLoader",
+    "GenerateActor",
+    "UnitWorker",
+    "encode_unit",
+    "load_engine",
+    "preview_table",
+]
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
 """Makes an engine for a job with so many torch threads, in the process that will use it."""
@@ -57,39 +67,53 @@ class UnitWorker:
         config = job.config
         self._watch = RowWatch(tally or Tally(config.max_row_deaths, config.max_engine_deaths), uuid.uuid4().hex)
         self._calls = itertools.count()
+        self._runs = Runs(engine.drop)
         self._ready = time.monotonic()
 
-    def run(self, unit: Unit, table: pa.Table) -> CommitRecord:
+    def run(self, unit: Unit, table: pa.Table, copy: int = 0) -> CommitRecord:
         """Do one unit, from prepared rows to staged results.
+
+        Args:
+            unit: which.
+            table: its prepared rows.
+            copy: keeps the results of several actors that do the same unit apart.
 
         Raises:
             SinkError: the results could not be written.
+            DroppedError: :meth:`drop` was called.
         """
-        record = self._stage(unit, table, self.verdicts(unit, table))
-        self._watch.finish(unit.unit_id)
+        run = _run_key(unit.unit_id, copy)
+        with self._runs.run(run):
+            record = self._stage(unit, table, self.verdicts(unit, table, copy), copy)
+        self._watch.finish(run)
         return record
 
-    def verdicts(self, unit: Unit, table: pa.Table) -> list[RowResult]:
+    def drop(self, unit_id: str, copy: int) -> None:
+        """The run of a unit is not wanted any more; it ends with :class:`DroppedError` unless it has ended."""
+        self._runs.drop(_run_key(unit_id, copy))
+
+    def verdicts(self, unit: Unit, table: pa.Table, copy: int = 0) -> list[RowResult]:
         """Generate for the rows of a unit; blocks until the last sample is done. In input order."""
+        run = _run_key(unit.unit_id, copy)
 
         def generate(rows: Sequence[int]) -> list[RowResult]:
-            return self._generate(unit, table if len(rows) == table.num_rows else table.take(pa.array(rows)))
+            return self._generate(run, table if len(rows) == table.num_rows else table.take(pa.array(rows)))
 
         def quarantine(row: int, deaths: int) -> RowResult:
             return RowResult(row_id=table[ROW_ID][row].as_py(), failure=_quarantined(deaths))
 
-        return self._watch.run(unit.unit_id, table.num_rows, generate, quarantine)
+        return self._watch.run(run, table.num_rows, generate, quarantine)
 
-    def _generate(self, unit: Unit, table: pa.Table) -> list[RowResult]:
-        rows, requests = self._requests(unit, table)
-        outcome = self._engine.submit([r for own in requests for r in own]).result()
+    def _generate(self, run: str, table: pa.Table) -> list[RowResult]:
+        rows, requests = self._requests(run, table)
+        outcome = self._runs.wait(run, lambda: self._engine.submit([r for own in requests for r in own]))
         return [_verdict(row, own, outcome) for row, own in zip(rows, requests, strict=True)]
 
-    def _requests(self, unit: Unit, table: pa.Table) -> tuple[list[RowResult], list[list[Request]]]:
+    def _requests(self, run: str, table: pa.Table) -> tuple[list[RowResult], list[list[Request]]]:
         """Per row: its id and parameters (or failure), and its requests (none for a failed row)."""
         config = self._job.config
         # A unit may come twice (a retry); request ids stay apart by the number of the call.
-        call = f"{unit.unit_id}.{next(self._calls)}"
+        call = f"{run}.{next(self._calls)}"
         params_of = functools.lru_cache(maxsize=256)(lambda given: _params(config.sampling, given))
         rows: list[RowResult] = []
         requests: list[list[Request]] = []
@@ -109,20 +133,24 @@ class UnitWorker:
             requests.append(own)
         return rows, requests
 
-    def _stage(self, unit: Unit, table: pa.Table, results: Sequence[RowResult]) -> CommitRecord:
+    def _stage(self, unit: Unit, table: pa.Table, results: Sequence[RowResult], copy: int) -> CommitRecord:
         job = self._job
         out, dead = encode_unit(job, table, results, unit.attempt)
         if unit.previous is not None:
             out = merge_retried(load_place(job, unit.previous), out, job.config.column_prefix)
-        size = stage(job.storage, layout.staged_rows(unit.unit_id, unit.attempt), out)
+        size = stage(job.storage, layout.staged_rows(unit.unit_id, unit.attempt, copy), out)
         if dead.num_rows:
-            size += stage(job.storage, layout.staged_dead(unit.unit_id, unit.attempt), dead)
-        return _record(job, unit, out, dead, size, time.monotonic() - self._ready)
+            size += stage(job.storage, layout.staged_dead(unit.unit_id, unit.attempt, copy), dead)
+        record = _record(job, unit, out, dead)
+        return replace(record, copy=copy, staged_bytes=size, engine_seconds=time.monotonic() - self._ready)
 
 
-def _record(
-    job: Job, unit: Unit, out: pa.Table, dead: pa.Table, staged_bytes: int, engine_seconds: float
-) -> CommitRecord:
+def _run_key(unit_id: str, copy: int) -> str:
+    """Name of a run of a unit: in this process, and in the tally."""
+    return f"{unit_id}.copy{copy}" if copy else unit_id
+
+
+def _record(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitRecord:
     """What the ledger is to say of a unit with these output rows."""
     prefix = job.config.column_prefix
 
@@ -143,9 +171,8 @@ def _record(
         completion_tokens=total("completion_tokens"),
         decode_forwards=total("stats", "decode_forwards"),
         rows_forwarded=total("stats", "rows_forwarded"),
-        staged_bytes=staged_bytes,
+        staged_bytes=0,
         data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
-        engine_seconds=engine_seconds,
         attempt=unit.attempt,
         failures={reason["values"]: reason["counts"] for reason in reasons},
     )
@@ -212,7 +239,7 @@ def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt
 
 
 class GenerateActor:
-    """The callable class that Ray Data keeps in its actor pool; called from several threads at once."""
+    """The class of the pool's Ray actors; :meth:`run` is called from several threads at once."""
 
     def __init__(self, job: Job, num_threads: int, load: EngineLoader, tally: TallyLike) -> None:
         """Load the model.
@@ -230,13 +257,34 @@ class GenerateActor:
             raise
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
+        self._tally = tally
         self._worker = UnitWorker(job, thread, tally)
 
-    def __call__(self, block: pa.Table) -> pa.Table:
-        """An envelope in, the commit record of its staged unit out."""
-        label, table = envelope.unpack(block)
-        record = self._worker.run(Unit.from_json(label), table)
-        return pa.table({"record": [record.to_json()]})
+    def ready(self) -> None:
+        """Returns once the model is loaded."""
+
+    def run(self, label: str, copy: int, block: pa.Table) -> str | None:
+        """Do a unit, from its envelope.
+
+        Args:
+            label: the unit.
+            copy: see :meth:`UnitWorker.run`. A copy of a unit that may have killed a process is declined.
+            block: its envelope.
+
+        Returns:
+            The commit record of the staged unit; None where it was declined or dropped.
+        """
+        unit = Unit.from_json(label)
+        if copy and self._tally.suspects(unit.unit_id):
+            return None
+        try:
+            return self._worker.run(unit, envelope.unpack(block), copy).to_json()
+        except DroppedError:
+            return None
+
+    def drop(self, unit_id: str, copy: int) -> None:
+        """See :meth:`UnitWorker.drop`."""
+        self._worker.drop(unit_id, copy)
 
 
 def _slot() -> str:
@@ -265,7 +313,7 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     config = job.config
     llm = LLM(
         config.model,
-        config=config.engine,
+        config=config.actor_engine,
         device=config.device,
         dtype=config.dtype,  # type: ignore[arg-type]
         revision=config.revision,

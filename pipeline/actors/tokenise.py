@@ -1,15 +1,14 @@
-"""CPU tasks: read units, render and tokenise their prompts. A bad row is marked here, never dropped."""
+"""Prompts rendered and tokenised. A bad row is marked here, never dropped."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline import envelope
 from pipeline.actors.model import load_tokenizer, model_length
 from pipeline.codec import Failure, RequestError, explain
 from pipeline.config import RunConfig
@@ -21,7 +20,18 @@ from pipeline.sources import BAD, RAW
 from pipeline.types import Unit
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["FAILURE", "FAILURE_CLASS", "PARAMS", "PROMPT_IDS", "RAW_TEXT", "ROW_ID", "prepare_table", "prepare_units"]
+__all__ = [
+    "FAILURE",
+    "FAILURE_CLASS",
+    "PARAMS",
+    "PROMPT_IDS",
+    "RAW_TEXT",
+    "ROW_ID",
+    "failed_table",
+    "prepare_rows",
+    "prepare_table",
+    "rows_to_do",
+]
 
 ROW_ID = "__wedlm_row_id"
 PROMPT_IDS = "__wedlm_prompt_ids"
@@ -45,14 +55,6 @@ _Prompt = str | list[int] | Failure
 """Of a row: text to encode, ids as they are, or why there is neither."""
 
 
-def prepare_units(block: pa.Table, job: Job) -> Iterator[pa.Table]:
-    """Task body: each unit listed in ``block`` becomes an envelope with its prepared rows."""
-    units = [Unit.from_json(text) for row in block["units"].to_pylist() for text in row]
-    tables = job.source.read([unit.rows for unit in units])
-    for unit, table in zip(units, tables, strict=True):
-        yield envelope.pack(unit.to_json(), prepare_table(table, unit, job))
-
-
 def prepare_table(table: pa.Table, unit: Unit, job: Job) -> pa.Table:
     """The passed-through columns of a unit, and for each row its id and its prompt's token ids or failure.
 
@@ -61,22 +63,41 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job) -> pa.Table:
         unit: their identity.
         job: says what to make of them.
     """
-    rows: Sequence[int] = range(table.num_rows)
-    if unit.previous is not None:
-        rows = failed_rows(load_place(job, unit.previous), job.config.column_prefix)
-        table = table.take(pa.array(rows, pa.int64()))
+    rows = rows_to_do(table, unit, job)
+    return prepare_rows(table if len(rows) == table.num_rows else table.take(pa.array(rows)), rows, unit, job)
+
+
+def rows_to_do(table: pa.Table, unit: Unit, job: Job) -> Sequence[int]:
+    """Numbers of the rows of a unit that are to be done: all, or of a further attempt those that failed."""
+    if unit.previous is None:
+        return range(table.num_rows)
+    return failed_rows(load_place(job, unit.previous), job.config.column_prefix)
+
+
+def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
+    """:func:`prepare_table` of some rows, which have these numbers in their unit."""
     prompts = _prompts(table, job)
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)
     _encode(prompts, load_tokenizer(job.config))
-    given = _given_params(table, job)
     _fit(prompts, _max_tokens(table, job), job.config)
+    return _prepared(table, rows, unit, job, prompts)
+
+
+def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
+    """The same, of rows whose prompts are not even looked at: all of them have failed."""
+    return _prepared(table, rows, unit, job, [failure] * table.num_rows)
+
+
+def _prepared(
+    table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, prompts: Sequence[_Prompt]
+) -> pa.Table:  # fmt: skip
     failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
     values = (
         _row_ids(table, unit, job, rows),
         [prompt if isinstance(prompt, list) else None for prompt in prompts],
-        given,
+        _given_params(table, job),
         [None if failure is None else failure.error_class for failure in failures],
         [None if failure is None else failure.message for failure in failures],
         _hidden(table, RAW),

@@ -25,7 +25,11 @@ class TallyLike(Protocol):
         """See there."""
         ...
 
-    def begin(self, unit_id: str, rows: int, process: str) -> Attempt:
+    def leave(self, slot: str) -> None:
+        """See there."""
+        ...
+
+    def begin(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
         """See there."""
         ...
 
@@ -34,6 +38,10 @@ class TallyLike(Protocol):
         ...
 
     def survive(self, unit_id: str, process: str) -> None:
+        """See there."""
+        ...
+
+    def suspects(self, unit_id: str) -> bool:
         """See there."""
         ...
 
@@ -56,13 +64,21 @@ class RemoteTally:
         """Waits for the answer."""
         return self._ask("start", slot)
 
-    def begin(self, unit_id: str, rows: int, process: str) -> Attempt:
+    def leave(self, slot: str) -> None:
+        """Tells, and does not wait."""
+        self._handle.leave.remote(slot)
+
+    def begin(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
         """Waits for the answer."""
-        return self._ask("begin", unit_id, rows, process)
+        return self._ask("begin", unit_id, rows, process, alone=alone)
 
     def enter(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
         """Waits until it is known: the next thing may be this process's death."""
         self._ask("enter", unit_id, process, step)
+
+    def suspects(self, unit_id: str) -> bool:
+        """Waits for the answer."""
+        return self._ask("suspects", unit_id)
 
     def survive(self, unit_id: str, process: str) -> None:
         """Tells, and does not wait; calls of one process arrive in order."""
@@ -76,10 +92,10 @@ class RemoteTally:
         """Tells, and does not wait."""
         self._handle.abandon.remote(unit_id)
 
-    def _ask(self, name: str, *args: Any) -> Any:
+    def _ask(self, name: str, *args: Any, **options: Any) -> Any:
         import ray
 
-        return ray.get(getattr(self._handle, name).remote(*args))
+        return ray.get(getattr(self._handle, name).remote(*args, **options))
 
 
 def start_tally(config: RunConfig) -> RemoteTally:
@@ -134,11 +150,13 @@ class RowWatch:
     Args:
         tally: what is known of earlier processes.
         process: a name that no other process has.
+        alone: it runs one unit at a time.
     """
 
-    def __init__(self, tally: TallyLike, process: str) -> None:
+    def __init__(self, tally: TallyLike, process: str, *, alone: bool = False) -> None:
         self._tally = tally
         self._process = process
+        self._alone = alone
         self._gate = Gate()
 
     def run(
@@ -154,7 +172,7 @@ class RowWatch:
         """
         try:
             with self._gate.enter(None):
-                attempt = self._tally.begin(unit_id, rows, self._process)
+                attempt = self._tally.begin(unit_id, rows, self._process, alone=self._alone)
                 if attempt.company is None:
                     return do(range(rows))
             with self._gate.enter(attempt.company):

@@ -60,14 +60,13 @@ def prepared(job: Job) -> tuple[Unit, pa.Table]:
 # --- envelope and checksum -----------------------------------------------------------------------
 
 
-@given(values=st.lists(st.one_of(st.none(), st.text())), label=st.text())
+@given(values=st.lists(st.one_of(st.none(), st.text())))
 @settings(max_examples=30, deadline=None)
-def test_an_envelope_gives_back_label_and_table(values: list[str | None], label: str) -> None:
+def test_an_envelope_gives_back_its_table(values: list[str | None]) -> None:
     table = pa.table({"a": pa.array(values, pa.large_string()), "b": pa.array(values).dictionary_encode()})
-    block = envelope.pack(label, table)
+    block = envelope.pack(table)
     assert block.num_rows == 1
-    got_label, got = envelope.unpack(block)
-    assert got_label == label
+    got = envelope.unpack(block)
     assert got.schema.equals(table.schema)
     assert got.to_pylist() == table.to_pylist()
 

@@ -1,22 +1,21 @@
-"""Engines that are kept full, slow actors that hold nobody up, rows that meet where their prefix is cached."""
+"""Engines that are kept full, and rows that meet where their prefix is cached."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.actors.engine_thread import EngineThread
+from pipeline.actors.engine_thread import DroppedError, EngineThread
 from pipeline.actors.lookahead import Lookahead
+from pipeline.actors.runs import Runs
 from pipeline.codec import EngineConfig, Generation, Request, SamplingParams
-from pipeline.config import RunConfig
 from pipeline.gathering import together
-from pipeline.graph import units_per_actor
 from tests.support.pipeline_fakes import FakeEngine
 from wedlm_core import LLM
 
@@ -24,60 +23,6 @@ from wedlm_core import LLM
 def request(number: int, *prompt: int, max_tokens: int = 4) -> Request:
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     return Request(request_id=str(number), prompt_token_ids=prompt, params=params, seed=number)
-
-
-# --- actors ---------------------------------------------------------------------------------------
-
-
-class _Actor:
-    """A model of an engine: ``slots`` rows run at once, each for its length divided by the actor's speed."""
-
-    def __init__(self, slots: int, speed: float) -> None:
-        self.slots, self.speed, self.seconds_full = slots, speed, 0.0
-        self.units: list[list[float]] = []
-
-    def advance(self, seconds: float) -> None:
-        rows = [(unit, i) for unit in self.units for i, left in enumerate(unit) if left > 0][: self.slots]
-        self.seconds_full += seconds * len(rows) / self.slots
-        for unit, i in rows:
-            unit[i] -= seconds * self.speed
-        self.units = [unit for unit in self.units if any(left > 0 for left in unit)]
-
-
-def simulated(config: RunConfig, units: Sequence[Sequence[float]], speeds: Sequence[float]) -> tuple[float, float]:
-    """Seconds until the last unit is done, and the share of that for which the fastest actor was full."""
-    held = units_per_actor(config, len(units[0]), len(units))
-    actors = [_Actor(config.engine.max_num_seqs, speed) for speed in speeds]
-    waiting, now, step = [list(unit) for unit in units], 0.0, 0.25
-    while waiting or any(actor.units for actor in actors):
-        for actor in sorted(actors, key=lambda actor: len(actor.units)):
-            while waiting and len(actor.units) < held:
-                actor.units.append(waiting.pop(0))
-        for actor in actors:
-            actor.advance(step)
-        now += step
-    return now, max(actors, key=lambda actor: actor.speed).seconds_full / now
-
-
-@pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 0.25), (1.0, 1.0, 1.0, 0.2)])
-def test_a_slow_actor_neither_hoards_units_nor_holds_up_the_end(speeds: tuple[float, ...]) -> None:
-    draw = random.Random(0)
-    units = [[draw.expovariate(1 / 10) + 1 for _ in range(8)] for _ in range(600)]
-    config = RunConfig(input="", output="-", actors=len(speeds), engine=EngineConfig(max_num_seqs=16))
-    ideal = sum(map(sum, units)) / (16 * sum(speeds))
-    seconds, full = simulated(config, units, speeds)
-    assert seconds < 1.25 * ideal
-    assert full > 0.8
-
-
-def test_one_actor_is_full_to_the_end_whatever_its_rows_are() -> None:
-    draw = random.Random(1)
-    units = [[draw.paretovariate(1.5) for _ in range(8)] for _ in range(400)]
-    config = RunConfig(input="", output="-", engine=EngineConfig(max_num_seqs=16))
-    ideal = sum(map(sum, units)) / 16
-    seconds, full = simulated(config, units, (1.0,))
-    assert seconds < 1.1 * ideal + max(map(max, units))
-    assert full > 0.8
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -135,6 +80,70 @@ def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwe
         cached.append(sum(g.stats.cached_prompt_tokens for g in done if isinstance(g, Generation)))
     assert tokens[0] == tokens[1]
     assert cached[1] > 2 * cached[0] + 500
+
+
+# --- what is not wanted any more ------------------------------------------------------------------
+
+
+def test_what_is_dropped_leaves_the_engine_and_the_others_go_on() -> None:
+    class Gated(FakeEngine):
+        go = threading.Event()
+        stepped = threading.Event()
+
+        def step(self) -> list[Generation]:
+            self.stepped.set()
+            assert self.go.wait(30)
+            return super().step()
+
+    engine = Gated(slots=4)
+    thread = EngineThread(engine, slots=4)
+    unwanted = thread.submit([request(i, 10) for i in range(20)])
+    assert engine.stepped.wait(30)
+    wanted = thread.submit([request(i, 10) for i in range(20, 30)])
+    thread.drop(unwanted)
+    thread.drop(unwanted)
+    engine.go.set()
+    with pytest.raises(DroppedError):
+        unwanted.result(timeout=30)
+    assert len(wanted.result(timeout=30)) == 10
+    thread.drop(wanted)  # too late: nothing happens
+    assert len(thread.submit([request(99, 10)]).result(timeout=30)) == 1
+    thread.close()
+    assert not engine.has_work()
+
+
+def test_a_run_that_is_dropped_before_it_begins_or_while_it_waits_ends_and_its_name_is_free_again() -> None:
+    stopped: list[Future[int]] = []
+
+    def stop(future: Future[int]) -> None:
+        stopped.append(future)
+        future.set_exception(DroppedError())
+
+    runs = Runs(stop)
+    runs.drop("early")
+    with pytest.raises(DroppedError), runs.run("early"):
+        raise AssertionError("it was to be left out")
+    with runs.run("early"):
+        done: Future[int] = Future()
+        done.set_result(7)
+        assert runs.wait("early", lambda: done) == 7
+
+    submitted = threading.Event()
+
+    def submit() -> Future[int]:
+        submitted.set()
+        return Future()
+
+    def late() -> None:
+        assert submitted.wait(30)
+        runs.drop("late")
+
+    dropper = threading.Thread(target=late)
+    dropper.start()
+    with pytest.raises(DroppedError), runs.run("late"):
+        runs.wait("late", submit)
+    dropper.join()
+    assert len(stopped) == 1
 
 
 # --- the ledger's side ----------------------------------------------------------------------------

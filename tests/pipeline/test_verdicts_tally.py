@@ -121,8 +121,8 @@ def test_innocent_units_are_not_all_run_alone() -> None:
     seen: list[int | None] = []
     begin = tally.begin
 
-    def watched(unit_id: str, rows: int, process: str) -> Attempt:
-        attempt = begin(unit_id, rows, process)
+    def watched(unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
+        attempt = begin(unit_id, rows, process, alone=alone)
         seen.append(attempt.company)
         return attempt
 
@@ -131,6 +131,32 @@ def test_innocent_units_are_not_all_run_alone() -> None:
     assert not cluster.gave_up
     assert cluster.deaths == 2 + 1 + 4 + 2, "any company, company of 8, 16 rows to 2, the row"
     assert set(seen) == {None, 8, 1}
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=2, max_size=12), width=st.integers(1, 12), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_unit_of_which_every_row_kills_costs_its_rows_and_not_the_job(
+    sizes: list[int], width: int, data: st.DataObject
+) -> None:
+    bad = data.draw(st.integers(1, len(sizes) - 1))  # the first unit shows that processes can do rows
+    tally = Tally(2, max_engine_deaths=3)
+    cluster = Cluster(tally, set())
+    cluster.run([sizes[0]], 1)
+    cluster.deadly = {(bad, row) for row in range(sizes[bad])}
+    cluster.run(sizes, width)
+    assert not cluster.gave_up
+    for unit, results in cluster.results.items():
+        assert [isinstance(result, str) for result in results] == [unit == bad] * sizes[unit]
+
+
+def test_rows_are_not_left_out_one_and_all_where_processes_cannot_do_any_more() -> None:
+    tally = Tally(2, max_engine_deaths=3)
+    cluster = Cluster(tally, set())
+    cluster.run([4], 1)
+    cluster.deadly = {(unit, row) for unit in range(1, 50) for row in range(4)}
+    cluster.run([4] * 50, 8)
+    assert cluster.gave_up
+    assert sum(isinstance(result, str) for results in cluster.results.values() for result in results) <= 16
 
 
 def test_an_engine_that_dies_of_everything_ends_the_job_in_bounded_deaths() -> None:

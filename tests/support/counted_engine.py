@@ -50,6 +50,10 @@ class CountedEngine:
         self._engine.add(request)
         self._live[request.request_id] = request
 
+    def abort(self, request_id: str) -> None:
+        self._engine.abort(request_id)
+        del self._live[request_id]
+
     def has_work(self) -> bool:
         return self._engine.has_work()
 

@@ -1,0 +1,52 @@
+"""A prompt that kills the process which makes it ready, in real Ray tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+
+import pipeline
+from pipeline import layout
+from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
+from pipeline.config import RunConfig
+from pipeline.graph import RayExecutor
+from pipeline.running import run_on
+from pipeline.storage import open_storage
+from tests.support.deadly_engines import harmless_engine
+from tests.support.deadly_readers import POISON
+
+
+@pytest.fixture
+def killing_readers() -> Iterator[None]:
+    """A private session in whose workers making the poison prompt ready is death by signal 9."""
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
+        _system_config=PRIVATE_SYSTEM_CONFIG,
+        runtime_env={"worker_process_setup_hook": "tests.support.deadly_readers.make_readers_mortal"},
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+def test_a_prompt_that_kills_the_process_that_tokenises_it_is_quarantined(
+    killing_readers: None, qwen3_folder: Path, tmp_path: Path
+) -> None:
+    prompts = [f"Count from {i}." if i != 6 else POISON for i in range(20)]
+    pq.write_table(pa.table({"prompt": prompts, "k": list(range(20))}), tmp_path / "in.parquet")
+    config = RunConfig(
+        input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder), unit_rows=4
+    )
+    executor = RayExecutor(config, harmless_engine)  # type: ignore[arg-type]
+    summary = run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
+    assert (summary.total.rows, summary.total.failed_rows) == (20, 1)
+    table = pipeline.read(config.output, format="arrow")
+    assert [k for k, e in zip(*(table[n].to_pylist() for n in ("k", "error")), strict=True) if e] == [6]
+    dead = pipeline.read(config.output, table="dead_letters", format="arrow").to_pylist()
+    assert [(row["k"], row["error_class"]) for row in dead] == [(6, "QuarantinedRow")]
+    assert "tokenised" in dead[0]["error"]
+    assert pipeline.verify(config.output, input=config.input).ok
