@@ -23,7 +23,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from wedlm_core.kernels.triton_rounding import round_rows
-signature = dict(x_ptr="*bf16", row_stride="i32", byte_ptr="*fp8e4nv", scale_ptr="*fp32", width="i32", BLOCK="constexpr")
+signature = dict(x_ptr="*bf16", row_stride="i32", byte_ptr="*fp8e4nv", scale_ptr="*fp32", width="i32")
+signature["BLOCK"] = "constexpr"
 attrs = {(i,): [["tt.divisibility", 16]] for i in range(5)}
 source = ASTSource(round_rows, signature, constexprs={(5,): 16384}, attrs=attrs)
 triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
