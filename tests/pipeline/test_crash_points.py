@@ -122,7 +122,8 @@ def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase)
         case.run(target_part_bytes=2**30)
         case.check(expected)
     assert seen >= {"lease", "state", "stage", "ledger", "part", "dead letters", "list of units",
-                    "publication record", "promote", "manifest", "remove stage", "sweep", "remove lease"}, "every boundary was crossed"  # fmt: skip
+                    "publication record", "promote", "manifest", "remove stage", "sweep", "remove lease"
+                    }, "every boundary was crossed"  # fmt: skip
 
 
 def test_a_second_publication_that_dies_anywhere_leaves_the_first_and_is_completed(make: MakeCase) -> None:
