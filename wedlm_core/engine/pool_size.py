@@ -24,7 +24,7 @@ from wedlm_core.model import Decoder
 __all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward"]
 
 _DEFAULT_BYTES = 512 << 20
-_RESERVE_SHARE, _RESERVE_BYTES = 0.02, 256 << 20  # for graphs, libraries' workspaces and fragmentation
+_RESERVE_SHARE, _RESERVE_BYTES = 0.02, 256 << 20  # for libraries' workspaces and fragmentation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ class MemoryReading:
         total: of the device.
         outside: what is held neither by this process's allocator nor free: other processes, and CUDA itself.
         foreign: allotted by this process to anything but the engine's model, before the engine was built.
-        peak: allotted by this process at the peak of the forward, ``foreign`` and the model included.
+        peak: allotted by this process at the peak of the forward, ``foreign`` and the model included, and what
+            CUDA graphs may take.
     """
 
     total: int
@@ -45,7 +46,7 @@ class MemoryReading:
 
     @property
     def fixed(self) -> int:
-        """What the engine needs beside its pages: weights, state and the largest forward."""
+        """What the engine needs beside its pages: weights, state, the largest forward and its graphs."""
         return self.peak - self.foreign
 
     @property
@@ -139,7 +140,8 @@ def _read_peak(
                 "Lower max_batch_rows or logits_chunk_bytes, or free the device.",
             )
         ) from error
-    peak = torch.cuda.max_memory_allocated(device)
+    graphs = 0 if config.cuda_graphs is False else config.graph_bytes  # captured later, and kept
+    peak = torch.cuda.max_memory_allocated(device) + graphs
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     outside = max(0, total - free - torch.cuda.memory_reserved(device))
