@@ -96,6 +96,15 @@ def test_what_cannot_be_is_refused(qwen3_folder: Path) -> None:
         LLM(str(qwen3_folder), config=EngineConfig(weight_dtype="int8", attention="compiled"), device="cpu")
 
 
+def test_the_product_for_tensor_cores_is_the_same() -> None:
+    """torch has a form of it for CPUs: the same arguments, the same numbers but for a bfloat16 result."""
+    layer = QuantisedLinear(some_linear(4, inputs=64, outputs=48), torch.float8_e4m3fn)
+    x = torch.randn(5, 64)
+    want = layer(x)
+    layer._on_tensor_cores = True
+    torch.testing.assert_close(layer(x), want, rtol=2**-7, atol=1e-4 * float(want.abs().max()))
+
+
 @pytest.mark.gpu  # products of 8-bit floats on tensor cores
 def test_tensor_cores_compute_what_a_cpu_does() -> None:
     linear = some_linear(3, inputs=256, outputs=512)
