@@ -129,7 +129,6 @@ def _read_peak(
         peak_forward(model, backend, config, reach, make_pool(1))
         torch.cuda.synchronize(device)
     except torch.OutOfMemoryError as error:
-        vocab = model.config.vocab_size
         free, total = torch.cuda.mem_get_info(device)
         raise CapacityError(
             explain(
