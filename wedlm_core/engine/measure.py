@@ -64,6 +64,7 @@ def _key(runner: Runner) -> str:
         device=name,
         dtype=model.embed.weight.dtype,
         weights=runner.config.weight_dtype,
+        kv=runner.pool.dtype,
         threads=torch.get_num_threads() if device.type == "cpu" else 0,
         attention=runner.backend.name,
         page_size=runner.pool.page_size,
