@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(qwen3_folder: Path) -> None:
 
 
 def test_the_product_for_tensor_cores_is_the_same() -> None:
-    """torch has a form of it for CPUs: the same arguments, the same numbers but for a bfloat16 result."""
+    """Torch has a form of it for CPUs: the same arguments, the same numbers but for a bfloat16 result."""
     layer = QuantisedLinear(some_linear(4, inputs=64, outputs=48), torch.float8_e4m3fn)
     x = torch.randn(5, 64)
     want = layer(x)
