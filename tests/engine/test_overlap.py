@@ -192,3 +192,25 @@ def test_row_bounds_hold_for_verified(masks: int, kept: int, drafts: int, left: 
         remain = min(max(before - count, 0), kept, left - count)
         rows = 1 + remain + min(masks, left - count - remain)
         assert left - count == 0 or rows <= bound
+
+
+def test_costs_are_measured_with_a_forward_under_way(
+    agreeing_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measurement runs forwards of its own through the same runner; those under way do not notice."""
+    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    plain = requests_like("verified", seed=4, count=3, max_tokens=30, window_size=3)
+    adaptive = requests_like("verified", seed=9, count=3, max_tokens=30, window_size="auto")
+    requests = [*plain, *(replace(r, request_id=f"auto {r.request_id}") for r in adaptive)]
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    engine = engine_of(agreeing_folder, overlap=True, step_cost=None, page_size=16, num_pages=200)
+    for request in requests[:3]:
+        engine.add(request)
+    done = {g.request_id: g for _ in range(2) for g in engine.step()}
+    assert engine._step_cost is None
+    for request in requests[3:]:
+        engine.add(request)
+    assert engine._step_cost is not None
+    while engine.has_work():
+        done.update((g.request_id, g) for g in engine.step())
+    assert_same([done[r.request_id] for r in requests], expected, stats=False)
