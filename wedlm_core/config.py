@@ -293,7 +293,7 @@ class EngineConfig:
     cuda_graphs: bool | Literal["auto"] = "auto"
     graph_rows: int = 512
     graph_seconds: float = 30.0
-    graph_bytes: int = 1 << 30
+    graph_bytes: int = 512 << 20
     trace: bool = False
 
     def __post_init__(self) -> None:

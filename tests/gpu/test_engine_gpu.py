@@ -95,8 +95,8 @@ def test_preemption(agreeing_folder: Path) -> None:
 @pytest.mark.parametrize("window", [4, "auto"])
 def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, sampling: Any, window: Any) -> None:
     """Nothing in a step waits for the device but the one wait for the outcome of the step before."""
-    engine = engine_of(agreeing_folder, graph_seconds=5.0)
-    for request in some_requests("verified", max_tokens=400, window_size=window, **sampling):
+    engine = engine_of(agreeing_folder, num_pages=1000, max_model_len=1024)
+    for request in some_requests("verified", max_tokens=900, window_size=window, **sampling):
         engine.add(request)
     for _ in range(100):  # captures, compilations and prefill are behind us
         engine.step()

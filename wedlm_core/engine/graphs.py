@@ -88,6 +88,7 @@ class StaticInputs:
 class _Captured:
     graph: torch.cuda.CUDAGraph
     hidden_TD: Tensor
+    held: tuple[Tensor, ...]
 
 
 class DecoderGraphs:
@@ -97,11 +98,21 @@ class DecoderGraphs:
         forward: the decoder over packed rows.
         book: sizes and budget.
         inputs: with room for the book's largest size.
+        holds: tensors that the forward reads and that others may replace (rotary tables, which a second engine on
+            the same model may extend): a graph keeps those it was captured with.
         device: a CUDA device.
     """
 
-    def __init__(self, forward: Forward, book: GraphBook, inputs: StaticInputs, device: torch.device) -> None:
-        self._forward, self._book, self._inputs, self._device = forward, book, inputs, device
+    def __init__(
+        self,
+        forward: Forward,
+        book: GraphBook,
+        inputs: StaticInputs,
+        *,
+        holds: Callable[[], tuple[Tensor, ...]],
+        device: torch.device,
+    ) -> None:
+        self._forward, self._book, self._inputs, self._holds, self._device = forward, book, inputs, holds, device
         self._graphs: dict[GraphKey, _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
@@ -170,5 +181,5 @@ class DecoderGraphs:
                 self._broken = True
                 return
             left, _ = torch.cuda.mem_get_info()
-        self._graphs[key] = _Captured(graph, hidden_TD)
+        self._graphs[key] = _Captured(graph, hidden_TD, self._holds())
         self._book.captured(key, time.perf_counter() - begin, max(0, free - left))

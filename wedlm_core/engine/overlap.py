@@ -68,7 +68,10 @@ def ahead_runner(runner: Runner, reach: int) -> AheadRunner:
     inputs = StaticInputs(
         rows=book.sizes[-1], sequences=config.max_num_seqs, page_size=config.page_size, device=runner.device
     )
-    graphs = DecoderGraphs(runner.run_device_rows, book, inputs, runner.device)
+    model = runner.model
+    graphs = DecoderGraphs(
+        runner.run_device_rows, book, inputs, holds=lambda: (model.cos, model.sin), device=runner.device
+    )
     graphs.capture_first()
     return AheadRunner(runner, graphs)
 
