@@ -22,6 +22,7 @@ from wedlm_core.errors import ConfigError
 from wedlm_core.kv.pool import KVPool
 
 FP8 = torch.float8_e4m3fn
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where Triton runs
 PROBLEM = AttentionProblem(
     device=torch.device("cpu"), dtype=torch.float32, kv_dtype=torch.float32, num_heads=4, num_kv_heads=2,
     head_dim=32, page_size=16, batch_invariant=False,
@@ -31,10 +32,10 @@ PROBLEM = AttentionProblem(
 def test_auto_takes_the_first_that_works_and_says_why_others_do_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(registry_module._ORDER, "cpu", ("flash-attn", "varlen", "triton", "sdpa"))
+    monkeypatch.setitem(registry_module._ORDER, "cpu", ("flash-attn", "varlen", "oracle", "sdpa"))
     with caplog.at_level(logging.INFO, logger="wedlm_core"):
-        assert resolve_backend("auto", PROBLEM).name == "triton"  # interpreted: tests/conftest.py
-    assert "triton on cpu" in caplog.text
+        assert resolve_backend("auto", PROBLEM).name == "oracle"
+    assert "oracle on cpu" in caplog.text
     assert "flash-attn, because it runs on CUDA devices, not on cpu" in caplog.text
     monkeypatch.setitem(registry_module._ORDER, "cpu", ("varlen", "sdpa"))
     with pytest.raises(ConfigError, match="sdpa, because this backend is not batch invariant"):
@@ -56,7 +57,7 @@ def test_cpu_defaults() -> None:
         ("compiled", replace(PROBLEM, kv_dtype=FP8), "keys and values in float32 only"),
         ("tiled", replace(PROBLEM, device=torch.device("meta")), "runs on CPU only"),
         ("sdpa", replace(PROBLEM, batch_invariant=True), "not batch invariant"),
-        ("triton", replace(PROBLEM, head_dim=512), "head_dim 512"),
+        ("triton", replace(PROBLEM, device=DEVICE, head_dim=512), "head_dim 512"),
         ("flashy", PROBLEM, "one of"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,12 +15,13 @@ from wedlm_core.attention import DeviceRows
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.triton_paged import TritonPlan
 
-CPU = torch.device("cpu")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+case_of = partial(make_case, device=DEVICE)
 sequences = st.lists(st.tuples(st.integers(1, 21), st.integers(0, 90)), min_size=1, max_size=4)
 
 
 def triton(case: Case, *, invariant: bool = False, splits: int | None = None) -> torch.Tensor:
-    rows = DeviceRows.of(case.rows, CPU)
+    rows = DeviceRows.of(case.rows, case.q_THD.device)
     return TritonPlan(rows, case.pool, case.heads, batch_invariant=invariant, splits=splits).attend(0, case.q_THD)
 
 
@@ -40,7 +42,7 @@ def test_rows_equal_the_oracle(
     lengths: list[tuple[int, int]], shape: tuple[int, int, int], page_size: int, splits: int, invariant: bool, seed: int
 ) -> None:
     heads, kv_heads, head_dim = shape
-    case = make_case(lengths, heads=heads, kv_heads=kv_heads, head_dim=head_dim, page_size=page_size, seed=seed)
+    case = case_of(lengths, heads=heads, kv_heads=kv_heads, head_dim=head_dim, page_size=page_size, seed=seed)
     found = triton(case, invariant=invariant, splits=splits)
     torch.testing.assert_close(found, oracle(case), rtol=1e-5, atol=1e-5)
 
@@ -52,7 +54,7 @@ def test_rows_equal_the_oracle(
 @pytest.mark.parametrize("splits", [1, 3])
 def test_narrow_dtypes_equal_the_oracle(dtype: torch.dtype, kv_dtype: torch.dtype | None, splits: int) -> None:
     lengths = [(1, 200), (9, 0), (17, 63)]
-    case = make_case(
+    case = case_of(
         lengths, heads=4, kv_heads=2, head_dim=32, page_size=16, dtype=dtype, kv_dtype=kv_dtype
     )  # fmt: skip
     tolerance = 1e-5 if dtype == torch.float32 else 4e-3
@@ -61,32 +63,34 @@ def test_narrow_dtypes_equal_the_oracle(dtype: torch.dtype, kv_dtype: torch.dtyp
 
 @pytest.mark.parametrize("splits", [1, 2])
 def test_unused_places_and_padding_change_nothing(splits: int) -> None:
-    case = make_case([(3, 10), (1, 70), (5, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16)
-    rows = DeviceRows.of(case.rows, CPU)
+    case = case_of([(3, 10), (1, 70), (5, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16)
+    rows = DeviceRows.of(case.rows, case.q_THD.device)
     cu = rows.cu_rows_Z
     # An unused place between sequences and two behind them; bounds and rows beyond what is used.
     padded = replace(
         rows,
         cu_rows_Z=torch.cat([cu[:2], cu[1:], cu[-1:], cu[-1:]]).to(torch.int32),
-        kv_lengths_S=torch.tensor([13, 0, 71, 5, 0, 0], dtype=torch.int32),
-        pages_SP=torch.cat([rows.pages_SP[[0, 0, 1, 2, 0, 0]], torch.zeros(6, 3, dtype=torch.int32)], dim=1),
+        kv_lengths_S=torch.tensor([13, 0, 71, 5, 0, 0], dtype=torch.int32, device=DEVICE),
+        pages_SP=torch.cat(
+            [rows.pages_SP[[0, 0, 1, 2, 0, 0]], torch.zeros(6, 3, dtype=torch.int32, device=DEVICE)], dim=1
+        ),
         max_rows=32,
         max_kv=128,
         total=40,
     )
-    q = torch.cat([case.q_THD, torch.full((31, 4, 16), torch.nan)])
+    q = torch.cat([case.q_THD, torch.full((31, 4, 16), torch.nan, device=DEVICE)])
     found = TritonPlan(padded, case.pool, 4, batch_invariant=False, splits=splits).attend(0, q)
     torch.testing.assert_close(found[:9], oracle(case), rtol=1e-5, atol=1e-5)
-    assert torch.equal(found[9:], torch.zeros(31, 4, 16))
+    assert torch.equal(found[9:], torch.zeros_like(found[9:]))
 
 
 def test_an_invariant_row_has_the_same_bits_in_any_forward() -> None:
-    together = make_case([(4, 30), (20, 50), (1, 3)], heads=4, kv_heads=2, head_dim=16, page_size=16, seed=5)
+    together = case_of([(4, 30), (20, 50), (1, 3)], heads=4, kv_heads=2, head_dim=16, page_size=16, seed=5)
     whole = triton(together, invariant=True)
     for begin, end in ((0, 7), (7, 20), (19, 20)):  # rows of the second sequence, in chunks of their own
         rows = DeviceRows(
-            cu_rows_Z=torch.tensor([0, end - begin], dtype=torch.int32),
-            kv_lengths_S=torch.tensor([50 + end], dtype=torch.int32),
+            cu_rows_Z=torch.tensor([0, end - begin], dtype=torch.int32, device=DEVICE),
+            kv_lengths_S=torch.tensor([50 + end], dtype=torch.int32, device=DEVICE),
             pages_SP=together.rows.pages_SP[1:2].to(torch.int32),
             max_rows=end - begin,
             max_kv=50 + end,

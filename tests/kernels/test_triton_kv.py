@@ -9,15 +9,16 @@ from tests.support.attention import model_shape
 from wedlm_core.kernels.triton_kv import write_kv
 from wedlm_core.kv.pool import KVPool
 
-CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def pools(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> tuple[KVPool, KVPool]:
     config = model_shape(6, 3, 24)
-    made = [KVPool(config, 4, 8, device=CPU, dtype=dtype, kv_dtype=kv_dtype) for _ in range(2)]
+    made = [KVPool(config, 4, 8, device=DEVICE, dtype=dtype, kv_dtype=kv_dtype) for _ in range(2)]
     if kv_dtype is not None:
         for pool in made:
             pool.set_scales(0, 0.5, 4.0)
+    made[0]._fused = False  # by torch on a GPU too
     return made[0], made[1]
 
 
@@ -25,26 +26,26 @@ def pools(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> tuple[KVPool, KVP
 @pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn])
 def test_both_writers_store_the_same_bytes(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
     by_torch, by_kernel = pools(dtype, kv_dtype)
-    qkv = torch.randn(5, 12, 24, generator=torch.Generator().manual_seed(1)).to(dtype)
+    qkv = torch.randn(5, 12, 24, generator=torch.Generator().manual_seed(1)).to(DEVICE, dtype)
     if kv_dtype is not None:
         # Numbers that 8-bit floats hold or that lie beyond them: the interpreter does not round as GPUs do
         # (rounding is tested on a GPU, tests/gpu).
         qkv = torch.where(qkv > 2.5, 30000.0, (qkv.sign() * qkv.abs().clamp(min=1).log2().round().exp2())).to(dtype)
-    slots = torch.tensor([5, -1, 31, 8, -1])
+    slots = torch.tensor([5, -1, 31, 8, -1], device=DEVICE)
     k, v = qkv[:, 6:9], qkv[:, 9:]  # strided, as a split of the fused projection is
     by_torch.write_slots(0, slots, k, v)
     write_kv(by_kernel, 0, slots, k, v)
     for ours, theirs in ((by_kernel.k, by_torch.k), (by_kernel.v, by_torch.v)):
         assert torch.equal(ours[0].view(torch.uint8), theirs[0].view(torch.uint8))
-    stored = by_torch.keys(0, by_torch.rows_of(torch.tensor([31]))).view(3, 24)
+    stored = by_torch.keys(0, by_torch.rows_of(torch.tensor([31], device=DEVICE))).view(3, 24)
     expected = k[2].clamp(-224, 224) if kv_dtype is not None else k[2]  # 448, the largest, times the scale of 0.5
     assert torch.equal(stored, expected)
 
 
 def test_padding_rows_are_not_stored() -> None:
     by_torch, by_kernel = pools(torch.float32, None)
-    noise = torch.randn(3, 3, 24)
-    slots = torch.tensor([2, -1, -1])
+    noise = torch.randn(3, 3, 24, device=DEVICE)
+    slots = torch.tensor([2, -1, -1], device=DEVICE)
     by_torch.write_slots(0, slots, noise, noise)
     write_kv(by_kernel, 0, slots, noise, noise)
     for pool in (by_torch, by_kernel):
