@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pipeline.previewing import preview
     from pipeline.progress import Progress, format_progress
     from pipeline.reading import read
-    from pipeline.running import RunResult, RunSummary, run
+    from pipeline.results import RunResult, RunSummary
+    from pipeline.running import run
     from pipeline.validating import Validation, validate
     from pipeline.verifying import Verification, verify
 
@@ -69,7 +70,8 @@ _HOME = {
     **dict.fromkeys(("Progress", "format_progress"), "progress"),
     "read": "reading",
     "status": "inspecting",
-    **dict.fromkeys(("RunResult", "RunSummary", "run"), "running"),
+    **dict.fromkeys(("RunResult", "RunSummary"), "results"),
+    "run": "running",
     **dict.fromkeys(("Estimate", "estimate"), "estimating"),
     **dict.fromkeys(("Validation", "validate"), "validating"),
     **dict.fromkeys(("Verification", "verify"), "verifying"),

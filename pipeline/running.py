@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from pipeline import layout
 from pipeline.actors.model import check_model, model_digest
 from pipeline.config import RunConfig
 from pipeline.discarding import discard, finish_discard
 from pipeline.errors import OutputError
-from pipeline.failures import FailureLimit, describe_failures
+from pipeline.failures import FailureLimit
 from pipeline.graph import Executor, RayExecutor
 from pipeline.index import Index, PlannedUnits
 from pipeline.job import Job, resolve_job
@@ -23,81 +24,16 @@ from pipeline.plan import Work, plan_units, read_tasks
 from pipeline.progress import Progress, ProgressTracker
 from pipeline.publications import Manifest
 from pipeline.publish import publish, recover
-from pipeline.reading import read
+from pipeline.results import RunResult, RunSummary
 from pipeline.retrying import with_previous
 from pipeline.revising import outdated, revise
 from pipeline.sinks import FORMATS
 from pipeline.sources import check_apart, source_of
 from pipeline.state import RunState
 from pipeline.storage import Storage, open_storage
-from pipeline.types import Totals
 from pipeline.unique_ids import check_unique_ids
 
-if TYPE_CHECKING:
-    import ray.data
-
-__all__ = ["RunResult", "RunSummary", "new_state", "run", "run_on"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """What a run did.
-
-    Attributes:
-        output: the folder.
-        total: totals over the whole output.
-        session: totals over what this call generated; all zero where everything had been done before.
-        seconds: wall-clock time of this call's generation, start of the actors included.
-        generating_seconds: the same without the start: while the engine longest at work was ready.
-        publications: folders of the output that hold published parts.
-    """
-
-    output: str
-    total: Totals
-    session: Totals
-    seconds: float
-    generating_seconds: float
-    publications: tuple[str, ...]
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens per second of this call, start of the actors left out."""
-        return self.session.completion_tokens / self.generating_seconds if self.generating_seconds > 0 else 0.0
-
-    def describe(self) -> str:
-        """A few lines for people."""
-        total, session = self.total, self.session
-        lines = [
-            f"Output: {self.output} ({', '.join(self.publications) or 'nothing published'})",
-            f"Rows: {total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
-            f"{total.samples} generations",
-            f"Tokens: {total.prompt_tokens} prompt, {total.completion_tokens} generated; "
-            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability {total.prefix_cacheability:.2f}",
-        ]
-        if session.units:
-            lines.append(
-                f"This run: {session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
-                f"generating: {self.tokens_per_second:.0f} tokens/s"
-            )
-        else:
-            lines.append("This run: nothing was left to do")
-        if total.failed_rows:
-            lines.append(f"Failed by reason: {describe_failures(total.failures)}")
-            lines.append("Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """A finished run. ``storage_options``: of the output's file system."""
-
-    summary: RunSummary
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def dataset(self) -> ray.data.Dataset:
-        """The output as a Ray dataset, in input order; needs (or starts) a Ray session."""
-        return read(self.summary.output, storage_options=self.storage_options)
+__all__ = ["new_state", "run", "run_on"]
 
 
 def run(
@@ -261,8 +197,9 @@ def _prepare_output(config: RunConfig, storage: Storage) -> None:
         discard(storage)
     elif not begun:
         suffix = FORMATS[config.output_format].suffix
-        foreign = [key for key in storage.keys(".") if key.endswith(suffix) and layout.STATE not in key]
-        if foreign:
+        there = itertools.chain.from_iterable(storage.walk("."))
+        foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
+        if foreign is not None:
             raise OutputError(
-                f"{storage.url}: holds {foreign[:3]}, which no run of this package wrote. Write to an empty folder."
+                f"{storage.url}: holds {foreign!r}, which no run of this package wrote. Write to an empty folder."
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -138,8 +137,6 @@ class CommitRecord:
     def from_json(cls, line: str) -> CommitRecord:
         """Inverse of :meth:`to_json`; fields of later versions are ignored."""
         raw: dict[str, Any] = json.loads(line)
-        # There may be millions of records in memory: what they have in common is held once.
-        raw["file_key"] = sys.intern(raw["file_key"])
         raw["failures"] = raw.get("failures") or _NO_FAILURES
         return cls(**{f.name: raw[f.name] for f in fields(cls) if f.name in raw})
 

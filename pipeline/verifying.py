@@ -5,6 +5,7 @@ Streams: memory does not grow with rows or units. Touches nothing.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -158,7 +159,7 @@ def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> N
     """Plain readers of the folder would take such files for ours."""
     ours = {f"{p.name}/{part.name}" for p in manifest.publications for part in p.parts}
     suffixes = tuple(format_.suffix for format_ in FORMATS.values())
-    for key in storage.keys("."):
+    for key in itertools.chain.from_iterable(storage.walk(".")):
         strange = key not in ours and not key.startswith(f"{layout.STATE}/")
         if strange and (key.endswith(suffixes) or key.startswith("data-")):
             found.problem(f"{key}: no publication has this file; remove it")

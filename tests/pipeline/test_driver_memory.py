@@ -19,7 +19,8 @@ from pipeline.inspecting import status
 from pipeline.job import Job
 from pipeline.parts import PartJob, PartRecord
 from pipeline.plan import Work, plan_units
-from pipeline.running import RunSummary, run_on
+from pipeline.results import RunSummary
+from pipeline.running import run_on
 from pipeline.sources import open_source
 from pipeline.storage import LocalStorage
 from pipeline.types import CommitRecord

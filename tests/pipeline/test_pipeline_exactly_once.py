@@ -25,7 +25,8 @@ from pipeline.plan import plan_units, read_tasks
 from pipeline.publications import Manifest, write_units
 from pipeline.publish import recover
 from pipeline.reading import read
-from pipeline.running import RunSummary, run_on
+from pipeline.results import RunSummary
+from pipeline.running import run_on
 from pipeline.schema import DATA_COLUMNS, STATS_TYPE, TIMINGS_TYPE
 from pipeline.sources import open_source
 from pipeline.storage import LocalStorage, Storage

@@ -17,7 +17,8 @@ from pipeline import layout
 from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.graph import RayExecutor
-from pipeline.running import RunSummary, run_on
+from pipeline.results import RunSummary
+from pipeline.running import run_on
 from pipeline.storage import open_storage
 from tests.support.deadly_engines import one_hangs_engine, one_is_slow_engine
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from pipeline import layout, storage_retrying
 from pipeline.errors import SourceError
 from pipeline.plan import plan_units, read_tasks
-from pipeline.sources import BAD, HIDDEN, RAW, Source, base, check_apart, csv_records, open_source
+from pipeline.sources import BAD, HIDDEN, RAW, Source, base, check_apart, csv_records, open_source, text
 from pipeline.sources.csv_records import records
 from pipeline.storage import LocalStorage
 from tests.support.s3 import S3Server
@@ -388,6 +388,31 @@ def test_reading_goes_on_behind_the_last_slice_that_was_read(tmp_path: Path, mon
     monkeypatch.setattr(type(source), "_read", always)
     with pytest.raises(SourceError, match=r"x\.parquet: cannot be read \(connection reset\)"):
         list(source.read(slices))
+
+
+def test_planning_a_text_file_goes_on_behind_the_slices_that_were_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_retrying, "_FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(text, "_PAGE_SLICES", 3)
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/planned/x.jsonl", b"".join(b'{"prompt": "%d"}\n' % i for i in range(40)))
+    source = opened("memory://planned/x.jsonl", tmp_path)
+    expected = list(source.slices(3))
+    assert [piece.first_row for piece in expected] == list(range(0, 40, 3))
+    real, fails = type(source)._slices_of, iter([4, 0, 11, None])
+
+    def breaks(self: Any, *given: Any) -> Iterator[Any]:
+        stop = next(fails)
+        for i, piece in enumerate(real(self, *given)):
+            if i == stop:
+                raise OSError("connection reset")
+            yield piece
+
+    monkeypatch.setattr(type(source), "_slices_of", breaks)
+    assert list(source.slices(3)) == expected
+    assert next(fails, "none left") == "none left"
+    fs.rm("/planned", recursive=True)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ import pipeline
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.graph import RayExecutor
-from pipeline.running import RunSummary, run_on
+from pipeline.results import RunSummary
+from pipeline.running import run_on
 from pipeline.storage import open_storage
 from tests.support.deadly_engines import DEADLY_TOKEN, deadly_row_engine, dies_at_start_engine, harmless_engine
 

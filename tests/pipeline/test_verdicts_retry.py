@@ -21,8 +21,9 @@ from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import TooManyFailuresError
 from pipeline.reading import read
+from pipeline.results import RunSummary
 from pipeline.retrying import failed_rows, merge_retried
-from pipeline.running import RunSummary, run_on
+from pipeline.running import run_on
 from pipeline.schema import DATA_COLUMNS
 from pipeline.storage import LocalStorage, Storage, open_storage
 from pipeline.verifying import verify
