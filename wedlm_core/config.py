@@ -359,6 +359,13 @@ class EngineConfig:
             '"auto", "int8" or "fp8_e4m3"',
             'Use "auto".',
         )
+        _require(
+            not (self.cuda_graphs is True and self.overlap is False),
+            "cuda_graphs",
+            self.cuda_graphs,
+            "graphs are replayed by forwards that run ahead of the host",
+            'Set overlap="auto", or cuda_graphs="auto".',
+        )
         _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
         rows = 2 * self.max_window + 1
         _require(

@@ -172,9 +172,13 @@ def test_results_come_one_step_late(agreeing_folder: Path) -> None:
     assert steps == [3, 4]
 
 
-def test_trace_and_overlap_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="overlap"):
-        EngineConfig(trace=True, overlap=True)
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"trace": True, "overlap": True}, "overlap"), ({"cuda_graphs": True, "overlap": False}, "cuda_graphs")],
+)
+def test_settings_that_exclude_each_other(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{named}=True"):
+        EngineConfig(**settings)
 
 
 @given(masks=st.integers(0, 8), kept=st.integers(0, 8), drafts=st.integers(0, 8), left=st.integers(1, 20))
