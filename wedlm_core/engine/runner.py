@@ -95,14 +95,15 @@ class Runner:
         self.decodings = list(decodings)
         self.device = model.embed.weight.device
         self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
-        # Row counts are padded so that every GEMM, however it is split over threads, keeps to the kernel
-        # whose rows are bitwise alike for any count (4 rows a thread; see attention.tiled).
         self._compiled: CompiledDecoder | None = None
         if backend.name == "compiled":
             from wedlm_core.model.compiled import CompiledDecoder
 
             self._compiled = CompiledDecoder(model)
-        self.row_quantum = max(16, 4 * torch.get_num_threads())
+        # Row counts are padded so that every GEMM on CPU, however it is split over threads, keeps to the kernel
+        # whose rows are bitwise alike for any count (4 rows a thread; see attention.tiled). On a GPU its tiles are
+        # padded anyway.
+        self.row_quantum = max(16, 4 * torch.get_num_threads()) if self.device.type == "cpu" else 8
         self.choose = Chooser(
             model,
             chunk_rows=config.logits_rows(model.config.vocab_size),
