@@ -16,6 +16,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.ahead import AheadRunner
 from wedlm_core.engine.device_pack import DeviceBatch
+from wedlm_core.engine.runner import Runner
 from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
@@ -151,6 +152,24 @@ def test_graphs_compute_what_runs_eagerly(agreeing_folder: Path, monkeypatch: py
     monkeypatch.setattr(AheadRunner, "_run_model", both)
     run(engine, some_requests("verified"))
     assert replayed > 5
+
+
+def test_a_forward_that_cannot_be_captured_runs_eagerly(
+    agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = run(engine_of(agreeing_folder, cuda_graphs=False), some_requests("verified"))
+    plain = Runner.run_device_rows
+
+    def asking(self: Runner, *batch: Any) -> torch.Tensor:
+        hidden_TD = plain(self, *batch)
+        assert hidden_TD[0, 0].item() < torch.inf  # the host asks for a value: not allowed in a capture
+        return hidden_TD
+
+    monkeypatch.setattr(Runner, "run_device_rows", asking)
+    engine = engine_of(agreeing_folder)
+    assert "cannot be captured" in caplog.text
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert tokens(run(engine, some_requests("verified"))) == tokens(expected)
 
 
 @pytest.mark.parametrize("page_size", [64, 256])

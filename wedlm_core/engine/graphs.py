@@ -170,7 +170,8 @@ class DecoderGraphs:
     def _capture(self, key: GraphKey) -> None:
         """Record the forward without running it; a backend that cannot be recorded ends all captures."""
         begin, graph = time.perf_counter(), torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device):
+        # A capture that fails leaves its own stream the current one: the outer context puts the caller's back.
+        with torch.cuda.stream(torch.cuda.current_stream(self._device)):
             torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
             free, _ = torch.cuda.mem_get_info()
             try:
