@@ -27,9 +27,9 @@ from pipeline.types import CommitRecord
 from pipeline.unique_ids import check_unique_ids
 from tests.support.pipeline_fakes import MemoryStorage
 
-UNITS_PER_PART = 1_000
+UNITS_PER_PART = 1_024
 SMALLER = {
-    "pipeline.index.scratch._BATCH": 64, "pipeline.index.scratch._PAGE": 64, "pipeline.ledger._READ_SEGMENTS": 4,
+    "pipeline.index.scratch._BATCH": 64, "pipeline.index.scratch._PAGE": 64, "pipeline.ledger._READ_SEGMENTS": 7,
     "pipeline.ledger._SEGMENT_RECORDS": 64, "pipeline.publications._BATCH_UNITS": 64,
     "pipeline.storage_local._PAGE": 64,
 }  # fmt: skip
@@ -66,7 +66,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_input(folder: Path, rows: int) -> Path:
     path = folder / "in.parquet"
-    pq.write_table(pa.table({"prompt": ["p"] * rows, "key": range(rows)}), path, row_group_size=1000)
+    pq.write_table(pa.table({"prompt": ["p"] * rows, "key": range(rows)}), path, row_group_size=1024)
     return path
 
 
@@ -101,7 +101,7 @@ def peaks(folder: Path, model: Path, units: int) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("few", "many", "sizes"),
-    [(2_000, 20_000, SMALLER), pytest.param(20_000, 200_000, {}, marks=pytest.mark.slow)],
+    [(2_048, 20_480, SMALLER), pytest.param(20_000, 200_000, {}, marks=pytest.mark.slow)],
     ids=["pages made smaller", "as it is"],
 )
 def test_memory_of_the_driver_is_the_same_for_ten_times_as_many_units(
