@@ -129,12 +129,14 @@ class OverlapLoop:
         """
         before = self._airborne
         plan = self._schedule(before is None)
+        if before is None and (plan is None or not plan.sequences):
+            raise IntegrityError("requests wait and none can run")
         if before is not None and (plan is None or not plan.sequences):
             self._land(before)
-            self._airborne = self._before = None
-            return
+            self.forget()
+            before, plan = None, self._schedule(True)
         if plan is None or not plan.sequences:
-            raise IntegrityError("requests wait and none can run")
+            return  # what landed was the last
         slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
         refills = self._runner.refills(self._table, slots_D)
         self._airborne = _Airborne(plan=plan, flight=self._ahead.launch(plan, self._table), refills=refills)
@@ -143,7 +145,7 @@ class OverlapLoop:
         self._overlay(self._airborne)
 
     def forget(self) -> None:
-        """No sequence lives any more: what is under way is of no interest."""
+        """What is under way, if anything, is of no interest: nothing is landed before the next launch."""
         self._airborne = self._before = None
 
     def _land(self, airborne: _Airborne) -> None:
