@@ -199,6 +199,8 @@ class Engine:
     def step(self) -> list[Generation]:
         """Run one forward; return what finished with it (in no particular order).
 
+        Where forwards overlap, one is launched, and what finished with the one before it is returned.
+
         Raises:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
