@@ -99,15 +99,11 @@ def peaks(folder: Path, model: Path, units: int) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("few", "many", "sizes"),
-    [(2_048, 20_480, SMALLER), pytest.param(20_000, 200_000, {}, marks=pytest.mark.slow)],
-    ids=["pages made smaller", "as it is"],
-)
 def test_memory_of_the_driver_is_the_same_for_ten_times_as_many_units(
-    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, many: int, sizes: dict[str, int]
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, size in sizes.items():
+    few, many = 2_048, 20_480
+    for name, size in SMALLER.items():
         monkeypatch.setattr(name, size)
     peaks(tmp_path / "warm", qwen3_folder, few)  # what is imported and cached once belongs to no size
     before, after = (peaks(tmp_path / f"{units}", qwen3_folder, units) for units in (few, many))
