@@ -64,8 +64,8 @@ def test_the_allotment_equals_brute_force_over_all_windows(case: tuple[LongRun, 
 def test_with_free_rows_it_is_near_brute_force(hazards: list[float], free: int, slope: float) -> None:
     run = steady(np.repeat(np.array(hazards)[:, None], 6, axis=1))
     load = Load(cost=StepCost.linear(fixed=1.0, per_row=slope, floor_rows=free))
-    # Windows off the concave hull can win where a handful of rows is all there is.
-    assert allot(run, np.full(3, 6), load).rate >= 0.85 * brute_force(run, np.full(3, 6), load)
+    # Two windows may have to change at once where a handful of rows is all there is.
+    assert allot(run, np.full(3, 6), load).rate >= 0.9 * brute_force(run, np.full(3, 6), load)
 
 
 @settings(deadline=None)
@@ -197,6 +197,33 @@ def test_a_cost_table_is_recovered_from_noisy_measurements() -> None:
     for rows, context in ((48, 64), (300, 1000), (2000, 2048)):
         want = truth(np.array([rows]), 8 * context, 8)[0]
         assert got(np.array([rows]), 8 * context, 8)[0] == pytest.approx(want, rel=0.15)
+
+
+def test_what_measurements_leave_open_is_put_down_to_rows() -> None:
+    """Sequences in proportion to rows: nothing tells which of the two costs the time."""
+    truth = StepCost.linear(fixed=2e-2, per_row=4e-4)
+    samples = [
+        CostSample(
+            rows=rows, sequences=rows // 16, context=64, seconds=float(truth(np.array([rows]), 64 * rows // 16, 1)[0])
+        )
+        for rows in (16, 32, 64, 128)
+    ]
+    got = fit(samples)
+    for rows in (16, 32, 100):
+        want = truth(np.array([rows]), 0.0, 1)[0]
+        assert got(np.array([rows]), 32.0 * 64, 32)[0] == pytest.approx(want, rel=0.35)
+    assert got.seconds[-1] > 2.5 * got.seconds[0]
+
+
+def test_prefill_that_comes_in_bursts_counts_in_the_forwards_that_have_it() -> None:
+    cost = StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=64)
+    rows = np.array([10.0, 100.0])
+    plain = cost(rows, 0.0, 4)
+    crowded = cost(rows + 500, 0.0, 4)
+    load = Load(cost=cost, host_seconds=0.1, prefill_rows=500.0, prefill_share=0.25)
+    np.testing.assert_allclose(load.seconds(rows, 4), 0.1 + 0.75 * plain + 0.25 * crowded)
+    assert load.slope(10.0, 4) == pytest.approx(0.25 * 0.01, rel=0.01)
+    assert Load(cost=cost, host_seconds=0.1, other_rows=125.0).slope(10.0, 4) == 0.0
 
 
 def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:

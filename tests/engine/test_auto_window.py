@@ -64,7 +64,7 @@ def test_the_cost_is_measured_once_per_model_and_machine(
     parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_SECONDS", 0.3)
+    monkeypatch.setattr(measure, "_SECONDS", (0.3, 0.3))
     first = Engine(*parts).step_cost
     assert len(list(tmp_path.iterdir())) == 1
     assert first.seconds[0] > 0
@@ -81,7 +81,7 @@ def test_measuring_in_the_middle_of_a_run_changes_nothing(
     parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_SECONDS", 0.1)
+    monkeypatch.setattr(measure, "_SECONDS", (0.1, 0.1))
     params = SamplingParams(max_tokens=40, window_size=8)
     want = generate(parts, params, EngineConfig())
     engine = Engine(*parts, EngineConfig())

@@ -25,6 +25,9 @@ _FIRST_PRICES = (0.0, 0.02, 0.06, 0.15, 0.25, 0.35, 0.45, 0.6)  # where the sear
 _FIRST_STEP = 0.4
 _ROUNDS = 4
 _FEW = 16  # sequences up to which more ways to fill a gap are looked at
+_SOME = 64  # sequences up to which windows are then changed one by one, so often at most, while this much is gained
+_CLIMBS = 8
+_CLIMB_GAIN = 1.001
 _FRUGAL = 1.25  # of nearly equal choices the one is taken that this many times the price of a row would make ...
 _NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
 
@@ -37,7 +40,9 @@ class Load:
         cost: seconds of a forward.
         host_seconds: of a step besides its forward (0 where they overlap).
         kv_tokens: cached tokens of all sequences.
-        other_rows: rows that are spent anyway: prefill chunks, sequences with fixed windows.
+        other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
+        prefill_rows: rows of prefill in a forward that has any; they come in bursts.
+        prefill_share: share of forwards that have any.
         most_rows: the row budget.
     """
 
@@ -45,7 +50,25 @@ class Load:
     host_seconds: float = 0.0
     kv_tokens: float = 0.0
     other_rows: float = 0.0
+    prefill_rows: float = 0.0
+    prefill_share: float = 0.0
     most_rows: int = 1 << 30
+
+    def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
+        """Mean seconds of steps of ``rows [N]`` rows besides prefill."""
+        plain = self.cost(rows, self.kv_tokens, sequences)
+        if self.prefill_share:
+            crowded = self.cost(rows + self.prefill_rows, self.kv_tokens, sequences)
+            plain = plain + self.prefill_share * (crowded - plain)
+        return self.host_seconds + plain
+
+    def slope(self, rows: float, sequences: int) -> float:
+        """Mean seconds that one more row costs."""
+        plain = self.cost.slope(rows, self.kv_tokens, sequences)
+        if not self.prefill_share:
+            return plain
+        crowded = self.cost.slope(rows + self.prefill_rows, self.kv_tokens, sequences)
+        return plain + self.prefill_share * (crowded - plain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +143,7 @@ def _rate(run: LongRun, masks_S: IntArray, load: Load) -> tuple[float, float]:
     """``(commits per second, rows)``."""
     own = np.arange(len(masks_S))
     rows = load.other_rows + float(run.rows_SW[own, masks_S].sum())
-    seconds = load.host_seconds + float(load.cost(np.array([rows]), load.kv_tokens, len(masks_S))[0])
+    seconds = float(load.seconds(np.array([rows]), len(masks_S))[0])
     return float(run.commits_SW[own, masks_S].sum()) / seconds, rows
 
 
@@ -140,13 +163,13 @@ def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | N
         kept, used = _rate(run, kept_S, load)
         if kept * (1 + _KEEP_GAIN) >= rate and used <= load.most_rows:
             best, rate, rows = kept_S, kept, used
-    return Allotment(masks_S=best, rate=rate, row_price=rate * load.cost.slope(rows, load.kv_tokens, count))
+    return Allotment(masks_S=best, rate=rate, row_price=rate * load.slope(rows, count))
 
 
 def _one(run: LongRun, widest_S: IntArray, load: Load) -> tuple[IntArray, float, float]:
     """A single sequence: every window is looked at."""
     rows = load.other_rows + run.rows_SW[0, : widest_S[0] + 1]
-    rates = run.commits_SW[0, : widest_S[0] + 1] / (load.host_seconds + load.cost(rows, load.kv_tokens, 1))
+    rates = run.commits_SW[0, : widest_S[0] + 1] / load.seconds(rows, 1)
     rates[1:][rows[1:] > load.most_rows] = -np.inf
     best = int(rates.argmax())
     return np.array([best]), float(rates[best]), float(rows[best])
@@ -171,7 +194,7 @@ def _many(run: LongRun, widest_S: IntArray, load: Load) -> tuple[IntArray, float
     for price in _FIRST_PRICES:
         try_price(price)
     for _ in range(_ROUNDS):
-        try_price(rate * load.cost.slope(rows, load.kv_tokens, count))
+        try_price(rate * load.slope(rows, count))
         # Where the cost has a kink the right price lies between its slopes: look on both sides of the best one.
         try_price(best_price * (1 + step))
         try_price(best_price / (1 + step))
@@ -183,14 +206,33 @@ def _many(run: LongRun, widest_S: IntArray, load: Load) -> tuple[IntArray, float
         found, used = _rate(run, masks_S, load)
         if found > rate:
             best, rate, rows = masks_S, found, used
+    if count <= _SOME:
+        best, rate, rows = _climbed(run, best, closed_SW, load)
     # Estimates flatter wide windows a little (their failures come in company): of nearly equal ones the frugal wins.
-    masks_S = np.minimum(best, _at_price(run, closed_SW, max(best_price, rate * _slope(load, rows, count)) * _FRUGAL))
+    masks_S = np.minimum(best, _at_price(run, closed_SW, max(best_price, rate * load.slope(rows, count)) * _FRUGAL))
     found, used = _rate(run, masks_S, load)
     return (masks_S, found, used) if found >= _NEARLY * rate else (best, rate, rows)
 
 
-def _slope(load: Load, rows: float, count: int) -> float:
-    return load.cost.slope(rows, load.kv_tokens, count)
+def _climbed(run: LongRun, masks_S: IntArray, closed_SW: np.ndarray, load: Load) -> tuple[IntArray, float, float]:
+    """``(windows, rate, rows)``: one sequence's window changed after the other, each time the best change of all.
+
+    Near a kink of the cost the best windows are at no common price of a row.
+    """
+    own = np.arange(len(masks_S))
+    masks_S = masks_S.copy()
+    rate, rows = _rate(run, masks_S, load)
+    for _ in range(_CLIMBS):
+        commits_SW = run.commits_SW - run.commits_SW[own, masks_S][:, None] + run.commits_SW[own, masks_S].sum()
+        rows_SW = run.rows_SW - run.rows_SW[own, masks_S][:, None] + rows
+        rates_SW = commits_SW / load.seconds(rows_SW, len(own))
+        rates_SW[closed_SW | (rows_SW > max(load.most_rows, rows))] = -np.inf
+        place = int(rates_SW.argmax())
+        if rates_SW.flat[place] <= rate * _CLIMB_GAIN:
+            break
+        masks_S[place // rates_SW.shape[1]] = place % rates_SW.shape[1]
+        rate, rows = _rate(run, masks_S, load)
+    return masks_S, rate, rows
 
 
 def _partly(run: LongRun, from_S: IntArray, to_S: IntArray, load: Load) -> IntArray:
@@ -204,7 +246,7 @@ def _partly(run: LongRun, from_S: IntArray, to_S: IntArray, load: Load) -> IntAr
     order = order[np.argsort(-gain_S[order] / np.maximum(extra_S[order], 1e-9), kind="stable")]
     rows = load.other_rows + run.rows_SW[own, from_S].sum() + extra_S[order].cumsum()
     commits = run.commits_SW[own, from_S].sum() + gain_S[order].cumsum()
-    rates = commits / (load.host_seconds + load.cost(rows, load.kv_tokens, len(own)))
+    rates = commits / load.seconds(rows, len(own))
     rates[rows > load.most_rows] = -np.inf
     masks_S = from_S.copy()
     taken = order[: int(rates.argmax()) + 1 if rates.max() > 0 else 0]

@@ -27,19 +27,21 @@ from wedlm_core.types import Strategy
 __all__ = ["measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 4  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 5  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = (64, 512)
-_SECONDS = 2.5  # the measurement's time limit; one forward may run over it
+_SECONDS = (2.5, 10.0)  # the measurement's time limit: so long at least and at most, one forward may run over it
+_FORWARDS = 400  # in between, the time of so many of the smallest forward
 _ROUNDS = 5
 _LEAST = 4  # kinds of forwards without which there is no table
 _SEQUENCES = 64  # of the engine's own number independent, so that engines of all sizes share a table
 
 
 def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
-    """The cost of this engine's forwards, from the cache or measured now in at most about 3 seconds.
+    """The cost of this engine's forwards, from the cache or measured now.
 
-    Safe in the middle of a run: it takes pages of its own (and fewer points where few are free) and leaves the
-    engine's windows alone.
+    That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many. It is safe in
+    the middle of a run: it takes pages of its own (and fewer points where few are free) and leaves the engine's
+    windows alone.
     """
     key = _key(runner)
     cost = load_cached(key)
@@ -171,15 +173,16 @@ def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample
     begin = time.perf_counter()
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
+    limit = min(max(_FORWARDS * bench.run(*points[0]), _SECONDS[0]), _SECONDS[1])
     slowest = 0.0  # seconds per row so far: what a larger forward will take at about
     for turn in range(_ROUNDS):
         for point in points:
             spent = time.perf_counter() - begin
             before = seconds.get(point)
             guess = statistics.median(before) if before else slowest * point[0]
-            if spent + guess > _SECONDS and len(seconds) >= _LEAST:
+            if spent + guess > limit and len(seconds) >= _LEAST:
                 continue
-            if turn == 0 and guess < _SECONDS / 50:
+            if turn == 0 and guess < limit / 50:
                 bench.run(*point)  # first touches of memory are not what steps cost
             seconds.setdefault(point, []).append(bench.run(*point))
             slowest = statistics.median(seconds[point]) / point[0]

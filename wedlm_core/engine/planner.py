@@ -19,8 +19,8 @@ from wedlm_core.engine.survival import Survival
 
 __all__ = ["WindowPlanner", "corrected"]
 
-_SMOOTH = 0.05  # weight of one forward in the averages of prefill rows and host seconds
-_CORRECT = 0.2  # weight of one forward in the correction of the table: a job may have few of a kind
+_SMOOTH = 0.05  # weight of one forward in the averages of prefill's share and host seconds
+_CORRECT = 0.2  # weight of one forward in the correction of the table and in the rows of prefill: there may be few
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
 _TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
@@ -42,7 +42,7 @@ class WindowPlanner:
         self._survival = Survival(slots + 1, max(1, widest))
         self._nobody, self._widest = slots, max(1, widest)
         self._fresh: tuple[int, int, int] | None = None  # masks, intact and broken drafts of such a sequence
-        self._prefill_rows = 0.0
+        self._prefill_rows, self._prefill_share = 0.0, 0.0
         self._host_seconds = 0.0
         # Real over measured seconds, by rows (half octaves), and whether forwards have told of it.
         self._factor = np.ones(32)
@@ -77,7 +77,9 @@ class WindowPlanner:
             ended_D: sequences that it ended.
             prefill_rows: rows of prefill that went with it.
         """
-        self._prefill_rows += _SMOOTH * (prefill_rows - self._prefill_rows)
+        self._prefill_share += _SMOOTH * ((prefill_rows > 0) - self._prefill_share)
+        if prefill_rows:
+            self._prefill_rows += _CORRECT * (prefill_rows - self._prefill_rows)
         self._age += 1
         mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if mine.any():
@@ -133,7 +135,9 @@ class WindowPlanner:
             cost=corrected(cost, self._factor, self._seen),
             host_seconds=self._host_seconds,
             kv_tokens=float(table.cached[slots_R].sum()),
-            other_rows=every - float(table.rows[slots_S].sum()) + self._prefill_rows,
+            other_rows=every - float(table.rows[slots_S].sum()),
+            prefill_rows=self._prefill_rows,
+            prefill_share=self._prefill_share,
             most_rows=min(self._most_rows, int(every) + spare_tokens),
         )
 

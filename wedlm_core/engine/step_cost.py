@@ -84,10 +84,15 @@ class StepCost:
         )
 
 
+_PRIOR = 0.1
+"""Weight, in samples, of "rows explain it all": samples tell sequences from rows only where both vary."""
+
+
 def fit(samples: Sequence[CostSample]) -> StepCost:
     """The cost that explains the samples best, in relative least squares: a knot per row count, three slopes.
 
-    Slopes that come out negative are noise and are left out; the table over rows is made never to fall.
+    What the samples leave open is put down to rows. Slopes that come out negative are noise and are left out; the
+    table over rows is made never to fall.
 
     Raises:
         ValueError: no samples.
@@ -102,7 +107,9 @@ def fit(samples: Sequence[CostSample]) -> StepCost:
     while True:
         terms = np.concatenate([table, slopes[:, kept]], axis=1) / seconds[:, None]
         scale = np.maximum(np.abs(terms).max(axis=0), 1e-30)  # columns differ by many orders of magnitude
-        solved = np.linalg.lstsq(terms / scale, np.ones(len(seconds)), rcond=None)[0] / scale
+        prior = _PRIOR * np.eye(len(scale))[len(knots) :]
+        wanted = np.concatenate([np.ones(len(seconds)), np.zeros(len(kept))])
+        solved = np.linalg.lstsq(np.concatenate([terms / scale, prior]), wanted, rcond=None)[0] / scale
         found = solved[len(knots) :]
         if not len(found) or found.min() >= 0:
             break
