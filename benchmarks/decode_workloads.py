@@ -66,9 +66,9 @@ def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
 
 
 def regime(subject: Subject, name: str, concurrency: int) -> Workload:
-    """Prompts of one regime, twice as many as sequences at once: for ``tiny`` to their end, else 32 tokens each."""
+    """Prompts of one regime: for ``tiny`` four times as many as sequences at once, to their end; else twice, 32 tokens."""
     tiny = subject.name == "tiny"
-    count = max(2 * concurrency, 6 if tiny else 2)
+    count = max(4 * concurrency, 8) if tiny else max(2 * concurrency, 2)
     prompts = prompts_of(subject.llm, held_out_problems(name, count))
     return Workload(prompts=prompts, params=[_params(subject, name)] * count, concurrency=concurrency)
 
