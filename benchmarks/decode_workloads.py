@@ -66,7 +66,7 @@ def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
 
 
 def regime(subject: Subject, name: str, concurrency: int) -> Workload:
-    """Prompts of one regime: for ``tiny`` four times as many as sequences at once, to their end; else twice, 32 tokens."""
+    """Prompts of one regime: for ``tiny`` four times as many as sequences at once, to their end; else twice as many."""
     tiny = subject.name == "tiny"
     count = max(4 * concurrency, 8) if tiny else max(2 * concurrency, 2)
     prompts = prompts_of(subject.llm, held_out_problems(name, count))
