@@ -69,6 +69,8 @@ def _key(runner: Runner) -> str:
         kv=runner.pool.dtype,
         threads=torch.get_num_threads() if device.type == "cpu" else 0,
         attention=runner.backend.name,
+        overlap=str(runner.config.overlap),
+        graphs=str(runner.config.cuda_graphs),
         page_size=runner.pool.page_size,
         most_rows=runner.config.max_batch_rows,
         torch=torch.__version__,

@@ -115,9 +115,10 @@ def fit(samples: Sequence[CostSample]) -> StepCost:
             break
         kept.pop(int(found.argmin()))
     slope = dict(zip(kept, found.tolist(), strict=True))
+    least = float(seconds.min()) / 10  # noise can leave nothing for rows, but no forward is free
     return StepCost(
         rows=tuple(knots),
-        seconds=tuple(np.maximum(monotone(solved[: len(knots)].tolist()), 0.0).tolist()),
+        seconds=tuple(np.maximum(monotone(solved[: len(knots)].tolist()), least).tolist()),
         per_sequence=slope.get(0, 0.0),
         per_kv=slope.get(1, 0.0),
         per_row_kv=slope.get(2, 0.0),
