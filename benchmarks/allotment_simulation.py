@@ -122,7 +122,7 @@ class Planned:
 
     def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
         """Learn how drafts fared."""
-        self._planner.observe(self._every, self._slots.rows.copy(), outcome, ended, 0)
+        self._planner.observe(self._every, self._slots.rows.copy(), outcome, outcome.count_D, ended, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

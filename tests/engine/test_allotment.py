@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wedlm_core.engine.allotment import Load, LongRun, allot, expected_rate, long_run
 from wedlm_core.engine.planner import WindowPlanner, corrected
-from wedlm_core.engine.slots import SlotTable
+from wedlm_core.engine.slots import SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import CostSample, StepCost, fit, monotone
 from wedlm_core.engine.survival import Survival
 
@@ -240,3 +240,30 @@ def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
     disturbed = WindowPlanner(table, 32, 2048)
     disturbed.ran(64, 0, 8, 1000.0, measured)
     assert corrected(measured, disturbed._factor, disturbed._seen).seconds[1] < 1.6
+
+
+@pytest.mark.parametrize(("emitted", "wide"), [(5, True), (1, False)])
+def test_masks_that_bring_less_than_the_estimates_say_are_given_up(emitted: int, wide: bool) -> None:
+    """Every draft is accepted, as the estimates say; only what becomes output differs."""
+    count = 8
+    table = SlotTable(count, WIDE)
+    slots = np.arange(count)
+    table.adaptive[:], table.widest[:], table.limit[:] = True, 4, 10**6
+    planner = WindowPlanner(table, 4, 1 << 20)
+    planner.admit(slots)
+    yes, cost = np.ones(count, np.bool_), StepCost.linear(fixed=1e-3, per_row=5e-5)
+    forwards: list[bool] = []
+    for _ in range(400):
+        planner.plan(slots, cost, 1 << 20)
+        table.rows[:] = 1 + 2 * table.masks
+        drafts = table.masks.copy()
+        outcome = StepOutcome(
+            count_D=1 + drafts, next_rows_D=table.rows, context_D=1 + drafts, drafts_D=drafts, agreed_D=drafts,
+            offered_D=drafts, intact_D=yes, next_intact_D=yes, token_DC=np.zeros((count, 0), np.int64),
+            early_DC=np.zeros((count, 0), np.bool_), entropy_DC=np.zeros((count, 0), np.float32),
+            logprob_DC=np.zeros((count, 0), np.float32),
+        )  # fmt: skip
+        emit = np.minimum(1 + drafts, emitted)
+        planner.observe(slots, table.rows.copy(), outcome, emit, ~yes, 0)
+        forwards.append(bool((table.masks >= 2).mean() > 0.5))
+    assert (np.mean(forwards[200:]) > 0.9) if wide else (np.mean(forwards[200:]) < 0.1)

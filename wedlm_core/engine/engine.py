@@ -309,7 +309,8 @@ class Engine:
         table.cached[slots_D] = table.context[slots_D]
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
-        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, ended_D, int(plan.prefill_S.sum()))
+        prefill = int(plan.prefill_S.sum())
+        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, emit_D, ended_D, prefill)
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)

@@ -23,6 +23,9 @@ _SMOOTH = 0.05  # weight of one forward in the averages of prefill's share and h
 _CORRECT = 0.2  # weight of one forward in the correction of the table and in the rows of prefill: there may be few
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
+_GAIN_FORGET = 0.98  # what masks were expected to bring and what they brought: some fifty forwards count
+_GAIN_PRIOR = 30.0  # commits that are as expected before any were seen
+_GAIN_RANGE = (0.2, 1.1)
 _TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
 
 
@@ -47,6 +50,9 @@ class WindowPlanner:
         # Real over measured seconds, by rows (half octaves), and whether forwards have told of it.
         self._factor = np.ones(32)
         self._seen = np.zeros(32, dtype=np.bool_)
+        # Windows are chosen where estimates are high, hence rather too high: what they bring in truth corrects that.
+        self._expected_S = np.zeros(slots)  # commits per forward beyond the first that the last plan expects
+        self._gain = np.zeros(2)  # such commits: expected, real
         self._age = 0
         self._credit = 0.0
         self._last_probe = np.zeros(slots, dtype=np.int64)
@@ -57,6 +63,7 @@ class WindowPlanner:
         table = self._table
         for slot in slots_S.tolist():
             self._survival.clear(slot)
+        self._expected_S[slots_S] = 0.0
         if self._fresh is None:
             return False
         mine_S = slots_S[table.adaptive[slots_S]]
@@ -66,7 +73,13 @@ class WindowPlanner:
         return True
 
     def observe(
-        self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, ended_D: BoolArray, prefill_rows: int
+        self,
+        slots_D: IntArray,
+        rows_D: IntArray,
+        outcome: StepOutcome,
+        emit_D: IntArray,
+        ended_D: BoolArray,
+        prefill_rows: int,
     ) -> None:
         """Take in the outcome of a forward of ``rows_D`` decode rows.
 
@@ -74,6 +87,7 @@ class WindowPlanner:
             slots_D: its decoding sequences.
             rows_D: decode rows of each.
             outcome: what it committed.
+            emit_D: how much of that is output.
             ended_D: sequences that it ended.
             prefill_rows: rows of prefill that went with it.
         """
@@ -83,6 +97,9 @@ class WindowPlanner:
         self._age += 1
         mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if mine.any():
+            expected_D = self._expected_S[slots_D] * mine
+            real = float((emit_D - 1)[expected_D > 0].sum())
+            self._gain = _GAIN_FORGET * self._gain + (float(expected_D.sum()), real)
             self._survival.observe(
                 slots_D[mine],
                 outcome.intact_D[mine],
@@ -150,7 +167,8 @@ class WindowPlanner:
         alive_SW = survival.alive(generated_S)
         keep_S = np.append(table.keep_broken[slots_S], self._widest)
         keep_S = np.where(keep_S < 0, self._widest, keep_S)
-        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW)
+        hoped = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW)
+        run = replace(hoped, commits_SW=1 + (hoped.commits_SW - 1) * self._honesty())
         widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
         own = run.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
@@ -162,9 +180,16 @@ class WindowPlanner:
         most_S = np.maximum(before_S, masks_S)
         broken_S = np.minimum(_worth(broken_SW * alive_SW, chosen), most_S)
         intact_S = np.minimum(_worth(intact_SW * alive_SW, chosen), most_S)
+        self._expected_S[slots_S] = hoped.commits_SW[np.arange(len(slots_S)), masks_S[:-1]] - 1
         table.masks[slots_S] = masks_S[:-1]
         table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
         self._fresh = int(fresh), int(intact_S[-1]), int(broken_S[-1])
+
+    def _honesty(self) -> float:
+        """Commits that masks bring, as a share of what is expected of them."""
+        expected, real = self._gain
+        low, high = _GAIN_RANGE
+        return min(max((real + _GAIN_PRIOR) / (expected + _GAIN_PRIOR), low), high)
 
     def _probed(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray) -> IntArray:
         """Give one sequence without masks a few, now and then: else a sequence that got easier is never found out."""
