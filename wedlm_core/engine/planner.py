@@ -23,6 +23,7 @@ _SMOOTH = 0.05  # weight of one forward in the averages of prefill's share and h
 _CORRECT = 0.2  # weight of one forward in the correction of the table and in the rows of prefill: there may be few
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
+_FIRST_PROBES = 8  # plans of a young job that may probe whatever the share: nothing is known yet
 _GAIN_FORGET = 0.98  # what masks were expected to bring and what they brought: some fifty forwards count
 _GAIN_PRIOR = 30.0  # commits that are as expected before any were seen
 _GAIN_RANGE = (0.2, 1.1)
@@ -55,6 +56,7 @@ class WindowPlanner:
         self._gain = np.zeros(2)  # such commits: expected, real
         self._age = 0
         self._credit = 0.0
+        self._free_probes = _FIRST_PROBES
         self._last_probe = np.zeros(slots, dtype=np.int64)
         self._plans = 0
 
@@ -197,10 +199,13 @@ class WindowPlanner:
         self._credit += _PROBE_SHARE * forwards * len(slots_S)
         price = forwards * 2 * _PROBE_MASKS
         idle: BoolArray = (masks_S < 2) & (widest_S >= _PROBE_MASKS)
-        if self._credit < price or not idle.any():
+        if not idle.any() or (self._credit < price and not self._free_probes):
             self._credit = min(self._credit, price)
             return masks_S
-        self._credit -= price
+        if self._free_probes:
+            self._free_probes -= 1
+        else:
+            self._credit -= price
         place = int(np.where(idle, self._last_probe[slots_S], np.iinfo(np.int64).max).argmin())
         self._last_probe[slots_S[place]] = self._plans
         probed = masks_S.copy()
