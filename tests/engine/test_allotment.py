@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.engine.allotment import Load, LongRun, allot, expected_rate, long_run
+from wedlm_core.engine.allotment import LongRun, allot, expected_rate, long_run
+from wedlm_core.engine.load import Load, StepTimes
 from wedlm_core.engine.planner import WindowPlanner, corrected
 from wedlm_core.engine.slots import SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import CostSample, StepCost, fit, monotone
@@ -222,8 +223,10 @@ def test_prefill_that_comes_in_bursts_counts_in_the_forwards_that_have_it() -> N
     crowded = cost(rows + 500, 0.0, 4)
     load = Load(cost=cost, host_seconds=0.1, prefill_rows=500.0, prefill_share=0.25)
     np.testing.assert_allclose(load.seconds(rows, 4), 0.1 + 0.75 * plain + 0.25 * crowded)
-    assert load.slope(10.0, 4) == pytest.approx(0.25 * 0.01, rel=0.01)
-    assert Load(cost=cost, host_seconds=0.1, other_rows=125.0).slope(10.0, 4) == 0.0
+    times = StepTimes(load, 4, 100.0)
+    np.testing.assert_allclose(times.at(rows), load.seconds(rows, 4))
+    assert times.one(100.0) == pytest.approx(float(load.seconds(rows, 4)[1]))
+    assert times.slope(10.0) == pytest.approx(0.25 * 0.01, rel=0.01)
 
 
 def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:

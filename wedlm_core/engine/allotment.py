@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wedlm_core.engine.step_cost import StepCost
+from wedlm_core.engine.load import Load, StepTimes
 
-__all__ = ["Allotment", "Load", "LongRun", "allot", "expected_rate", "long_run"]
+__all__ = ["Allotment", "LongRun", "allot", "expected_rate", "long_run"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -24,51 +24,11 @@ _KEEP_GAIN = 0.01  # windows change only for at least this much more: shapes sta
 _FIRST_PRICES = (0.0, 0.02, 0.06, 0.15, 0.25, 0.35, 0.45, 0.6)  # where the search starts, commits per row
 _FIRST_STEP = 0.4
 _ROUNDS = 4
-_FEW = 16  # sequences up to which more ways to fill a gap are looked at
 _SOME = 64  # sequences up to which windows are then changed one by one, so often at most, while this much is gained
 _CLIMBS = 8
 _CLIMB_GAIN = 1.001
 _FRUGAL = 1.25  # of nearly equal choices the one is taken that this many times the price of a row would make ...
 _NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What else is in the forward.
-
-    Attributes:
-        cost: seconds of a forward.
-        host_seconds: of a step besides its forward (0 where they overlap).
-        kv_tokens: cached tokens of all sequences.
-        other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
-        prefill_rows: rows of prefill in a forward that has any; they come in bursts.
-        prefill_share: share of forwards that have any.
-        most_rows: the row budget.
-    """
-
-    cost: StepCost
-    host_seconds: float = 0.0
-    kv_tokens: float = 0.0
-    other_rows: float = 0.0
-    prefill_rows: float = 0.0
-    prefill_share: float = 0.0
-    most_rows: int = 1 << 30
-
-    def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
-        """Mean seconds of steps of ``rows [N]`` rows besides prefill."""
-        plain = self.cost(rows, self.kv_tokens, sequences)
-        if self.prefill_share:
-            crowded = self.cost(rows + self.prefill_rows, self.kv_tokens, sequences)
-            plain = plain + self.prefill_share * (crowded - plain)
-        return self.host_seconds + plain
-
-    def slope(self, rows: float, sequences: int) -> float:
-        """Mean seconds that one more row costs."""
-        plain = self.cost.slope(rows, self.kv_tokens, sequences)
-        if not self.prefill_share:
-            return plain
-        crowded = self.cost.slope(rows + self.prefill_rows, self.kv_tokens, sequences)
-        return plain + self.prefill_share * (crowded - plain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +96,9 @@ def long_run(
 
 def expected_rate(run: LongRun, masks_S: IntArray, load: Load) -> float:
     """Expected commits per second of these windows."""
-    return _rate(run, masks_S, load)[0]
-
-
-def _rate(run: LongRun, masks_S: IntArray, load: Load) -> tuple[float, float]:
-    """``(commits per second, rows)``."""
     own = np.arange(len(masks_S))
-    rows = load.other_rows + float(run.rows_SW[own, masks_S].sum())
-    seconds = float(load.seconds(np.array([rows]), len(masks_S))[0])
-    return float(run.commits_SW[own, masks_S].sum()) / seconds, rows
+    rows = load.other_rows + run.rows_SW[own, masks_S].sum()
+    return float(run.commits_SW[own, masks_S].sum() / load.seconds(np.array([rows]), len(masks_S))[0])
 
 
 def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allotment:
@@ -156,104 +110,121 @@ def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | N
         load: cost of forwards and what else is in them.
         previous_S: windows in use (-1: none yet); kept unless the best ones are at least 1% better.
     """
-    best, rate, rows = _one(run, widest_S, load) if len(widest_S) == 1 else _many(run, widest_S, load)
-    count = len(widest_S)
+    search = _Search(run, widest_S, load)
+    best = search.one() if len(widest_S) == 1 else search.many()
     if previous_S is not None:
-        kept_S = np.where(previous_S < 0, best, np.minimum(previous_S, widest_S))
-        kept, used = _rate(run, kept_S, load)
-        if kept * (1 + _KEEP_GAIN) >= rate and used <= load.most_rows:
-            best, rate, rows = kept_S, kept, used
-    return Allotment(masks_S=best, rate=rate, row_price=rate * load.slope(rows, count))
+        kept = search.choice(np.where(previous_S < 0, best.masks_S, np.minimum(previous_S, widest_S)))
+        if kept.rate * (1 + _KEEP_GAIN) >= best.rate and kept.rows <= load.most_rows:
+            best = kept
+    return Allotment(masks_S=best.masks_S, rate=best.rate, row_price=best.rate * search.times.slope(best.rows))
 
 
-def _one(run: LongRun, widest_S: IntArray, load: Load) -> tuple[IntArray, float, float]:
-    """A single sequence: every window is looked at."""
-    rows = load.other_rows + run.rows_SW[0, : widest_S[0] + 1]
-    rates = run.commits_SW[0, : widest_S[0] + 1] / load.seconds(rows, 1)
-    rates[1:][rows[1:] > load.most_rows] = -np.inf
-    best = int(rates.argmax())
-    return np.array([best]), float(rates[best]), float(rows[best])
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """Windows, and what is expected of them: commits per second, and rows."""
+
+    masks_S: IntArray
+    rate: float
+    rows: float
 
 
-def _many(run: LongRun, widest_S: IntArray, load: Load) -> tuple[IntArray, float, float]:
-    """``(windows, rate, rows)``: by the price of a row."""
-    count, width = run.rows_SW.shape
-    closed_SW = np.arange(width) > widest_S[:, None]
-    best: IntArray = np.zeros(count, dtype=np.int64)
-    rate, rows = _rate(run, best, load)
-    tried: dict[float, IntArray] = {}
-    best_price, step = _FIRST_PRICES[-1], _FIRST_STEP
+class _Search:
+    """Looks for the best windows of some sequences under a load."""
 
-    def try_price(price: float) -> None:
-        nonlocal best, rate, rows, best_price
-        tried[price] = masks_S = _at_price(run, closed_SW, price)
-        found, used = _rate(run, masks_S, load)
-        if found > rate and used <= load.most_rows:
-            best, rate, rows, best_price = masks_S, found, used, price
+    def __init__(self, run: LongRun, widest_S: IntArray, load: Load) -> None:
+        count, width = run.rows_SW.shape
+        self._run, self._load, self._widest_S = run, load, widest_S
+        self._own = np.arange(count)
+        self._closed_SW = np.arange(width) > widest_S[:, None]
+        least, most = run.rows_SW[:, 0].sum(), run.rows_SW.max(axis=1).sum()
+        self.times = StepTimes(load, count, load.other_rows + max(least, min(most, load.most_rows)))
 
-    for price in _FIRST_PRICES:
-        try_price(price)
-    for _ in range(_ROUNDS):
-        try_price(rate * load.slope(rows, count))
-        # Where the cost has a kink the right price lies between its slopes: look on both sides of the best one.
-        try_price(best_price * (1 + step))
-        try_price(best_price / (1 + step))
-        step /= 2
-    # One price for all leaves a gap where a few rows are left: fill it with the best of the next cheaper windows.
-    wider = [m for p, m in sorted(tried.items(), reverse=True) if p < best_price and (m != best).any()]
-    for to_S in wider[: 1 if count > _FEW else None]:
-        masks_S = _partly(run, best, to_S, load)
-        found, used = _rate(run, masks_S, load)
-        if found > rate:
-            best, rate, rows = masks_S, found, used
-    if count <= _SOME:
-        best, rate, rows = _climbed(run, best, closed_SW, load)
-    # Estimates flatter wide windows a little (their failures come in company): of nearly equal ones the frugal wins.
-    masks_S = np.minimum(best, _at_price(run, closed_SW, max(best_price, rate * load.slope(rows, count)) * _FRUGAL))
-    found, used = _rate(run, masks_S, load)
-    return (masks_S, found, used) if found >= _NEARLY * rate else (best, rate, rows)
+    def choice(self, masks_S: IntArray) -> _Choice:
+        """What is expected of these windows."""
+        rows = self._load.other_rows + float(self._run.rows_SW[self._own, masks_S].sum())
+        commits = float(self._run.commits_SW[self._own, masks_S].sum())
+        return _Choice(masks_S=masks_S, rate=commits / self.times.one(rows), rows=rows)
 
+    def one(self) -> _Choice:
+        """A single sequence: every window is looked at."""
+        span = slice(0, int(self._widest_S[0]) + 1)
+        rows = self._load.other_rows + self._run.rows_SW[0, span]
+        rates = self._run.commits_SW[0, span] / self.times.at(rows)
+        rates[1:][rows[1:] > self._load.most_rows] = -np.inf
+        best = int(rates.argmax())
+        return _Choice(masks_S=np.array([best]), rate=float(rates[best]), rows=float(rows[best]))
 
-def _climbed(run: LongRun, masks_S: IntArray, closed_SW: np.ndarray, load: Load) -> tuple[IntArray, float, float]:
-    """``(windows, rate, rows)``: one sequence's window changed after the other, each time the best change of all.
+    def many(self) -> _Choice:
+        """By the price of a row."""
+        few = len(self._own) <= _SOME  # these are changed one by one in the end, and need no more than a good start
+        best, best_price = self.choice(np.zeros(len(self._own), dtype=np.int64)), _FIRST_PRICES[-1]
+        tried: dict[float, IntArray] = {}
+        step = _FIRST_STEP
 
-    Near a kink of the cost the best windows are at no common price of a row.
-    """
-    own = np.arange(len(masks_S))
-    masks_S = masks_S.copy()
-    rate, rows = _rate(run, masks_S, load)
-    for _ in range(_CLIMBS):
-        commits_SW = run.commits_SW - run.commits_SW[own, masks_S][:, None] + run.commits_SW[own, masks_S].sum()
-        rows_SW = run.rows_SW - run.rows_SW[own, masks_S][:, None] + rows
-        rates_SW = commits_SW / load.seconds(rows_SW, len(own))
-        rates_SW[closed_SW | (rows_SW > max(load.most_rows, rows))] = -np.inf
-        place = int(rates_SW.argmax())
-        if rates_SW.flat[place] <= rate * _CLIMB_GAIN:
-            break
-        masks_S[place // rates_SW.shape[1]] = place % rates_SW.shape[1]
-        rate, rows = _rate(run, masks_S, load)
-    return masks_S, rate, rows
+        def try_price(price: float) -> None:
+            nonlocal best, best_price
+            tried[price] = masks_S = self._at_price(price)
+            found = self.choice(masks_S)
+            if found.rate > best.rate and found.rows <= self._load.most_rows:
+                best, best_price = found, price
 
+        for price in _FIRST_PRICES[1:-1:2] if few else _FIRST_PRICES:
+            try_price(price)
+        for _ in range(1 if few else _ROUNDS):
+            try_price(best.rate * self.times.slope(best.rows))
+            # Where the cost has a kink the right price lies between its slopes: look on both sides of the best one.
+            try_price(best_price * (1 + step))
+            try_price(best_price / (1 + step))
+            step /= 2
+        # One price for all leaves a gap where a few rows are left: fill it with the next cheaper windows.
+        wider = [p for p, m in tried.items() if p < best_price and (m != best.masks_S).any()]
+        if wider:
+            best = max(best, self.choice(self._partly(best.masks_S, tried[max(wider)])), key=lambda choice: choice.rate)
+        if few:
+            best = self._climbed(best)
+        # Estimates flatter wide windows a little (failures come in company): of nearly equal ones the frugal wins.
+        price = max(best_price, best.rate * self.times.slope(best.rows)) * _FRUGAL
+        frugal = self.choice(np.minimum(best.masks_S, self._at_price(price)))
+        return frugal if frugal.rate >= _NEARLY * best.rate else best
 
-def _partly(run: LongRun, from_S: IntArray, to_S: IntArray, load: Load) -> IntArray:
-    """From one choice of windows towards a wider one, densest steps first, as far as the rate rises."""
-    own = np.arange(len(from_S))
-    gain_S = run.commits_SW[own, to_S] - run.commits_SW[own, from_S]
-    extra_S = run.rows_SW[own, to_S] - run.rows_SW[own, from_S]
-    order = np.flatnonzero((to_S != from_S) & (gain_S > 0))
-    if not len(order):
-        return from_S
-    order = order[np.argsort(-gain_S[order] / np.maximum(extra_S[order], 1e-9), kind="stable")]
-    rows = load.other_rows + run.rows_SW[own, from_S].sum() + extra_S[order].cumsum()
-    commits = run.commits_SW[own, from_S].sum() + gain_S[order].cumsum()
-    rates = commits / load.seconds(rows, len(own))
-    rates[rows > load.most_rows] = -np.inf
-    masks_S = from_S.copy()
-    taken = order[: int(rates.argmax()) + 1 if rates.max() > 0 else 0]
-    masks_S[taken] = to_S[taken]
-    return masks_S
+    def _climbed(self, best: _Choice) -> _Choice:
+        """One sequence's window changed after the other, each time the best change of all.
 
+        Near a kink of the cost the best windows are at no common price of a row.
+        """
+        run, own = self._run, self._own
+        for _ in range(_CLIMBS):
+            now_S = best.masks_S
+            commits_SW = run.commits_SW - run.commits_SW[own, now_S][:, None] + run.commits_SW[own, now_S].sum()
+            rows_SW = run.rows_SW - run.rows_SW[own, now_S][:, None] + best.rows
+            rates_SW = commits_SW / self.times.at(rows_SW)
+            rates_SW[self._closed_SW | (rows_SW > max(self._load.most_rows, best.rows))] = -np.inf
+            place = int(rates_SW.argmax())
+            if rates_SW.flat[place] <= best.rate * _CLIMB_GAIN:
+                break
+            masks_S = now_S.copy()
+            masks_S[place // rates_SW.shape[1]] = place % rates_SW.shape[1]
+            best = self.choice(masks_S)
+        return best
 
-def _at_price(run: LongRun, closed_SW: np.ndarray, price: float) -> IntArray:
-    """Each sequence's best window where a row costs ``price`` commits; the narrowest of equal ones."""
-    return np.where(closed_SW, -np.inf, run.commits_SW - price * run.rows_SW).argmax(axis=1)
+    def _partly(self, from_S: IntArray, to_S: IntArray) -> IntArray:
+        """From one choice of windows towards a wider one, densest steps first, as far as the rate rises."""
+        run, own = self._run, self._own
+        gain_S = run.commits_SW[own, to_S] - run.commits_SW[own, from_S]
+        extra_S = run.rows_SW[own, to_S] - run.rows_SW[own, from_S]
+        order = np.flatnonzero((to_S != from_S) & (gain_S > 0))
+        if not len(order):
+            return from_S
+        order = order[np.argsort(-gain_S[order] / np.maximum(extra_S[order], 1e-9), kind="stable")]
+        rows = self._load.other_rows + run.rows_SW[own, from_S].sum() + extra_S[order].cumsum()
+        commits = run.commits_SW[own, from_S].sum() + gain_S[order].cumsum()
+        rates = commits / self.times.at(rows)
+        rates[rows > self._load.most_rows] = -np.inf
+        masks_S = from_S.copy()
+        taken = order[: int(rates.argmax()) + 1 if rates.max() > 0 else 0]
+        masks_S[taken] = to_S[taken]
+        return masks_S
+
+    def _at_price(self, price: float) -> IntArray:
+        """Each sequence's best window where a row costs ``price`` commits; the narrowest of equal ones."""
+        return np.where(self._closed_SW, -np.inf, self._run.commits_SW - price * self._run.rows_SW).argmax(axis=1)

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from wedlm_core.engine.allotment import Allotment, Load, allot, long_run
+from wedlm_core.engine.allotment import Allotment, allot, long_run
+from wedlm_core.engine.load import Load
 from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.engine.survival import Survival

@@ -68,12 +68,6 @@ class StepCost:
         fixed = self.per_sequence * sequences + self.per_kv * kv_tokens
         return table + fixed + self.per_row_kv * rows * (kv_tokens / max(1, sequences))
 
-    def slope(self, rows: float, kv_tokens: float, sequences: int) -> float:
-        """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""
-        step = max(8.0, rows / 8, float(self.quantum))
-        low, high = self(np.array([rows, rows + step]), kv_tokens, sequences)
-        return float(high - low) / step
-
     @classmethod
     def linear(cls, *, fixed: float, per_row: float, per_kv: float = 0.0, floor_rows: int = 0) -> StepCost:
         """``fixed`` seconds up to ``floor_rows`` rows, then ``per_row`` more for each."""
