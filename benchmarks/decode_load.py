@@ -106,7 +106,7 @@ def _body(points: Sequence[Point]) -> str:
     return (
         "Ratios are medians over interleaved rounds, with the lowest and highest round. All contenders gave the tokens "
         "of `autoregressive` in every pass (asserted). Prompts are prefilled in the timed pass; the next prompt enters "
-        "as one finishes.\n\n"
+        "as one finishes, and the clock stops when there is none left to enter.\n\n"
         + table(_HEADER, (p.row() for p in points))
         + "\n\nTokens/s of each fixed window (those that could not be the best ran in one round only, and were stopped "
         "at twice the time of the others):\n\n" + table(header, rates)

@@ -80,7 +80,7 @@ def _best_of(
             for batch in _OUR_BATCHES:
                 params = [SamplingParams(max_tokens=MAX_TOKENS, strategy=strategy)] * len(prompts)
                 ours = run_pass(llm, Workload(prompts=prompts, params=params, concurrency=batch))
-                note(strategy.value, batch, ours.seconds, [list(ids) for ids in ours.ids or ()])
+                note(strategy.value, batch, ours.whole_seconds, [list(ids) for ids in ours.ids or ()])
     best = {name: max(rate for (n, _), rate in rates.items() if n == name) for name, _ in rates}
     names = {
         "transformers": "transformers generate",

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wedlm_core.engine.allotment import Allotment, allot, long_run
+from wedlm_core.engine.allotment import Allotment, LongRun, allot, expected_rate, long_run
 from wedlm_core.engine.load import Load
 from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
@@ -24,10 +24,12 @@ _SMOOTH = 0.05  # weight of one forward in the averages of prefill's share and h
 _CORRECT = 0.2  # weight of one forward in the correction of the table and in the rows of prefill: there may be few
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
-_FIRST_PROBES = 8  # plans of a young job that may probe whatever the share: nothing is known yet
-_GAIN_FORGET = 0.98  # what masks were expected to bring and what they brought: some fifty forwards count
+_FIRST_PROBES = 8  # plans of a young job that may probe whatever the share: nothing is known yet ...
+_CROWD = 8  # ... if one sequence is a small part of the batch
+_GAIN_COUNT = 600.0  # of what masks were expected to bring and what they brought, about so many commits count
 _GAIN_PRIOR = 30.0  # commits that are as expected before any were seen
 _GAIN_RANGE = (0.2, 1.1)
+_MARGIN = 1.03  # by this masks have to be better than none: what they do to the batch beside is not in the rate
 _TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
 
 
@@ -102,7 +104,9 @@ class WindowPlanner:
         if mine.any():
             expected_D = self._expected_S[slots_D] * mine
             real = float((emit_D - 1)[expected_D > 0].sum())
-            self._gain = _GAIN_FORGET * self._gain + (float(expected_D.sum()), real)
+            self._gain += (float(expected_D.sum()), real)
+            if self._gain[0] > _GAIN_COUNT:
+                self._gain *= 0.5
             self._survival.observe(
                 slots_D[mine],
                 outcome.intact_D[mine],
@@ -170,12 +174,11 @@ class WindowPlanner:
         alive_SW = survival.alive(generated_S)
         keep_S = np.append(table.keep_broken[slots_S], self._widest)
         keep_S = np.where(keep_S < 0, self._widest, keep_S)
-        hoped = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW)
-        run = replace(hoped, commits_SW=1 + (hoped.commits_SW - 1) * self._honesty())
+        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW)
         widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
         own = run.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
-        chosen = allot(own, widest_S[:-1], load, before_S[:-1])
+        chosen = self._checked(allot(own, widest_S[:-1], load, before_S[:-1]), own, load)
         fresh = run.best_at(len(slots_S), chosen.row_price, self._widest)
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
         # A draft that is there already costs one row, and is worth it while it is likely enough to survive; there
@@ -183,10 +186,18 @@ class WindowPlanner:
         most_S = np.maximum(before_S, masks_S)
         broken_S = np.minimum(_worth(broken_SW * alive_SW, chosen), most_S)
         intact_S = np.minimum(_worth(intact_SW * alive_SW, chosen), most_S)
-        self._expected_S[slots_S] = hoped.commits_SW[np.arange(len(slots_S)), masks_S[:-1]] - 1
+        self._expected_S[slots_S] = run.commits_SW[np.arange(len(slots_S)), masks_S[:-1]] - 1
         table.masks[slots_S] = masks_S[:-1]
         table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
         self._fresh = int(fresh), int(intact_S[-1]), int(broken_S[-1])
+
+    def _checked(self, chosen: Allotment, run: LongRun, load: Load) -> Allotment:
+        """What was chosen; or no masks at all, where what masks bring in truth would not pay for them."""
+        honest = replace(run, commits_SW=1 + (run.commits_SW - 1) * self._honesty())
+        nothing_S = np.zeros_like(chosen.masks_S)
+        if expected_rate(honest, chosen.masks_S, load) >= _MARGIN * expected_rate(honest, nothing_S, load):
+            return chosen
+        return allot(run, nothing_S, load)
 
     def _honesty(self) -> float:
         """Commits that masks bring, as a share of what is expected of them."""
@@ -200,10 +211,11 @@ class WindowPlanner:
         self._credit += _PROBE_SHARE * forwards * len(slots_S)
         price = forwards * 2 * _PROBE_MASKS
         idle: BoolArray = (masks_S < 2) & (widest_S >= _PROBE_MASKS)
-        if not idle.any() or (self._credit < price and not self._free_probes):
+        young = self._free_probes > 0 and len(slots_S) >= _CROWD
+        if not idle.any() or (self._credit < price and not young):
             self._credit = min(self._credit, price)
             return masks_S
-        if self._free_probes:
+        if young:
             self._free_probes -= 1
         else:
             self._credit -= price
