@@ -18,8 +18,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.actors.generate import load_engine, preview_table
+from pipeline.actors.loading import load_engine
 from pipeline.actors.tokenise import prepare_table
+from pipeline.actors.worker import preview_table
 from pipeline.agreement import Answers, Interval, answer_agreement, samples_to_show, token_agreement, wilson
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError

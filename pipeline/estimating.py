@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.actors.generate import EngineLoader, load_engine, preview_table
+from pipeline.actors.loading import EngineLoader, load_engine
 from pipeline.actors.model import check_model
+from pipeline.actors.worker import preview_table
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.job import Job, resolve_job

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from pipeline import layout
-from pipeline.actors.generate import EngineLoader, load_engine
+from pipeline.actors.loading import EngineLoader, load_engine
 from pipeline.actors.watch import start_tally
 from pipeline.cluster import ActorResources, plan_actors, ray_session
 from pipeline.config import RunConfig

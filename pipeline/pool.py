@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pipeline.actors.generate import EngineLoader, GenerateActor
+from pipeline.actors.generate import GenerateActor
+from pipeline.actors.loading import EngineLoader
 from pipeline.actors.watch import TallyLike
 from pipeline.cluster import ActorResources
 from pipeline.dispatch import Assignment, Dispatcher

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.actors.generate import load_engine, preview_table
+from pipeline.actors.loading import load_engine
 from pipeline.actors.tokenise import prepare_table
+from pipeline.actors.worker import preview_table
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.job import resolve_job

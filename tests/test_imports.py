@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("wedlm_core", "pipeline", "jobs")
 RAY_AND_ARROW = ("ray", "pyarrow", "datasets")
 
-# In the pipeline, these alone know wedlm_core, and of them the generate actor alone anything that needs torch.
+# In the pipeline, these alone know wedlm_core, and of them the loading of an engine alone anything that needs torch.
 KNOWS_CORE = ("pipeline.codec", "pipeline.actors")
 TORCH_FREE_CORE = (
     "wedlm_core.config",
@@ -65,7 +65,7 @@ CASES = [(name, path) for package in PACKAGES for name, path in modules(package)
 def test_the_walk_finds_the_packages() -> None:
     names = {name for name, _ in CASES}
     assert {"wedlm_core.llm", "pipeline.running", "jobs.generate"} <= names
-    assert "wedlm_core.llm.LLM" in imports(ROOT / "pipeline/actors/generate.py"), "imports in functions count"
+    assert "wedlm_core.llm.LLM" in imports(ROOT / "pipeline/actors/loading.py"), "imports in functions count"
 
 
 @pytest.mark.parametrize(("name", "path"), CASES, ids=[name for name, _ in CASES])
@@ -90,7 +90,7 @@ def test_the_pipeline_knows_the_core_at_its_border_only(name: str, path: Path) -
     core = {target for target in every if under(target, "wedlm_core")}
     if not under(name, *KNOWS_CORE):
         assert not core, f"{name} imports {sorted(core)}: take it from pipeline.codec"
-    if name != "pipeline.actors.generate":
+    if name != "pipeline.actors.loading":
         assert not [t for t in every if under(t, "torch")], f"{name} imports torch"
         heavy = [t for t in core if not under(t, *TORCH_FREE_CORE)]
         assert not heavy, f"{name} imports {heavy}, which may need torch"

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import envelope, layout
+from pipeline.actors.encoding import encode_unit
 from pipeline.actors.engine_thread import EngineThread
-from pipeline.actors.generate import UnitWorker, encode_unit
 from pipeline.actors.tokenise import FAILURE, PROMPT_IDS, prepare_table
+from pipeline.actors.worker import UnitWorker
 from pipeline.codec import (
     CapacityError,
     Failure,

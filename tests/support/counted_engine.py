@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.actors.engine_thread import EngineLike
-from pipeline.actors.generate import load_engine
+from pipeline.actors.loading import load_engine
 from pipeline.codec import Generation, Request
 from pipeline.job import Job
 

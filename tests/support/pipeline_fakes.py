@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 from pipeline import layout
 from pipeline.actors.engine_thread import EngineThread
-from pipeline.actors.generate import UnitWorker
 from pipeline.actors.tokenise import prepare_table
+from pipeline.actors.worker import UnitWorker
 from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.job import Job
 from pipeline.parts import PartJob, PartRecord, write_part
