@@ -10,6 +10,9 @@ from typing import TypeVar
 __all__ = ["together"]
 
 _T = TypeVar("_T")
+_MOST = 4096
+"""Items that wait at most: a consumer that is slower for long slows the source, and memory stays bounded."""
+_LOOK_SECONDS = 1.0
 
 
 def together(items: Iterator[_T]) -> Iterator[list[_T]]:
@@ -17,25 +20,33 @@ def together(items: Iterator[_T]) -> Iterator[list[_T]]:
 
     ``items`` is drawn from in a thread of its own; what it raises is raised here, after what came before it.
     """
-    inbox: queue.SimpleQueue[_T | _End] = queue.SimpleQueue()
+    inbox: queue.Queue[_T | _End] = queue.Queue(_MOST)
     stopped = threading.Event()
+
+    def put(item: _T | _End) -> None:
+        while not stopped.is_set():
+            try:
+                inbox.put(item, timeout=_LOOK_SECONDS)
+                return
+            except queue.Full:
+                continue
 
     def draw() -> None:
         error: BaseException | None = None
         try:
             for item in items:
-                inbox.put(item)
+                put(item)
                 if stopped.is_set():
                     break
         except BaseException as raised:
             error = raised
-        inbox.put(_End(error))
+        put(_End(error))
 
     threading.Thread(target=draw, name="together", daemon=True).start()
     try:
         while True:
             held: list[_T] = []
-            while not held or not inbox.empty():
+            while not held or (not inbox.empty() and len(held) < _MOST):
                 item = inbox.get()
                 if isinstance(item, _End):
                     if held:

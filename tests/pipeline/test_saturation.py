@@ -166,3 +166,21 @@ def test_items_that_arrive_while_the_consumer_is_busy_come_together_in_order_wit
         next(groups)
     assert [i for group in got for i in group] == list(range(50))
     assert len(got) <= 3
+
+
+def test_a_consumer_that_is_slow_for_long_slows_the_source_down() -> None:
+    drawn = 0
+
+    def items():
+        nonlocal drawn
+        for drawn in range(1, 100_000):
+            yield drawn
+
+    groups = together(items())
+    assert next(groups)[0] == 1
+    before = -1
+    while before != drawn:
+        before = drawn
+        threading.Event().wait(0.2)
+    assert drawn < 10_000
+    groups.close()
