@@ -170,7 +170,7 @@ compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
 """
 
 
-@pytest.mark.parametrize("case", [("bf16", "64"), ("fp32", "12")], ids="-".join)
+@pytest.mark.parametrize("case", [("bf16", "64")], ids="-".join)
 def test_the_kernels_compile_for_hopper(case: tuple[str, ...]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said so that Triton does not warn

@@ -48,8 +48,7 @@ print(json.dumps({"vectors": found.asm["ptx"].count("ld.global.v4.b32"), "regist
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("stages", ["greedy", "sampled", "two-heats"])
+@pytest.mark.parametrize(("dtype", "stages"), [("fp32", "greedy"), ("bf16", "two-heats")])  # the least and the most
 def test_the_sampler_compiles_for_hopper(dtype: str, stages: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said so that Triton does not warn
