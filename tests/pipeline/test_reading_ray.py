@@ -24,6 +24,7 @@ from tests.support.deadly_readers import POISON
 @pytest.fixture
 def killing_readers() -> Iterator[None]:
     """A private session in whose workers making the poison prompt ready is death by signal 9."""
+    ray.shutdown()  # of a test before, which reading an output may have started
     ray.init(
         address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
         _system_config=PRIVATE_SYSTEM_CONFIG,
@@ -33,6 +34,7 @@ def killing_readers() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.slow  # half a minute alone, minutes behind other sessions: processes die and start, one after the other
 def test_a_prompt_that_kills_the_process_that_tokenises_it_is_quarantined(
     killing_readers: None, qwen3_folder: Path, tmp_path: Path
 ) -> None:
