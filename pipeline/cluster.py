@@ -21,7 +21,15 @@ from pipeline.errors import ResourceError
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
 
-__all__ = ["LOOPBACK", "PRIVATE_SYSTEM_CONFIG", "ActorResources", "ensure_ray", "plan_actors", "ray_session"]
+__all__ = [
+    "LOOPBACK",
+    "PRIVATE_SYSTEM_CONFIG",
+    "ActorResources",
+    "check_workers",
+    "ensure_ray",
+    "plan_actors",
+    "ray_session",
+]
 
 LOOPBACK = "127.0.0.2"
 """Ray replaces 127.0.0.1 by the interface's address; other loopback addresses it keeps."""
@@ -37,6 +45,7 @@ PRIVATE_SYSTEM_CONFIG = {
 }
 """Settings of a private session."""
 _SHARE_FOR_ACTORS = 0.75
+_PROBE_RETRIES = 2
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
     "ray.data._internal.execution.streaming_executor",
@@ -113,6 +122,29 @@ def _private_token() -> None:
         file.write(secrets.token_hex(32))
     # Ray itself turns the mode on for a local cluster, and refreshes what it read of it at import.
     os.environ["RAY_AUTH_TOKEN_PATH"] = path
+
+
+def check_workers() -> None:
+    """Let a worker process of the connected cluster do nothing at all.
+
+    Raises:
+        ResourceError: such processes end before they do anything; what runs for ever would be started for ever.
+    """
+    import ray
+
+    probe = ray.remote(_nothing).options(num_cpus=0, max_retries=_PROBE_RETRIES)
+    try:
+        ray.get(probe.remote())
+    except ray.exceptions.RayError as error:
+        raise ResourceError(
+            f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: {error}\n"
+            "Mend the session's runtime environment (its set-up hook, its packages) or the memory of its nodes; "
+            "Ray's logs hold what the processes said."
+        ) from error
+
+
+def _nothing() -> None:
+    """What :func:`check_workers` runs."""
 
 
 def plan_actors(config: RunConfig) -> ActorResources:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from pipeline import layout
 from pipeline.actors.loading import EngineLoader, load_engine
 from pipeline.actors.watch import start_tally
-from pipeline.cluster import ActorResources, plan_actors, ray_session
+from pipeline.cluster import ActorResources, check_workers, plan_actors, ray_session
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
 from pipeline.gathering import together
@@ -66,10 +66,11 @@ class RayExecutor:
         """See :class:`Executor`.
 
         Raises:
-            ResourceError: the cluster cannot hold the actors.
+            ResourceError: the cluster cannot hold the actors, or no process of it lives.
             EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
         """
         resources = plan_actors(self._config)
+        check_workers()
         held = units_per_actor(self._config, work.unit_rows, work.units)
         return together(_run_graph(job, work, self._load, resources, held))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,27 +16,39 @@ import pipeline
 from pipeline import layout
 from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
 from pipeline.config import RunConfig
+from pipeline.errors import ResourceError
 from pipeline.graph import RayExecutor
 from pipeline.running import run_on
 from pipeline.storage import open_storage
 from tests.support.deadly_engines import harmless_engine
 from tests.support.deadly_readers import POISON
 
+ROOT = Path(__file__).parents[2]
+HOOK = "tests.support.deadly_readers.make_readers_mortal"
+
 
 @pytest.fixture
 def killing_readers() -> Iterator[None]:
-    """A private session in whose workers making the poison prompt ready is death by signal 9."""
+    """A session in whose workers making the poison prompt ready is death by signal 9."""
+    # The hook is imported by name, before Ray adds the driver's own path to the worker's.
+    with session({"worker_process_setup_hook": HOOK, "env_vars": {"PYTHONPATH": str(ROOT)}}):
+        yield
+
+
+@contextmanager
+def session(runtime_env: dict[str, Any]) -> Iterator[None]:
+    """A private session whose workers have ``runtime_env``."""
     ray.shutdown()  # of a test before, which reading an output may have started
     ray.init(
         address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
-        _system_config=PRIVATE_SYSTEM_CONFIG,
-        runtime_env={"worker_process_setup_hook": "tests.support.deadly_readers.make_readers_mortal"},
+        _system_config=PRIVATE_SYSTEM_CONFIG, runtime_env=runtime_env,
     )  # fmt: skip
-    yield
-    ray.shutdown()
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
-@pytest.mark.slow  # half a minute alone, minutes behind other sessions: processes die and start, one after the other
 def test_a_prompt_that_kills_the_process_that_tokenises_it_is_quarantined(
     killing_readers: None, qwen3_folder: Path, tmp_path: Path
 ) -> None:
@@ -52,3 +66,11 @@ def test_a_prompt_that_kills_the_process_that_tokenises_it_is_quarantined(
     assert [(row["k"], row["error_class"]) for row in dead] == [(6, "QuarantinedRow")]
     assert "tokenised" in dead[0]["error"]
     assert pipeline.verify(config.output, input=config.input).ok
+
+
+def test_a_session_whose_processes_cannot_start_is_an_error_and_no_hang(qwen3_folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "in.parquet")
+    with session({"worker_process_setup_hook": "there_is_no.such_hook"}), pytest.raises(ResourceError) as caught:
+        pipeline.run(str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder))
+    assert "3 of them in a row" in str(caught.value)
+    assert "runtime environment" in str(caught.value)
