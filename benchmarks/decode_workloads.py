@@ -19,7 +19,7 @@ __all__ = ["MODELS", "MOST_SEQUENCES", "Subject", "held_out_problems", "mixed", 
 MODELS = ("tiny", "random-25m")
 MOST_SEQUENCES = 64
 _TINY_TEMPERATURES = {"low": 0.0, "medium": 0.0, "high": 1.0}
-_RANDOM_TOKENS = 32
+_RANDOM_TOKENS = (16, 48)  # outputs of one length would all end in the same forward, which no job does
 _SHARE = 96  # problems per regime to choose from
 
 
@@ -66,11 +66,11 @@ def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
 
 
 def regime(subject: Subject, name: str, concurrency: int) -> Workload:
-    """Prompts of one regime: for ``tiny`` four times as many as sequences at once, to their end; else twice as many."""
+    """Prompts of one regime: for ``tiny`` four times as many as sequences at once, to their end; else three times."""
     tiny = subject.name == "tiny"
-    count = max(4 * concurrency, 8) if tiny else max(2 * concurrency, 2)
+    count = max(4 * concurrency, 8) if tiny else max(3 * concurrency, 4)
     prompts = prompts_of(subject.llm, held_out_problems(name, count))
-    return Workload(prompts=prompts, params=[_params(subject, name)] * count, concurrency=concurrency)
+    return Workload(prompts=prompts, params=[_params(subject, name, i) for i in range(count)], concurrency=concurrency)
 
 
 def mixed(subject: Subject, concurrency: int) -> Workload:
@@ -85,7 +85,10 @@ def mixed(subject: Subject, concurrency: int) -> Workload:
     )
 
 
-def _params(subject: Subject, name: str) -> SamplingParams:
+def _params(subject: Subject, name: str, number: int) -> SamplingParams:
     if subject.name == "tiny":
         return SamplingParams(max_tokens=MAX_TOKENS, temperature=_TINY_TEMPERATURES[name])
-    return SamplingParams(max_tokens=_RANDOM_TOKENS, temperature=TEMPERATURES[name], ignore_eos=True)
+    least, most = _RANDOM_TOKENS
+    # Steps of a prime: neighbours differ, and each length comes about equally often.
+    length = least + 13 * number % (most - least + 1)
+    return SamplingParams(max_tokens=length, temperature=TEMPERATURES[name], ignore_eos=True)

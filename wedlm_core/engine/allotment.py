@@ -42,6 +42,10 @@ class LongRun:
         """The tables of the first ``count`` sequences."""
         return LongRun(commits_SW=self.commits_SW[:count], rows_SW=self.rows_SW[:count])
 
+    def with_prefill(self, rows_per_commit: float) -> LongRun:
+        """Each commit brings a sequence nearer to its end, and with it the rows of the next one's prefill."""
+        return LongRun(commits_SW=self.commits_SW, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
+
     def best_at(self, sequence: int, row_price: float, widest: int) -> int:
         """One sequence's best window where a row costs ``row_price`` commits."""
         span = slice(0, widest + 1)
@@ -56,11 +60,13 @@ class Allotment:
         masks_S: int64, masks to forward per sequence.
         rate: expected commits per second.
         row_price: expected commits that one more row has to bring to be worth its time.
+        spent_price: the same of a row that takes the place of one that is spent already.
     """
 
     masks_S: IntArray
     rate: float
     row_price: float
+    spent_price: float
 
 
 def long_run(
@@ -116,7 +122,13 @@ def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | N
         kept = search.choice(np.where(previous_S < 0, best.masks_S, np.minimum(previous_S, widest_S)))
         if kept.rate * (1 + _KEEP_GAIN) >= best.rate and kept.rows <= load.most_rows:
             best = kept
-    return Allotment(masks_S=best.masks_S, rate=best.rate, row_price=best.rate * search.times.slope(best.rows))
+    times = search.times
+    return Allotment(
+        masks_S=best.masks_S,
+        rate=best.rate,
+        row_price=best.rate * times.slope(best.rows),
+        spent_price=best.rate * times.slope_below(best.rows),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -270,7 +270,7 @@ class Engine:
             groups.append(int(table.group[slot]))
             stops.append(ids)
         slots = [s.slot for s in sequences]
-        if not self._planner.admit(np.array(slots)):
+        if not self._planner.admit(np.array(slots), len(self._scheduler.running)):
             self._plan_windows()
         self._runner.state.set_windows(table)
         table.rows[slots] = self._runner.state.setup([s.request for s in sequences], slots, groups, stops)

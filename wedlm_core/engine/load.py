@@ -23,8 +23,6 @@ class Load:
         host_seconds: of a step besides its forward (0 where they overlap).
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
-        prefill_rows: rows of prefill in a forward that has any; they come in bursts.
-        prefill_share: share of forwards that have any.
         most_rows: the row budget.
     """
 
@@ -32,17 +30,11 @@ class Load:
     host_seconds: float = 0.0
     kv_tokens: float = 0.0
     other_rows: float = 0.0
-    prefill_rows: float = 0.0
-    prefill_share: float = 0.0
     most_rows: int = 1 << 30
 
     def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
-        """Mean seconds of steps of ``rows [N]`` rows besides prefill."""
-        plain = self.cost(rows, self.kv_tokens, sequences)
-        if self.prefill_share:
-            crowded = self.cost(rows + self.prefill_rows, self.kv_tokens, sequences)
-            plain = plain + self.prefill_share * (crowded - plain)
-        return self.host_seconds + plain
+        """Seconds of steps of ``rows [N]`` rows."""
+        return self.host_seconds + self.cost(rows, self.kv_tokens, sequences)
 
 
 class StepTimes:
@@ -73,6 +65,11 @@ class StepTimes:
         """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""
         step = self._step(rows)
         return (self.one(rows + step) - self.one(rows)) / step
+
+    def slope_below(self, rows: float) -> float:
+        """Seconds that each of the last rows cost; where the cost has a kink, less than what one more costs."""
+        step = min(self._step(rows), rows)
+        return (self.one(rows) - self.one(rows - step)) / step
 
     def _step(self, rows: float) -> float:
         return max(8.0, rows / 8, float(self._quantum))

@@ -20,16 +20,20 @@ from wedlm_core.engine.survival import Survival
 
 __all__ = ["WindowPlanner", "corrected"]
 
-_SMOOTH = 0.05  # weight of one forward in the averages of prefill's share and host seconds
-_CORRECT = 0.2  # weight of one forward in the correction of the table and in the rows of prefill: there may be few
+_SMOOTH = 0.05  # weight of one forward in the average of host seconds
+_CORRECT = 0.2  # weight of one forward in the correction of the table
+_PREFILL_KEPT = 0.998  # per forward, of the counts that tell how many rows of prefill go with a commit ...
+_PREFILL_PRIOR = 500.0  # ... and as many commits without any are added: a job begins with a burst of prefill
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
 _FIRST_PROBES = 8  # plans of a young job that may probe whatever the share: nothing is known yet ...
 _CROWD = 8  # ... if one sequence is a small part of the batch
-_GAIN_COUNT = 600.0  # of what masks were expected to bring and what they brought, about so many commits count
-_GAIN_PRIOR = 30.0  # commits that are as expected before any were seen
+_GAIN_PRIOR = 100.0  # commits that are as expected before any were seen
 _GAIN_RANGE = (0.2, 1.1)
-_MARGIN = 1.03  # by this masks have to be better than none: what they do to the batch beside is not in the rate
+_GAIN_KEPT = 0.9  # per plan, of what masks were expected to bring and brought: masks that are off bring no news
+_GROWN = 1.25  # times as many sequences as were planned for call for a new plan at once
+_SETTLE = 2  # forwards after which a wider window brings what is expected of it: its drafts have to be proposed first
+_MARGIN = 1.05  # by this masks have to be better than none: what they do to the batch beside is not in the rate
 _TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
 
 
@@ -49,7 +53,7 @@ class WindowPlanner:
         self._survival = Survival(slots + 1, max(1, widest))
         self._nobody, self._widest = slots, max(1, widest)
         self._fresh: tuple[int, int, int] | None = None  # masks, intact and broken drafts of such a sequence
-        self._prefill_rows, self._prefill_share = 0.0, 0.0
+        self._prefill = np.zeros(2)  # rows of prefill, and commits
         self._host_seconds = 0.0
         # Real over measured seconds, by rows (half octaves), and whether forwards have told of it.
         self._factor = np.ones(32)
@@ -57,19 +61,27 @@ class WindowPlanner:
         # Windows are chosen where estimates are high, hence rather too high: what they bring in truth corrects that.
         self._expected_S = np.zeros(slots)  # commits per forward beyond the first that the last plan expects
         self._gain = np.zeros(2)  # such commits: expected, real
-        self._age = 0
+        self._unsettled_S = np.zeros(slots, dtype=np.int64)  # forwards until they may be compared
+        self._age, self._planned_for = 0, 0
         self._credit = 0.0
         self._free_probes = _FIRST_PROBES
         self._last_probe = np.zeros(slots, dtype=np.int64)
         self._plans = 0
 
-    def admit(self, slots_S: IntArray) -> bool:
-        """Give new sequences what the last plan has for them; False if there is no plan yet."""
+    def admit(self, slots_S: IntArray, running: int) -> bool:
+        """Give new sequences what the last plan has for them; False where a new plan is due at once.
+
+        Args:
+            slots_S: their slots.
+            running: sequences that run, these included. A plan for far fewer would be lavish with rows.
+        """
         table = self._table
         for slot in slots_S.tolist():
             self._survival.clear(slot)
         self._expected_S[slots_S] = 0.0
-        if self._fresh is None:
+        self._unsettled_S[slots_S] = _SETTLE
+        if self._fresh is None or running > _GROWN * self._planned_for:
+            self._fresh = None
             return False
         mine_S = slots_S[table.adaptive[slots_S]]
         windows = (table.masks, table.keep_intact, table.keep_broken)
@@ -96,17 +108,11 @@ class WindowPlanner:
             ended_D: sequences that it ended.
             prefill_rows: rows of prefill that went with it.
         """
-        self._prefill_share += _SMOOTH * ((prefill_rows > 0) - self._prefill_share)
-        if prefill_rows:
-            self._prefill_rows += _CORRECT * (prefill_rows - self._prefill_rows)
+        self._prefill = self._prefill * _PREFILL_KEPT + (prefill_rows, float(emit_D.sum()))
         self._age += 1
         mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if mine.any():
-            expected_D = self._expected_S[slots_D] * mine
-            real = float((emit_D - 1)[expected_D > 0].sum())
-            self._gain += (float(expected_D.sum()), real)
-            if self._gain[0] > _GAIN_COUNT:
-                self._gain *= 0.5
+            self._compare(slots_D[mine], emit_D[mine])
             self._survival.observe(
                 slots_D[mine],
                 outcome.intact_D[mine],
@@ -115,6 +121,12 @@ class WindowPlanner:
                 outcome.next_intact_D[mine],
                 ~ended_D[mine],
             )
+
+    def _compare(self, slots_D: IntArray, emit_D: IntArray) -> None:
+        """Count what masks were expected to bring, and brought."""
+        expected_D = np.where(self._unsettled_S[slots_D] > 0, 0.0, self._expected_S[slots_D])
+        self._unsettled_S[slots_D] -= 1
+        self._gain += (float(expected_D.sum()), float((emit_D - 1)[expected_D > 0].sum()))
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length by itself."""
@@ -146,7 +158,8 @@ class WindowPlanner:
         # Planning takes time in proportion to the sequences; a step does not, so large batches plan less often.
         if not len(slots_S) or (self._fresh is not None and self._age < 4 + len(slots_S) // 16):
             return False
-        self._age = 0
+        self._age, self._planned_for = 0, len(slots_R)
+        self._gain *= _GAIN_KEPT
         load = self._load(slots_R, slots_S, cost, spare_tokens)
         self._apply(slots_S, load)
         self._plans += 1
@@ -160,8 +173,6 @@ class WindowPlanner:
             host_seconds=self._host_seconds,
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()),
-            prefill_rows=self._prefill_rows,
-            prefill_share=self._prefill_share,
             most_rows=min(self._most_rows, int(every) + spare_tokens),
         )
 
@@ -174,18 +185,22 @@ class WindowPlanner:
         alive_SW = survival.alive(generated_S)
         keep_S = np.append(table.keep_broken[slots_S], self._widest)
         keep_S = np.where(keep_S < 0, self._widest, keep_S)
-        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW)
+        prefill = float(self._prefill[0] / (self._prefill[1] + _PREFILL_PRIOR))
+        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW).with_prefill(prefill)
         widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
         own = run.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
         chosen = self._checked(allot(own, widest_S[:-1], load, before_S[:-1]), own, load)
-        fresh = run.best_at(len(slots_S), chosen.row_price, self._widest)
+        # A newcomer comes in another's place. Where masks pay for nobody, they do not for it: newcomers come in bursts.
+        fresh = run.best_at(len(slots_S), chosen.spent_price, self._widest) if chosen.masks_S.any() else 0
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
-        # A draft that is there already costs one row, and is worth it while it is likely enough to survive; there
-        # are no more of them than masks were forwarded.
+        # A draft that is there already costs one row, and prefill where it is accepted, and is worth it while it is
+        # likely enough to survive; there are no more of them than masks were forwarded.
         most_S = np.maximum(before_S, masks_S)
-        broken_S = np.minimum(_worth(broken_SW * alive_SW, chosen), most_S)
-        intact_S = np.minimum(_worth(intact_SW * alive_SW, chosen), most_S)
+        least = chosen.row_price / (1 - min(0.9, prefill * chosen.row_price))
+        broken_S = np.minimum((broken_SW * alive_SW >= least).sum(axis=-1), most_S)
+        intact_S = np.minimum((intact_SW * alive_SW >= least).sum(axis=-1), most_S)
+        self._unsettled_S[slots_S[masks_S[:-1] > before_S[:-1]]] = _SETTLE
         self._expected_S[slots_S] = run.commits_SW[np.arange(len(slots_S)), masks_S[:-1]] - 1
         table.masks[slots_S] = masks_S[:-1]
         table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
@@ -241,7 +256,3 @@ def corrected(cost: StepCost, factor: np.ndarray, seen: np.ndarray) -> StepCost:
         per_kv=cost.per_kv * overall,
         per_row_kv=cost.per_row_kv * overall,
     )
-
-
-def _worth(survival_SW: np.ndarray, chosen: Allotment) -> IntArray:
-    return (survival_SW >= chosen.row_price).sum(axis=-1)

@@ -18,10 +18,13 @@ FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 _FORGET = 0.95  # weight of a sequence's past per observation: about twenty forwards count
-_JOB_TRIALS = 400.0  # the job's counts are halved when they pass this, so that they follow the job
+_JOB_TRIALS = 2000.0  # the job's counts are halved when they pass this, so that they follow the job
 _PRIOR_HAZARD = 0.85  # before anything was seen: hopeful, so that windows are tried
-_PRIOR_TRIALS = 12.0  # weight of the job's hazard in a sequence's own estimate, in observations
-_PRIOR_FAILURES = 3.0  # weight of "fails like the job" in a sequence's failure ratio, in failures
+_JOB_PRIOR = 3.0  # weight of that in the job's hazard, and of the offset before in that of the next, in observations
+_PRIOR_TRIALS = 12.0  # weight of the job's hazard in a sequence's own estimate at an offset, in observations ...
+_PRIOR_FAILURES = 3.0  # ... and of "fails like the job" in its failure ratio, in failures; while little is known
+_SPREAD_COUNT = 10.0  # weight of that, in what sequences that are alike add to the measure of their spread
+_SPREAD_MOST = 2000.0  # what sequences add is halved when it passes this
 _LENGTHS = 512  # finished outputs that tell how long outputs are
 
 
@@ -41,14 +44,32 @@ class Survival:
         self._job_trials = np.zeros((2, widest))
         self._agreed = np.zeros((2, slots, 2))  # [broken or intact, slot, (times, agreements of the first mask)]
         self._job_agreed = np.tile([4.0, 3.4], (2, 1))
+        # Sums over sequences that went: expected failures squared, and what failures vary beyond chance.
+        self._spread = np.zeros(2)
         self._lengths = np.zeros(_LENGTHS, dtype=np.int64)
         self._finished = 0
 
     def clear(self, slot: int) -> None:
-        """Forget a slot's past; the job's stays."""
+        """Forget a slot's past; the job keeps its share of it."""
+        self._compare(slot)
         self._hits[:, slot] = 0
         self._trials[:, slot] = 0
         self._agreed[:, slot] = 0
+
+    def _compare(self, slot: int) -> None:
+        """How far a sequence failed more or less often than the job (gamma-Poisson, method of moments)."""
+        trials = self._trials[:, slot]
+        expected = float((trials * (1 - self.job_hazard())).sum())
+        if expected > 0:
+            failed = float((trials - self._hits[:, slot]).sum())
+            self._spread += (expected**2, (failed - expected) ** 2 - expected)
+            if self._spread[0] > _SPREAD_MOST:
+                self._spread *= 0.5
+
+    def alike(self) -> float:
+        """How much more than at first a sequence's estimate keeps to the job's: many alike ones are not told apart."""
+        same, spread = self._spread.tolist()
+        return (_SPREAD_COUNT * _PRIOR_FAILURES + same) / (_SPREAD_COUNT + max(spread, 0.0)) / _PRIOR_FAILURES
 
     def observe(
         self,
@@ -102,21 +123,22 @@ class Survival:
             for j, (hits, trials) in enumerate(
                 zip(self._job_hits[kind].tolist(), self._job_trials[kind].tolist(), strict=True)
             ):
-                before = (hits + _PRIOR_TRIALS * before) / (trials + _PRIOR_TRIALS)
+                before = (hits + _JOB_PRIOR * before) / (trials + _JOB_PRIOR)
                 hazard[kind, j] = before
         return hazard
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
         """``[2, S, W]`` (broken, intact): probability that the drafts up to each offset are all accepted."""
-        job_fail = 1 - self.job_hazard()[:, None]
+        job_fail, alike = 1 - self.job_hazard()[:, None], self.alike()
+        prior_failures, prior_trials = alike * _PRIOR_FAILURES, alike * _PRIOR_TRIALS
         hits, trials = self._hits[:, slots_S], self._trials[:, slots_S]
         # A sequence fails in proportion to the job's profile over offsets (proportional hazards) ...
         failed = trials.sum(axis=-1) - hits.sum(axis=-1)
         expected = (trials * job_fail).sum(axis=-1)
-        ratio = (failed + _PRIOR_FAILURES) / (expected + _PRIOR_FAILURES)
+        ratio = (failed + prior_failures) / (expected + prior_failures)
         prior = 1 - np.minimum(1.0, job_fail * ratio[..., None])
         # ... but for offsets that it has shown otherwise often enough.
-        hazard = (hits + _PRIOR_TRIALS * prior) / (trials + _PRIOR_TRIALS)
+        hazard = (hits + prior_trials * prior) / (trials + prior_trials)
         return hazard.cumprod(axis=-1)
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
