@@ -32,12 +32,13 @@ _LOOK_SECONDS = 1.0
 
 
 class PooledGenerateActor(GenerateActor):
-    """Gets its job by reference: ``job`` holds one."""
+    """Gets its job by reference: ``shared`` is one, with the tally, pickled."""
 
-    def __init__(self, job: list[Any], num_threads: int, load: EngineLoader, tally: TallyLike) -> None:
+    def __init__(self, shared: bytes, num_threads: int, load: EngineLoader) -> None:
         import ray
 
-        super().__init__(ray.get(job[0]), num_threads, load, tally)
+        job, tally = ray.cloudpickle.loads(shared)
+        super().__init__(ray.get(job), num_threads, load, tally)
 
 
 class Pool:
@@ -64,9 +65,11 @@ class Pool:
             max_restarts=-1,
             max_task_retries=-1,  # the tally ends what cannot succeed
         )
-        # In a list, a reference stays one: as an argument, Ray would warn that it may be lost before a restart.
-        self._job = [ray.put(job)]
-        self.actors = [make.remote(self._job, resources.threads, load, tally) for _ in range(job.config.actors)]
+        # Pickled apart, they are kept for as long as the driver lives; of references among the arguments Ray would warn
+        # that they may be lost before a restart.
+        shared = ray.cloudpickle.dumps((ray.put(job), tally))
+        self._tally = tally
+        self.actors = [make.remote(shared, resources.threads, load) for _ in range(job.config.actors)]
 
     def __enter__(self) -> Pool:
         return self

@@ -23,6 +23,9 @@ __all__ = ["ENGINE_DIED", "GenerateActor"]
 
 ENGINE_DIED = 70
 """Exit status of an actor whose engine failed: its device state cannot be trusted, a fresh process can."""
+_SWITCH_SECONDS = 2e-4
+"""How long a thread may keep the interpreter's lock from another. The engine's thread needs it many times a step,
+and would stand still for Python's 5 ms each time while a unit is encoded; so both go on side by side."""
 
 
 class GenerateActor:
@@ -42,6 +45,7 @@ class GenerateActor:
         except Exception as error:
             _leave_note(job.storage, error)
             raise
+        sys.setswitchinterval(_SWITCH_SECONDS)
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._tally = tally
