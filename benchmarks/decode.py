@@ -90,8 +90,8 @@ _MODELS = (
     f"`random-25m`: {parameters(random_model()) / 1e6:.1f}M random parameters, Qwen3-style, 10 layers of 384, tied "
     "embeddings, 16 to 48 tokens each. It has no regimes of its own; attention outputs scaled by 30 and queries by 6 "
     "and a head scale of 0.2 (about 2.4 nats) give drafts that are hardly ever right at temperature 0 (`high`), and "
-    "since draft and verifier share the noise of a position, more often right at temperature 10 (`medium`) and 60 (`low`). "
-    "Tokens per forward say what that amounts to."
+    "since draft and verifier share the noise of a position, more often right at temperature 10 (`medium`) and 60 "
+    "(`low`). Tokens per forward say what that amounts to."
 )
 
 
