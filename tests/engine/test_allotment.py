@@ -150,7 +150,7 @@ def test_a_new_sequence_starts_from_the_jobs_history() -> None:
     for _ in range(200):
         survival.observe(one, yes, np.array([8]), np.array([0]), ~yes, yes)
     assert survival.by_kind(np.array([1]))[1, 0, 0] < 0.1
-    survival.clear(0)
+    survival.clear(np.array([0]))
     assert survival.by_kind(one)[1, 0, 0] < 0.1
 
 
@@ -301,7 +301,7 @@ def test_sequences_that_fail_alike_are_not_told_apart_by_luck() -> None:
         survival = Survival(1, 8)
         found = []
         for hazard in hazards:
-            survival.clear(0)
+            survival.clear(np.array([0]))
             for _ in range(12):
                 right = int(np.cumprod(rng.random(8) < hazard).sum())
                 survival.observe(np.array([0]), yes, np.full(1, 8), np.array([right]), yes, yes)

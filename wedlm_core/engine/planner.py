@@ -76,8 +76,7 @@ class WindowPlanner:
             running: sequences that run, these included. A plan for far fewer would be lavish with rows.
         """
         table = self._table
-        for slot in slots_S.tolist():
-            self._survival.clear(slot)
+        self._survival.clear(slots_S)
         self._expected_S[slots_S] = 0.0
         self._unsettled_S[slots_S] = _SETTLE
         if self._fresh is None or running > _GROWN * self._planned_for:

@@ -49,22 +49,21 @@ class Survival:
         self._lengths = np.zeros(_LENGTHS, dtype=np.int64)
         self._finished = 0
 
-    def clear(self, slot: int) -> None:
-        """Forget a slot's past; the job keeps its share of it."""
-        self._compare(slot)
-        self._hits[:, slot] = 0
-        self._trials[:, slot] = 0
-        self._agreed[:, slot] = 0
+    def clear(self, slots_S: IntArray) -> None:
+        """Forget the past of slots; the job keeps its share of it."""
+        self._compare(slots_S)
+        self._hits[:, slots_S] = 0
+        self._trials[:, slots_S] = 0
+        self._agreed[:, slots_S] = 0
 
-    def _compare(self, slot: int) -> None:
-        """How far a sequence failed more or less often than the job (gamma-Poisson, method of moments)."""
-        trials = self._trials[:, slot]
-        expected = float((trials * (1 - self.job_hazard())).sum())
-        if expected > 0:
-            failed = float((trials - self._hits[:, slot]).sum())
-            self._spread += (expected**2, (failed - expected) ** 2 - expected)
-            if self._spread[0] > _SPREAD_MOST:
-                self._spread *= 0.5
+    def _compare(self, slots_S: IntArray) -> None:
+        """How far sequences failed more or less often than the job (gamma-Poisson, method of moments)."""
+        trials = self._trials[:, slots_S]
+        expected_S = (trials * (1 - self.job_hazard())[:, None]).sum(axis=(0, 2))
+        failed_S = (trials - self._hits[:, slots_S]).sum(axis=(0, 2))
+        self._spread += ((expected_S**2).sum(), ((failed_S - expected_S) ** 2 - expected_S).sum())
+        if self._spread[0] > _SPREAD_MOST:
+            self._spread *= 0.5
 
     def alike(self) -> float:
         """How much more than at first a sequence's estimate keeps to the job's: many alike ones are not told apart."""
