@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,24 @@ _SIZES = (
     "head_dim",
     "max_position_embeddings",
 )
+# Of EngineConfig: integers of 1 or more, those that may be left open, and fields that take a few values.
+_COUNTS = (
+    "max_num_seqs",
+    "max_batch_rows",
+    "max_window",
+    "page_size",
+    "logits_chunk_rows",
+    "logits_chunk_bytes",
+    "graph_rows",
+)
+_OPTIONAL_COUNTS = ("prefill_chunk", "max_model_len", "num_pages", "kv_cache_bytes")
+_CHOICES: Mapping[str, tuple[object, ...]] = {
+    "batch_invariant": (True, False, "auto"),
+    "overlap": (True, False, "auto"),
+    "cuda_graphs": (True, False, "auto"),
+    "kv_cache_dtype": ("auto", "fp8_e4m3"),
+    "weight_dtype": ("auto", "int8", "fp8_e4m3"),
+}
 
 
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -300,51 +319,32 @@ class EngineConfig:
         """Check ranges."""
         if isinstance(self.streaming, Mapping):
             object.__setattr__(self, "streaming", _switches(self.streaming))
-        for name in (
-            "max_num_seqs",
-            "max_batch_rows",
-            "max_window",
-            "page_size",
-            "logits_chunk_rows",
-            "logits_chunk_bytes",
-            "graph_rows",
-        ):
+        for name in _COUNTS:
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
-        for name in ("prefill_chunk", "max_model_len", "num_pages", "kv_cache_bytes"):
+        for name in _OPTIONAL_COUNTS:
             value = getattr(self, name)
-            _require(
-                value is None or (isinstance(value, int) and value >= 1),
-                name,
-                value,
-                "None or an integer of 1 or more",
-                "Drop it to use the default.",
-            )
-        share = self.gpu_memory_utilization
-        _require(
-            isinstance(share, (int, float)) and 0 < share <= 1,
-            "gpu_memory_utilization",
-            share,
-            "a share above 0 and up to 1",
-            "Use 0.9.",
-        )
-        _require(
-            self.batch_invariant in (True, False, "auto"),
-            "batch_invariant",
-            self.batch_invariant,
-            'true, false or "auto"',
-            'Use "auto".',
-        )
-        _require(
-            self.kv_cache_dtype in ("auto", "fp8_e4m3"),
-            "kv_cache_dtype",
-            self.kv_cache_dtype,
-            '"auto" or "fp8_e4m3"',
-            'Use "auto".',
-        )
-        for name in ("overlap", "cuda_graphs"):
+            allowed = value is None or (isinstance(value, int) and value >= 1)
+            _require(allowed, name, value, "None or an integer of 1 or more", "Drop it to use the default.")
+        for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            _require(value in (True, False, "auto"), name, value, 'true, false or "auto"', 'Use "auto".')
+            rule = "one of " + ", ".join(json.dumps(choice) for choice in choices)
+            _require(value in choices, name, value, rule, 'Use "auto".')
+        self._check_fit()
+
+    def _check_fit(self) -> None:
+        """Check the sizes, and what has to go together."""
+        share, rows = self.gpu_memory_utilization, 2 * self.max_window + 1
+        allowed = isinstance(share, (int, float)) and 0 < share <= 1
+        _require(allowed, "gpu_memory_utilization", share, "a share above 0 and up to 1", "Use 0.9.")
+        _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
+        _require(
+            self.max_batch_rows >= rows,
+            "max_batch_rows",
+            self.max_batch_rows,
+            f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
+            "Raise max_batch_rows or lower max_window.",
+        )
         _require(
             not (self.trace and self.overlap is True),
             "overlap",
@@ -353,27 +353,11 @@ class EngineConfig:
             "Set overlap=False, or trace=False.",
         )
         _require(
-            self.weight_dtype in ("auto", "int8", "fp8_e4m3"),
-            "weight_dtype",
-            self.weight_dtype,
-            '"auto", "int8" or "fp8_e4m3"',
-            'Use "auto".',
-        )
-        _require(
             not (self.cuda_graphs is True and self.overlap is False),
             "cuda_graphs",
             self.cuda_graphs,
             "graphs are replayed by forwards that run ahead of the host",
             'Set overlap="auto", or cuda_graphs="auto".',
-        )
-        _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
-        rows = 2 * self.max_window + 1
-        _require(
-            self.max_batch_rows >= rows,
-            "max_batch_rows",
-            self.max_batch_rows,
-            f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
-            "Raise max_batch_rows or lower max_window.",
         )
 
     def logits_rows(self, vocab_size: int) -> int:

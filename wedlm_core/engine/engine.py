@@ -52,26 +52,8 @@ class Engine:
         self.config = config = config or EngineConfig()
         self.tokenizer, self.model_config = tokenizer, model.config
         device, dtype = model.embed.weight.device, model.embed.weight.dtype
-        invariant = config.batch_invariant
-        if invariant == "auto":
-            invariant = (
-                device.type == "cpu" and dtype == torch.float32 and config.attention in ("auto", "compiled", "tiled")
-            )
         kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype)
-        backend = resolve_backend(
-            config.attention,
-            AttentionProblem(
-                device=device,
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-                num_heads=model.config.num_attention_heads,
-                num_kv_heads=model.config.num_key_value_heads,
-                head_dim=model.config.head_dim,
-                page_size=config.page_size,
-                batch_invariant=bool(invariant),
-                weight_dtype=config.weight_dtype,
-            ),
-        )
+        backend = resolve_backend(config.attention, _attention_problem(model, config))
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings
         overlapping = overlaps(config, device, backend)
         # A sequence may run one forward past its end, and two where that is noticed one forward late.
@@ -405,3 +387,24 @@ class Engine:
             logprobs=tuple(logprobs) if request.params.logprobs else None,
             trace=tuple(sequence.trace) if self.config.trace else None,
         )
+
+
+def _attention_problem(model: Decoder, config: EngineConfig) -> AttentionProblem:
+    """What a backend has to be able to do for this model."""
+    device, dtype = model.embed.weight.device, model.embed.weight.dtype
+    invariant = config.batch_invariant
+    if invariant == "auto":
+        invariant = (
+            device.type == "cpu" and dtype == torch.float32 and config.attention in ("auto", "compiled", "tiled")
+        )
+    return AttentionProblem(
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype_of(config.kv_cache_dtype, dtype),
+        num_heads=model.config.num_attention_heads,
+        num_kv_heads=model.config.num_key_value_heads,
+        head_dim=model.config.head_dim,
+        page_size=config.page_size,
+        batch_invariant=bool(invariant),
+        weight_dtype=config.weight_dtype,
+    )
