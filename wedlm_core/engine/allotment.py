@@ -15,7 +15,7 @@ import numpy as np
 
 from wedlm_core.engine.load import Load, StepTimes
 
-__all__ = ["Allotment", "LongRun", "allot", "expected_rate", "long_run"]
+__all__ = ["Allotment", "LongRun", "allot", "expected_rate", "long_run", "newcomer"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -46,11 +46,6 @@ class LongRun:
         """Each commit brings a sequence nearer to its end, and with it the rows of the next one's prefill."""
         return LongRun(commits_SW=self.commits_SW, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
 
-    def best_at(self, sequence: int, row_price: float, widest: int) -> int:
-        """One sequence's best window where a row costs ``row_price`` commits."""
-        span = slice(0, widest + 1)
-        return int((self.commits_SW[sequence, span] - row_price * self.rows_SW[sequence, span]).argmax())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Allotment:
@@ -60,13 +55,11 @@ class Allotment:
         masks_S: int64, masks to forward per sequence.
         rate: expected commits per second.
         row_price: expected commits that one more row has to bring to be worth its time.
-        spent_price: the same of a row that takes the place of one that is spent already.
     """
 
     masks_S: IntArray
     rate: float
     row_price: float
-    spent_price: float
 
 
 def long_run(
@@ -107,6 +100,22 @@ def expected_rate(run: LongRun, masks_S: IntArray, load: Load) -> float:
     return float(run.commits_SW[own, masks_S].sum() / load.seconds(np.array([rows]), len(masks_S))[0])
 
 
+def newcomer(run: LongRun, masks_S: IntArray, load: Load) -> int:
+    """The best window of a sequence that takes the place of an average one.
+
+    Args:
+        run: of the running sequences, and of the newcomer in the last place.
+        masks_S: windows of the running ones.
+        load: as for :func:`allot`.
+    """
+    count = len(masks_S)
+    own = np.arange(count)
+    stay = (count - 1) / count
+    commits_W = stay * run.commits_SW[own, masks_S].sum() + run.commits_SW[count]
+    rows_W = load.other_rows + stay * run.rows_SW[own, masks_S].sum() + run.rows_SW[count]
+    return int((commits_W / load.seconds(rows_W, count)).argmax())
+
+
 def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allotment:
     """The windows with the highest expected commits per second.
 
@@ -122,13 +131,7 @@ def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | N
         kept = search.choice(np.where(previous_S < 0, best.masks_S, np.minimum(previous_S, widest_S)))
         if kept.rate * (1 + _KEEP_GAIN) >= best.rate and kept.rows <= load.most_rows:
             best = kept
-    times = search.times
-    return Allotment(
-        masks_S=best.masks_S,
-        rate=best.rate,
-        row_price=best.rate * times.slope(best.rows),
-        spent_price=best.rate * times.slope_below(best.rows),
-    )
+    return Allotment(masks_S=best.masks_S, rate=best.rate, row_price=best.rate * search.times.slope(best.rows))
 
 
 @dataclass(frozen=True, kw_only=True)

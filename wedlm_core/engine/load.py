@@ -66,10 +66,5 @@ class StepTimes:
         step = self._step(rows)
         return (self.one(rows + step) - self.one(rows)) / step
 
-    def slope_below(self, rows: float) -> float:
-        """Seconds that each of the last rows cost; where the cost has a kink, less than what one more costs."""
-        step = min(self._step(rows), rows)
-        return (self.one(rows) - self.one(rows - step)) / step
-
     def _step(self, rows: float) -> float:
         return max(8.0, rows / 8, float(self._quantum))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wedlm_core.engine.allotment import Allotment, LongRun, allot, expected_rate, long_run
+from wedlm_core.engine.allotment import Allotment, LongRun, allot, expected_rate, long_run, newcomer
 from wedlm_core.engine.load import Load
 from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
@@ -190,8 +190,8 @@ class WindowPlanner:
         own = run.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
         chosen = self._checked(allot(own, widest_S[:-1], load, before_S[:-1]), own, load)
-        # A newcomer comes in another's place. Where masks pay for nobody, they do not for it: newcomers come in bursts.
-        fresh = run.best_at(len(slots_S), chosen.spent_price, self._widest) if chosen.masks_S.any() else 0
+        # Where masks pay for nobody, they do not for a newcomer: newcomers come in bursts.
+        fresh = newcomer(run, chosen.masks_S, load) if chosen.masks_S.any() else 0
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
         # A draft that is there already costs one row, and prefill where it is accepted, and is worth it while it is
         # likely enough to survive; there are no more of them than masks were forwarded.

@@ -18,9 +18,9 @@ FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 _FORGET = 0.95  # weight of a sequence's past per observation: about twenty forwards count
-_JOB_TRIALS = 2000.0  # the job's counts are halved when they pass this, so that they follow the job
+_JOB_KEPT = 0.99  # of the job's counts per forward: about a hundred count, however many sequences are in them
 _PRIOR_HAZARD = 0.85  # before anything was seen: hopeful, so that windows are tried
-_JOB_PRIOR = 3.0  # weight of that in the job's hazard, and of the offset before in that of the next, in observations
+_JOB_PRIOR = 3.0  # weight of that in the job's estimates, and of the offset before in that of the next, in observations
 _PRIOR_TRIALS = 12.0  # weight of the job's hazard in a sequence's own estimate at an offset, in observations ...
 _PRIOR_FAILURES = 3.0  # ... and of "fails like the job" in its failure ratio, in failures; while little is known
 _SPREAD_COUNT = 10.0  # weight of that, in what sequences that are alike add to the measure of their spread
@@ -43,7 +43,7 @@ class Survival:
         self._job_hits = np.zeros((2, widest))
         self._job_trials = np.zeros((2, widest))
         self._agreed = np.zeros((2, slots, 2))  # [broken or intact, slot, (times, agreements of the first mask)]
-        self._job_agreed = np.tile([4.0, 3.4], (2, 1))
+        self._job_agreed = np.zeros((2, 2))
         # Sums over sequences that went: expected failures squared, and what failures vary beyond chance.
         self._spread = np.zeros(2)
         self._lengths = np.zeros(_LENGTHS, dtype=np.int64)
@@ -101,13 +101,11 @@ class Survival:
         self._agreed[kind_D, slots_D] = self._agreed[kind_D, slots_D] * _FORGET + tested
         for kind in (0, 1):
             own = kind_D == kind
-            self._job_hits[kind] += hit_DW[own].sum(axis=0)
-            self._job_trials[kind] += trial_DW[own].sum(axis=0)
-            self._job_agreed[kind] += tested[own].sum(axis=0)
-            if max(self._job_trials[kind].max(), self._job_agreed[kind, 0]) > _JOB_TRIALS:
-                self._job_hits[kind] *= 0.5
-                self._job_trials[kind] *= 0.5
-                self._job_agreed[kind] *= 0.5
+            if not own.any():
+                continue
+            self._job_hits[kind] = self._job_hits[kind] * _JOB_KEPT + hit_DW[own].sum(axis=0)
+            self._job_trials[kind] = self._job_trials[kind] * _JOB_KEPT + trial_DW[own].sum(axis=0)
+            self._job_agreed[kind] = self._job_agreed[kind] * _JOB_KEPT + tested[own].sum(axis=0)
 
     def finished(self, tokens: int) -> None:
         """An output ended at this length by itself (not by ``max_tokens``)."""
@@ -142,7 +140,7 @@ class Survival:
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
         """``[2, S]`` (broken, intact): how often the first mask agrees once all drafts were accepted."""
-        job = self._job_agreed[:, 1] / self._job_agreed[:, 0]
+        job = (self._job_agreed[:, 1] + _JOB_PRIOR * _PRIOR_HAZARD) / (self._job_agreed[:, 0] + _JOB_PRIOR)
         own = self._agreed[:, slots_S]
         return (own[..., 1] + _PRIOR_TRIALS * job[:, None]) / (own[..., 0] + _PRIOR_TRIALS)
 
