@@ -33,7 +33,7 @@ def noise(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert found.dtype == expected.dtype
     torch.testing.assert_close(found, expected, rtol=TOLERANCE[found.dtype], atol=TOLERANCE[found.dtype])
 
@@ -45,10 +45,10 @@ def test_residual_and_norm(size: int, dtype: torch.dtype) -> None:
     norm.weight.data = noise(size, dtype=dtype, seed=9)
     x, delta = noise(5, size, dtype=dtype), noise(5, size, dtype=dtype, seed=1)
     alone, kept = x.clone(), x.clone()
-    close(add_rms_norm(alone, None, norm.weight.detach(), 1e-6), norm(x).detach())
+    assert_close(add_rms_norm(alone, None, norm.weight.detach(), 1e-6), norm(x).detach())
     assert torch.equal(alone, x)
-    close(add_rms_norm(kept, delta, norm.weight.detach(), 1e-6), norm(x + delta).detach())
-    close(kept, x + delta)
+    assert_close(add_rms_norm(kept, delta, norm.weight.detach(), 1e-6), norm(x + delta).detach())
+    assert_close(kept, x + delta)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -70,7 +70,7 @@ def test_norm_and_rotation_of_heads(head_dim: int, normed: bool, dtype: torch.dt
     weights = (norms[0].weight.detach(), norms[1].weight.detach()) if normed else None
     found = norm_rope(qkv, position, cos, sin, weights, 1e-6, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     for ours, plain in zip(found, (apply_rope(q, *angles), apply_rope(k, *angles), v), strict=True):
-        close(ours, plain)
+        assert_close(ours, plain)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,7 +78,7 @@ def test_norm_and_rotation_of_heads(head_dim: int, normed: bool, dtype: torch.dt
 def test_gated_activation(size: int, dtype: torch.dtype) -> None:
     gate_up = noise(3, 2 * size, dtype=dtype) * 4
     gate, up = gate_up.chunk(2, dim=-1)
-    close(silu_mul(gate_up), F.silu(gate) * up)
+    assert_close(silu_mul(gate_up), F.silu(gate) * up)
 
 
 def mixing(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
