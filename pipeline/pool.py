@@ -65,8 +65,8 @@ class Pool:
             max_restarts=-1,
             max_task_retries=-1,  # the tally ends what cannot succeed
         )
-        # Pickled apart, they are kept for as long as the driver lives; of references among the arguments Ray would warn
-        # that they may be lost before a restart.
+        # Of references among the arguments Ray would warn that they may be lost before a restart. Pickled apart, the
+        # job is kept for as long as the driver lives; the tally's actor is, for as long as its handle here.
         shared = ray.cloudpickle.dumps((ray.put(job), tally))
         self._tally = tally
         self.actors = [make.remote(shared, resources.threads, load) for _ in range(job.config.actors)]
