@@ -5,7 +5,6 @@ import json
 import math
 import os
 import random
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -226,25 +225,21 @@ def test_bf16_autocast_trains(tmp_path):
     assert all(p.dtype == torch.float32 for p in run.model.parameters())
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
 
 
 def test_two_gloo_processes_equal_one_that_accumulates(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump({**RAW, "run": {**RAW["run"], "steps": 3}}))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1",
-                f"--master-port={_free_port()}", "-m"]  # fmt: skip
+    # The rendezvous takes a free port itself: one that was looked up before may be taken by the time it is used.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--local-addr=127.0.0.1",
+                "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m"]  # fmt: skip
     tail = ["jobs.train", "--recipe", str(path), "--device", "cpu"]
-    subprocess.run([*torchrun, *tail, "--output", str(tmp_path / "two")], cwd=ROOT, env=environment, check=True,
-                   capture_output=True, timeout=200)  # fmt: skip
-    subprocess.run(
-        [sys.executable, "-m", *tail, "--output", str(tmp_path / "one"), "--set", "optim.accumulate=2"],
-        cwd=ROOT, env=environment, check=True, capture_output=True, timeout=200,
-    )  # fmt: skip
+    _run([*torchrun, *tail, "--output", str(tmp_path / "two")])
+    _run([sys.executable, "-m", *tail, "--output", str(tmp_path / "one"), "--set", "optim.accumulate=2"])
     two, one = (load_model(tmp_path / name / "model", device="cpu", dtype=torch.float32) for name in ("two", "one"))
     start = build_model(recipe(), VOCABULARY, torch.device("cpu"))
     for name, weight in one.named_parameters():

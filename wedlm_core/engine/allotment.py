@@ -101,7 +101,7 @@ def expected_rate(run: LongRun, masks_S: IntArray, load: Load) -> float:
 
 
 def newcomer(run: LongRun, masks_S: IntArray, load: Load) -> int:
-    """The best window of a sequence that takes the place of an average one.
+    """The best window of a sequence that takes the place of one of the others, whichever that is.
 
     Args:
         run: of the running sequences, and of the newcomer in the last place.
@@ -110,10 +110,10 @@ def newcomer(run: LongRun, masks_S: IntArray, load: Load) -> int:
     """
     count = len(masks_S)
     own = np.arange(count)
-    stay = (count - 1) / count
-    commits_W = stay * run.commits_SW[own, masks_S].sum() + run.commits_SW[count]
-    rows_W = load.other_rows + stay * run.rows_SW[own, masks_S].sum() + run.rows_SW[count]
-    return int((commits_W / load.seconds(rows_W, count)).argmax())
+    commits_S, rows_S = run.commits_SW[own, masks_S], run.rows_SW[own, masks_S]
+    commits_SW = (commits_S.sum() - commits_S)[:, None] + run.commits_SW[count]
+    rows_SW = load.other_rows + (rows_S.sum() - rows_S)[:, None] + run.rows_SW[count]
+    return int((commits_SW / load.seconds(rows_SW, count)).mean(axis=0).argmax())
 
 
 def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allotment:
