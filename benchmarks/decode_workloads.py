@@ -1,4 +1,4 @@
-"""What the decoding benchmarks decode: two models, three regimes of entropy, any number of sequences at once."""
+"""What the decoding benchmarks decode: two models, their regimes of entropy, any number of sequences at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.training import corpus
 from wedlm_core.training.evaluation import REGIMES
 
-__all__ = ["MODELS", "MOST_SEQUENCES", "Subject", "held_out_problems", "mixed", "open_subject", "prompts_of", "regime"]
+__all__ = ["MODELS", "MOST_SEQUENCES", "Subject", "held_out_problems", "mixed", "open_subject", "prompts_of", "regime",
+           "regimes_of"]  # fmt: skip
 
 MODELS = ("tiny", "random-25m")
 MOST_SEQUENCES = 64
@@ -47,6 +48,11 @@ def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subj
         yield Subject(name=name, llm=LLM(str(folder), config=config, device="cpu"))
 
 
+def regimes_of(subject: Subject) -> Sequence[str]:
+    """Low, medium and high entropy; for random weights also ``hostile``, where drafts are hardly ever right."""
+    return REGIMES if subject.name == "tiny" else tuple(TEMPERATURES)
+
+
 def held_out_problems(regime_name: str, count: int) -> list[corpus.Problem]:
     """Problems of the test split, families taking turns; repeated from the start where there are too few."""
     families = [f for f in corpus.FAMILIES.values() if f.regime == regime_name]
@@ -69,7 +75,8 @@ def regime(subject: Subject, name: str, concurrency: int) -> Workload:
     """Prompts of one regime: for ``tiny`` four times as many as sequences at once, to their end; else three times."""
     tiny = subject.name == "tiny"
     count = max(4 * concurrency, 8) if tiny else max(3 * concurrency, 4)
-    prompts = prompts_of(subject.llm, held_out_problems(name, count))
+    # To random weights one prompt is like another: those of "high" stand for what no trained model shows.
+    prompts = prompts_of(subject.llm, held_out_problems(name if name in REGIMES else "high", count))
     return Workload(prompts=prompts, params=[_params(subject, name, i) for i in range(count)], concurrency=concurrency)
 
 
