@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python -m jobs.demo --output out/demo
 
+# Two processes: many of these tests wait for processes they killed. A file stays in one of them, for its fixtures.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # Style, types and import directions.
 check: $(STAMP)

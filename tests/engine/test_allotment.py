@@ -216,6 +216,21 @@ def test_what_measurements_leave_open_is_put_down_to_rows() -> None:
     assert got.seconds[-1] > 2.5 * got.seconds[0]
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.floats(0, 2)), min_size=1, max_size=6, unique_by=lambda knot: knot[0]),
+    st.integers(0, 5000), st.integers(0, 9000), st.integers(0, 70), st.sampled_from([1, 16]),
+)  # fmt: skip
+def test_the_cost_of_one_forward_is_that_of_an_array_of_one(
+    steps: list[tuple[int, float]], rows: int, kv_tokens: int, sequences: int, quantum: int
+) -> None:
+    knots, seconds = zip(*sorted(steps), strict=True)
+    cost = StepCost(
+        rows=knots, seconds=tuple(np.cumsum(seconds)), per_sequence=0.1, per_kv=1e-3, per_row_kv=1e-4, quantum=quantum
+    )
+    expected = cost(np.array([rows]), kv_tokens, sequences)[0]
+    assert cost.one(rows, kv_tokens, sequences) == pytest.approx(expected, rel=1e-9)
+
+
 def test_step_times_are_the_loads_seconds_looked_up() -> None:
     load = Load(cost=StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=64), host_seconds=0.1)
     rows = np.array([10.0, 64.0, 100.0])

@@ -137,7 +137,7 @@ class WindowPlanner:
 
     def ran(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
         """What a forward of these rows really took: the measured table is corrected where forwards are run."""
-        expected = float(cost(np.array([rows]), kv_tokens, sequences)[0])
+        expected = cost.one(rows, kv_tokens, sequences)
         if expected <= 0:
             return
         place = min(round(math.log2(max(1, rows)) * 2), len(self._factor) - 1)

@@ -38,12 +38,9 @@ class Survival:
 
     def __init__(self, slots: int, widest: int) -> None:
         self._offset_W = np.arange(1, widest + 1)
-        self._hits = np.zeros((2, slots, widest))
-        self._trials = np.zeros((2, slots, widest))
-        self._job_hits = np.zeros((2, widest))
-        self._job_trials = np.zeros((2, widest))
-        self._agreed = np.zeros((2, slots, 2))  # [broken or intact, slot, (times, agreements of the first mask)]
-        self._job_agreed = np.zeros((2, 2))
+        # [broken or intact, slot, (tested, right), offset or "the first mask agreed" in the last place]
+        self._counts = np.zeros((2, slots, 2, widest + 1))
+        self._job = np.zeros((2, 2, widest + 1))
         # Sums over sequences that went: expected failures squared, and what failures vary beyond chance.
         self._spread = np.zeros(2)
         self._lengths = np.zeros(_LENGTHS, dtype=np.int64)
@@ -52,15 +49,13 @@ class Survival:
     def clear(self, slots_S: IntArray) -> None:
         """Forget the past of slots; the job keeps its share of it."""
         self._compare(slots_S)
-        self._hits[:, slots_S] = 0
-        self._trials[:, slots_S] = 0
-        self._agreed[:, slots_S] = 0
+        self._counts[:, slots_S] = 0
 
     def _compare(self, slots_S: IntArray) -> None:
         """How far sequences failed more or less often than the job (gamma-Poisson, method of moments)."""
-        trials = self._trials[:, slots_S]
+        trials, hits = self._by_offset(slots_S)
         expected_S = (trials * (1 - self.job_hazard())[:, None]).sum(axis=(0, 2))
-        failed_S = (trials - self._hits[:, slots_S]).sum(axis=(0, 2))
+        failed_S = (trials - hits).sum(axis=(0, 2))
         self._spread += ((expected_S**2).sum(), ((failed_S - expected_S) ** 2 - expected_S).sum())
         if self._spread[0] > _SPREAD_MOST:
             self._spread *= 0.5
@@ -92,20 +87,16 @@ class Survival:
         if not len(slots_D):
             return
         kind_D = intact_D.astype(np.int64)
-        hit_DW = (self._offset_W <= agreed_D[:, None]).astype(np.float64)
-        trial_DW = (self._offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]).astype(np.float64)
-        self._hits[kind_D, slots_D] = self._hits[kind_D, slots_D] * _FORGET + hit_DW
-        self._trials[kind_D, slots_D] = self._trials[kind_D, slots_D] * _FORGET + trial_DW
         through_D = (agreed_D == drafts_D) & goes_on_D
-        tested = np.stack([through_D, through_D & next_intact_D], axis=1).astype(np.float64)
-        self._agreed[kind_D, slots_D] = self._agreed[kind_D, slots_D] * _FORGET + tested
-        for kind in (0, 1):
-            own = kind_D == kind
-            if not own.any():
-                continue
-            self._job_hits[kind] = self._job_hits[kind] * _JOB_KEPT + hit_DW[own].sum(axis=0)
-            self._job_trials[kind] = self._job_trials[kind] * _JOB_KEPT + trial_DW[own].sum(axis=0)
-            self._job_agreed[kind] = self._job_agreed[kind] * _JOB_KEPT + tested[own].sum(axis=0)
+        told = np.empty((len(slots_D), 2, len(self._offset_W) + 1))
+        up_to_D2 = np.stack([np.minimum(agreed_D + 1, drafts_D), agreed_D], axis=1)
+        told[:, :, :-1] = self._offset_W <= up_to_D2[:, :, None]
+        told[:, 0, -1] = through_D
+        told[:, 1, -1] = through_D & next_intact_D
+        self._counts[kind_D, slots_D] = self._counts[kind_D, slots_D] * _FORGET + told
+        for kind, own in enumerate((~intact_D, intact_D)):
+            if own.any():
+                self._job[kind] = self._job[kind] * _JOB_KEPT + told[own].sum(axis=0)
 
     def finished(self, tokens: int) -> None:
         """An output ended at this length by itself (not by ``max_tokens``)."""
@@ -114,21 +105,19 @@ class Survival:
 
     def job_hazard(self) -> FloatArray:
         """``[2, W]`` (broken, intact): hazard over the whole job; an offset not seen yet is like the one before."""
-        hazard = np.empty_like(self._job_hits)
-        for kind in (0, 1):
+        hazard = []
+        for tested, right in self._job[:, :, :-1].tolist():
             before = _PRIOR_HAZARD
-            for j, (hits, trials) in enumerate(
-                zip(self._job_hits[kind].tolist(), self._job_trials[kind].tolist(), strict=True)
-            ):
+            for trials, hits in zip(tested, right, strict=True):
                 before = (hits + _JOB_PRIOR * before) / (trials + _JOB_PRIOR)
-                hazard[kind, j] = before
-        return hazard
+                hazard.append(before)
+        return np.array(hazard).reshape(2, -1)
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
         """``[2, S, W]`` (broken, intact): probability that the drafts up to each offset are all accepted."""
         job_fail, alike = 1 - self.job_hazard()[:, None], self.alike()
         prior_failures, prior_trials = alike * _PRIOR_FAILURES, alike * _PRIOR_TRIALS
-        hits, trials = self._hits[:, slots_S], self._trials[:, slots_S]
+        trials, hits = self._by_offset(slots_S)
         # A sequence fails in proportion to the job's profile over offsets (proportional hazards) ...
         failed = trials.sum(axis=-1) - hits.sum(axis=-1)
         expected = (trials * job_fail).sum(axis=-1)
@@ -140,9 +129,15 @@ class Survival:
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
         """``[2, S]`` (broken, intact): how often the first mask agrees once all drafts were accepted."""
-        job = (self._job_agreed[:, 1] + _JOB_PRIOR * _PRIOR_HAZARD) / (self._job_agreed[:, 0] + _JOB_PRIOR)
-        own = self._agreed[:, slots_S]
+        times, agreed = self._job[:, :, -1].T
+        job = (agreed + _JOB_PRIOR * _PRIOR_HAZARD) / (times + _JOB_PRIOR)
+        own = self._counts[..., -1][:, slots_S]
         return (own[..., 1] + _PRIOR_TRIALS * job[:, None]) / (own[..., 0] + _PRIOR_TRIALS)
+
+    def _by_offset(self, slots_S: IntArray) -> tuple[FloatArray, FloatArray]:
+        """How often drafts were tested and right, each ``[2, S, W]`` (broken, intact)."""
+        own = self._counts[..., :-1][:, slots_S]
+        return own[:, :, 0], own[:, :, 1]
 
     def alive(self, generated_S: IntArray) -> FloatArray:
         """``[S, W]``: probability that an output of this many tokens goes on for 1 .. W more, by the job's lengths."""
