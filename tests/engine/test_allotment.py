@@ -25,8 +25,7 @@ def steady(hazards: np.ndarray, agree: float = 1.0, ends: float = 0.0) -> LongRu
     survival = np.cumprod(hazards, axis=1)
     count, width = survival.shape
     alive = (1 - ends) ** np.arange(1, width + 1) * np.ones((count, 1))
-    keep = np.full(count, width)
-    return long_run(survival, survival * 0.5, np.full((2, count), agree), keep, alive)
+    return long_run(survival, survival * 0.5, np.full((2, count), agree), alive, 0.0)
 
 
 def alike(hazard: float, count: int) -> LongRun:

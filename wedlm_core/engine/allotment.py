@@ -9,7 +9,7 @@ rate that results times what a row costs in seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,24 +27,29 @@ _ROUNDS = 4
 _SOME = 64  # sequences up to which windows are then changed one by one, so often at most, while this much is gained
 _CLIMBS = 8
 _CLIMB_GAIN = 1.001
+_KEPT = (0, 1, 2, 4, 8, 16, 32)  # broken drafts to keep that are looked at: 7 of them are near enough to all
 _FRUGAL = 1.25  # of nearly equal choices the one is taken that this many times the price of a row would make ...
 _NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongRun:
-    """Expected commits and rows per forward, ``[S, W + 1]``, by number of masks; 0 masks is autoregressive."""
+    """Expected commits and rows per forward, ``[S, W + 1]``, by number of masks; 0 masks is autoregressive.
+
+    ``kept_SW``, int64, is how many broken drafts to keep where so many masks are forwarded.
+    """
 
     commits_SW: FloatArray
     rows_SW: FloatArray
+    kept_SW: IntArray
 
     def first(self, count: int) -> LongRun:
         """The tables of the first ``count`` sequences."""
-        return LongRun(commits_SW=self.commits_SW[:count], rows_SW=self.rows_SW[:count])
+        return LongRun(commits_SW=self.commits_SW[:count], rows_SW=self.rows_SW[:count], kept_SW=self.kept_SW[:count])
 
     def with_prefill(self, rows_per_commit: float) -> LongRun:
         """Each commit brings a sequence nearer to its end, and with it the rows of the next one's prefill."""
-        return LongRun(commits_SW=self.commits_SW, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
+        return replace(self, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,34 +68,42 @@ class Allotment:
 
 
 def long_run(
-    intact_SW: FloatArray, broken_SW: FloatArray, agree_2S: FloatArray, keep_broken_S: IntArray, alive_SW: FloatArray
+    intact_SW: FloatArray, broken_SW: FloatArray, agree_2S: FloatArray, alive_SW: FloatArray, row_price: float
 ) -> LongRun:
     """A two-state chain per sequence and window: the drafts of a forward are intact or broken.
 
     With w masks, intact drafts are the w - 1 proposals behind the one that the verifier decided. They stay
     intact when all are accepted and the next first mask agrees with the verifier; else what is left is broken.
-    So a window that is too wide costs twice: rows, and broken forwards.
+    So a window that is too wide costs twice: rows, and broken forwards. Broken drafts may bring commits; but
+    masks behind one that turns out wrong propose in vain, and the next drafts are broken as well. How many are
+    kept is what pays best in the long run; none mends the drafts soonest.
 
     Args:
         intact_SW: probability that intact drafts up to offset 1 .. W are all accepted.
         broken_SW: the same for broken ones.
         agree_2S: probability that the first mask agrees after all (broken, intact) drafts were accepted.
-        keep_broken_S: broken drafts kept at most.
         alive_SW: probability that the output does not end before offset 1 .. W.
+        row_price: commits that a row has to bring, by which numbers of broken drafts are compared.
     """
     count, width = intact_SW.shape
     nothing, one = np.zeros((count, 1)), np.ones((count, 1))
     masks_W = np.arange(1, width + 1)
-    commits_intact = 1 + np.concatenate([nothing, (intact_SW * alive_SW).cumsum(axis=1)], axis=1)[:, :-1]
-    stay = np.concatenate([one, intact_SW], axis=1)[:, :-1] * agree_2S[1][:, None]
-    kept = np.minimum(masks_W, keep_broken_S[:, None])
-    own = np.arange(count)[:, None]
-    commits_broken = 1 + np.concatenate([nothing, (broken_SW * alive_SW).cumsum(axis=1)], axis=1)[own, kept]
-    mend = np.concatenate([one, broken_SW], axis=1)[own, kept] * agree_2S[0][:, None]
+    commits_intact = 1 + np.concatenate([nothing, (intact_SW * alive_SW).cumsum(axis=1)], axis=1)[:, :-1, None]
+    stay = (np.concatenate([one, intact_SW], axis=1)[:, :-1] * agree_2S[1][:, None])[..., None]
+    kept_WK = np.minimum(masks_W[:, None], _KEPT)
+    commits_broken = 1 + np.concatenate([nothing, (broken_SW * alive_SW).cumsum(axis=1)], axis=1)[:, kept_WK]
+    mend = np.concatenate([one, broken_SW], axis=1)[:, kept_WK] * agree_2S[0][:, None, None]
     share = mend / np.maximum(mend + 1 - stay, 1e-9)  # of forwards whose drafts are intact
     commits = share * commits_intact + (1 - share) * commits_broken
-    rows = share * 2 * masks_W + (1 - share) * (1 + kept + masks_W)
-    return LongRun(commits_SW=np.concatenate([one, commits], axis=1), rows_SW=np.concatenate([one, rows], axis=1))
+    rows = share * (2 * masks_W)[:, None] + (1 - share) * (1 + kept_WK + masks_W[:, None])
+    best = (commits - row_price * rows).argmax(axis=-1)[..., None]
+    commits, rows = (np.take_along_axis(found, best, axis=-1)[..., 0] for found in (commits, rows))
+    kept = np.take_along_axis(kept_WK[None], best, axis=-1)[..., 0]
+    return LongRun(
+        commits_SW=np.concatenate([one, commits], axis=1),
+        rows_SW=np.concatenate([one, rows], axis=1),
+        kept_SW=np.concatenate([np.zeros((count, 1), dtype=np.int64), kept], axis=1),
+    )
 
 
 def expected_rate(run: LongRun, masks_S: IntArray, load: Load) -> float:

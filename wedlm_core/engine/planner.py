@@ -63,7 +63,7 @@ class WindowPlanner:
         self._gain = np.zeros(2)  # such commits: expected, real
         self._unsettled_S = np.zeros(slots, dtype=np.int64)  # forwards until they may be compared
         self._age, self._planned_for = 0, 0
-        self._credit = 0.0
+        self._credit, self._row_price = 0.0, 0.0
         self._free_probes = _FIRST_PROBES
         self._last_probe = np.zeros(slots, dtype=np.int64)
         self._plans = 0
@@ -182,10 +182,9 @@ class WindowPlanner:
         broken_SW, intact_SW = survival.by_kind(with_fresh)
         generated_S = np.append(table.generated[slots_S], 0)
         alive_SW = survival.alive(generated_S)
-        keep_S = np.append(table.keep_broken[slots_S], self._widest)
-        keep_S = np.where(keep_S < 0, self._widest, keep_S)
         prefill = float(self._prefill[0] / (self._prefill[1] + _PREFILL_PRIOR))
-        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), keep_S, alive_SW).with_prefill(prefill)
+        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), alive_SW, self._row_price)
+        run = run.with_prefill(prefill)
         widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
         own = run.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
@@ -194,13 +193,16 @@ class WindowPlanner:
         fresh = newcomer(run, chosen.masks_S, load) if chosen.masks_S.any() else 0
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
         # A draft that is there already costs one row, and prefill where it is accepted, and is worth it while it is
-        # likely enough to survive; there are no more of them than masks were forwarded.
-        most_S = np.maximum(before_S, masks_S)
+        # likely enough to survive; there are no more of them than masks were forwarded. Where masks follow broken
+        # drafts it counts besides what becomes of those.
+        most_S, place_S = np.maximum(before_S, masks_S), np.arange(len(masks_S))
+        self._row_price = chosen.row_price
         least = chosen.row_price / (1 - min(0.9, prefill * chosen.row_price))
         broken_S = np.minimum((broken_SW * alive_SW >= least).sum(axis=-1), most_S)
+        broken_S = np.where(masks_S > 0, run.kept_SW[place_S, masks_S], broken_S)
         intact_S = np.minimum((intact_SW * alive_SW >= least).sum(axis=-1), most_S)
         self._unsettled_S[slots_S[masks_S[:-1] > before_S[:-1]]] = _SETTLE
-        self._expected_S[slots_S] = run.commits_SW[np.arange(len(slots_S)), masks_S[:-1]] - 1
+        self._expected_S[slots_S] = run.commits_SW[place_S, masks_S][:-1] - 1
         table.masks[slots_S] = masks_S[:-1]
         table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
         self._fresh = int(fresh), int(intact_S[-1]), int(broken_S[-1])
