@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.engine.allotment import LongRun, allot, expected_rate, long_run, newcomer
-from wedlm_core.engine.load import Load, StepTimes
+from wedlm_core.engine.load import HostTime, Load, StepTimes
 from wedlm_core.engine.planner import WindowPlanner, corrected
 from wedlm_core.engine.slots import SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import CostSample, StepCost, fit, monotone
@@ -24,7 +25,7 @@ def steady(hazards: np.ndarray, agree: float = 1.0, ends: float = 0.0) -> LongRu
     """Long-run tables of sequences with the same hazard at each offset, ``[S, W]``."""
     survival = np.cumprod(hazards, axis=1)
     count, width = survival.shape
-    alive = (1 - ends) ** np.arange(1, width + 1) * np.ones((count, 1))
+    alive = (1 - ends) ** np.arange(1, width + 1)
     return long_run(survival, survival * 0.5, np.full((2, count), agree), alive, 0.0)
 
 
@@ -165,13 +166,11 @@ def test_broken_and_intact_drafts_are_told_apart() -> None:
 
 def test_how_long_outputs_go_on_is_learned_from_those_that_ended() -> None:
     survival = Survival(1, 8)
-    assert (survival.alive(np.array([5])) == 1).all()
-    for length in range(10, 110):
-        survival.finished(length)
-    early, late = survival.alive(np.array([0]))[0], survival.alive(np.array([100]))[0]
-    assert early[7] == 1
-    assert late[7] < 0.3
-    assert (survival.alive(np.array([500]))[0] == 1).all()
+    assert (survival.alive() == 1).all()
+    for _ in range(600):
+        survival.finished(16)
+    # At a token of an output of 16, k more follow for 16 - k of its 16 places.
+    np.testing.assert_allclose(survival.alive(), (16 - np.arange(1, 9)) / 16, atol=0.02)
 
 
 @settings(deadline=None)
@@ -230,13 +229,35 @@ def test_the_cost_of_one_forward_is_that_of_an_array_of_one(
     assert cost.one(rows, kv_tokens, sequences) == pytest.approx(expected, rel=1e-9)
 
 
-def test_step_times_are_the_loads_seconds_looked_up() -> None:
-    load = Load(cost=StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=64), host_seconds=0.1)
-    rows = np.array([10.0, 64.0, 100.0])
-    times = StepTimes(load, 4, 100.0)
-    np.testing.assert_allclose(times.at(rows), load.seconds(rows, 4))
-    assert times.one(100.0) == pytest.approx(float(load.seconds(rows, 4)[2]))
-    assert times.slope(64.0) == pytest.approx(0.01)
+@pytest.mark.parametrize("quantum", [1, 16])
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_step_times_are_the_loads_seconds_looked_up(sequences: int, quantum: int) -> None:
+    cost = replace(StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=64), quantum=quantum)
+    load = Load(cost=cost, host_seconds=0.1)
+    rows = np.array([10.0, 64.0, 71.0, 100.0])
+    times = StepTimes(load, sequences, 100.0)
+    np.testing.assert_allclose(times.at(rows), load.seconds(rows, sequences))
+    assert times.one(100.0) == pytest.approx(float(load.seconds(rows, sequences)[3]))
+    assert times.slope(64.0) == pytest.approx(0.01, rel=0.5 if quantum > 1 else 1e-6)
+
+
+def test_padding_costs_a_sequence_all_of_a_quantum_and_several_the_mean_of_it() -> None:
+    load = Load(cost=replace(StepCost.linear(fixed=0.0, per_row=0.01), quantum=16))
+    rows = np.array([31.0, 32.0, 33.0])
+    np.testing.assert_allclose(load.seconds(rows, 1), load.cost(rows, 0.0, 1))
+    about = np.array([load.cost(np.arange(r - 8, r + 8) + 0.5, 0.0, 4).mean() for r in rows])
+    np.testing.assert_allclose(load.seconds(rows, 4), about, rtol=1e-3)
+
+
+def test_host_time_of_a_step_is_told_apart_from_that_of_sequences_that_come_and_go() -> None:
+    rng, host = np.random.default_rng(0), HostTime()
+    assert host.per_step() == 0.0
+    for _ in range(300):
+        turnover = int(rng.poisson(5))
+        host.took(1e-3 + 2e-4 * turnover + float(rng.normal(0, 1e-4)), turnover)
+    assert host.per_step() == pytest.approx(1e-3, rel=0.15)
+    host.took(60.0, 0)  # the machine slept
+    assert host.per_step() < 2e-3
 
 
 def test_prefill_goes_with_commits_and_costs_all_windows_the_same_per_commit_where_rows_cost_the_same() -> None:

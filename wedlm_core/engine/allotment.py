@@ -27,6 +27,7 @@ _ROUNDS = 4
 _SOME = 64  # sequences up to which windows are then changed one by one, so often at most, while this much is gained
 _CLIMBS = 8
 _CLIMB_GAIN = 1.001
+_HARDLY = 0.1  # of what falls to a sequence of the commits per second
 _KEPT = (0, 1, 2, 4, 8, 16, 32)  # broken drafts to keep that are looked at: 7 of them are near enough to all
 _FRUGAL = 1.25  # of nearly equal choices the one is taken that this many times the price of a row would make ...
 _NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
@@ -51,6 +52,22 @@ class LongRun:
         """Each commit brings a sequence nearer to its end, and with it the rows of the next one's prefill."""
         return replace(self, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
 
+    def from_the_start(self, ends_per_commit: float) -> LongRun:
+        """The same over whole outputs: the first forward of each has masks and no drafts yet, and commits one token.
+
+        Args:
+            ends_per_commit: outputs that end, per commit.
+        """
+        # Per forward of the long run, an output ends and another starts this often.
+        starts_SW = np.minimum(1.0, ends_per_commit * self.commits_SW)
+        starts_SW[:, 0] = 0.0
+        first_W = 1.0 + np.arange(self.rows_SW.shape[1])
+        return replace(
+            self,
+            commits_SW=(self.commits_SW + starts_SW) / (1 + starts_SW),
+            rows_SW=(self.rows_SW + starts_SW * first_W) / (1 + starts_SW),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Allotment:
@@ -68,7 +85,7 @@ class Allotment:
 
 
 def long_run(
-    intact_SW: FloatArray, broken_SW: FloatArray, agree_2S: FloatArray, alive_SW: FloatArray, row_price: float
+    intact_SW: FloatArray, broken_SW: FloatArray, agree_2S: FloatArray, alive_W: FloatArray, row_price: float
 ) -> LongRun:
     """A two-state chain per sequence and window: the drafts of a forward are intact or broken.
 
@@ -82,20 +99,25 @@ def long_run(
         intact_SW: probability that intact drafts up to offset 1 .. W are all accepted.
         broken_SW: the same for broken ones.
         agree_2S: probability that the first mask agrees after all (broken, intact) drafts were accepted.
-        alive_SW: probability that the output does not end before offset 1 .. W.
+        alive_W: probability that an output does not end before offset 1 .. W.
         row_price: commits that a row has to bring, by which numbers of broken drafts are compared.
     """
     count, width = intact_SW.shape
     nothing, one = np.zeros((count, 1)), np.ones((count, 1))
     masks_W = np.arange(1, width + 1)
-    commits_intact = 1 + np.concatenate([nothing, (intact_SW * alive_SW).cumsum(axis=1)], axis=1)[:, :-1, None]
+    commits_intact = 1 + np.concatenate([nothing, (intact_SW * alive_W).cumsum(axis=1)], axis=1)[:, :-1, None]
     stay = (np.concatenate([one, intact_SW], axis=1)[:, :-1] * agree_2S[1][:, None])[..., None]
     kept_WK = np.minimum(masks_W[:, None], _KEPT)
-    commits_broken = 1 + np.concatenate([nothing, (broken_SW * alive_SW).cumsum(axis=1)], axis=1)[:, kept_WK]
+    commits_broken = 1 + np.concatenate([nothing, (broken_SW * alive_W).cumsum(axis=1)], axis=1)[:, kept_WK]
     mend = np.concatenate([one, broken_SW], axis=1)[:, kept_WK] * agree_2S[0][:, None, None]
     share = mend / np.maximum(mend + 1 - stay, 1e-9)  # of forwards whose drafts are intact
     commits = share * commits_intact + (1 - share) * commits_broken
-    rows = share * (2 * masks_W)[:, None] + (1 - share) * (1 + kept_WK + masks_W[:, None])
+    # A draft that ends the output is the last one, and no masks follow it.
+    reach = np.concatenate([[1.0], alive_W])
+    drafts = np.concatenate([[0.0], alive_W.cumsum()])
+    rows_intact_W = 1 + drafts[:-1] + masks_W * reach[:-1]
+    rows_broken_WK = 1 + drafts[kept_WK] + masks_W[:, None] * reach[kept_WK]
+    rows = share * rows_intact_W[:, None] + (1 - share) * rows_broken_WK
     best = (commits - row_price * rows).argmax(axis=-1)[..., None]
     commits, rows = (np.take_along_axis(found, best, axis=-1)[..., 0] for found in (commits, rows))
     kept = np.take_along_axis(kept_WK[None], best, axis=-1)[..., 0]
@@ -110,7 +132,10 @@ def expected_rate(run: LongRun, masks_S: IntArray, load: Load) -> float:
     """Expected commits per second of these windows."""
     own = np.arange(len(masks_S))
     rows = load.other_rows + run.rows_SW[own, masks_S].sum()
-    return float(run.commits_SW[own, masks_S].sum() / load.seconds(np.array([rows]), len(masks_S))[0])
+    seconds = float(load.seconds(np.array([rows]), len(masks_S))[0])
+    if load.plain_host_seconds is not None and not masks_S.any():
+        seconds += load.plain_host_seconds - load.host_seconds
+    return float(run.commits_SW[own, masks_S].sum() / seconds)
 
 
 def newcomer(run: LongRun, masks_S: IntArray, load: Load) -> int:
@@ -126,7 +151,10 @@ def newcomer(run: LongRun, masks_S: IntArray, load: Load) -> int:
     commits_S, rows_S = run.commits_SW[own, masks_S], run.rows_SW[own, masks_S]
     commits_SW = (commits_S.sum() - commits_S)[:, None] + run.commits_SW[count]
     rows_SW = load.other_rows + (rows_S.sum() - rows_S)[:, None] + run.rows_SW[count]
-    return int((commits_SW / load.seconds(rows_SW, count)).mean(axis=0).argmax())
+    rate_W = (commits_SW / load.seconds(rows_SW, count)).mean(axis=0)
+    usual, best = int(np.median(masks_S)), int(rate_W.argmax())
+    # Where it hardly matters they get what most have: batches in which few have masks cost more than they should.
+    return usual if (1 - rate_W[usual] / rate_W[best]) * count <= _HARDLY else best
 
 
 def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allotment:

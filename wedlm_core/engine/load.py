@@ -9,9 +9,49 @@ import numpy as np
 
 from wedlm_core.engine.step_cost import StepCost
 
-__all__ = ["Load", "StepTimes"]
+__all__ = ["HostTime", "Load", "StepTimes"]
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+_HOST_KEPT = 0.99  # of the sums, per step
+_HOST_PRIOR = 4.0  # steps' worth of "all of it goes with steps"
+_DISTURBED = 5.0  # a step that took more than this many times the average was disturbed
+
+
+class HostTime:
+    """What a step costs besides its forward, apart from what goes with sequences that come and go.
+
+    Sequences are set up and finished once for all their tokens, however few forwards they take: the more a forward
+    commits, the more of that falls to a step. It costs every choice of windows the same per token and so decides
+    nothing; what falls to a step as such does. Told apart by least squares over the last hundred steps or so.
+    """
+
+    def __init__(self) -> None:
+        self._steps = self._turnover = self._squares = self._seconds = self._products = 0.0
+
+    def took(self, seconds: float, turnover: int) -> None:
+        """Take in a step of ``seconds`` in which ``turnover`` sequences came or went."""
+        if self._steps > 1:
+            seconds = min(seconds, _DISTURBED * self._seconds / self._steps)
+        self._steps = self._steps * _HOST_KEPT + 1
+        self._turnover = self._turnover * _HOST_KEPT + turnover
+        self._squares = self._squares * _HOST_KEPT + turnover * turnover
+        self._seconds = self._seconds * _HOST_KEPT + seconds
+        self._products = self._products * _HOST_KEPT + seconds * turnover
+
+    @property
+    def known(self) -> bool:
+        """Whether enough steps were seen."""
+        return self._steps > _HOST_PRIOR
+
+    def per_step(self) -> float:
+        """Seconds of a step in which no sequence comes or goes."""
+        if not self._steps:
+            return 0.0
+        mean = self._turnover / self._steps
+        spread = self._squares - self._turnover * mean + _HOST_PRIOR
+        slope = (self._products - self._seconds * mean) / spread
+        return (self._seconds - min(max(slope, 0.0) * self._turnover, 0.9 * self._seconds)) / self._steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +60,8 @@ class Load:
 
     Attributes:
         cost: seconds of a forward.
-        host_seconds: of a step besides its forward (0 where they overlap).
+        host_seconds: of a step besides its forward (0 where they overlap); see :class:`HostTime`.
+        plain_host_seconds: the same of a step without masks; None where it is no other.
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
         most_rows: the row budget.
@@ -28,13 +69,19 @@ class Load:
 
     cost: StepCost
     host_seconds: float = 0.0
+    plain_host_seconds: float | None = None
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30
 
     def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
-        """Seconds of steps of ``rows [N]`` rows."""
-        return self.host_seconds + self.cost(rows, self.kv_tokens, sequences)
+        """Seconds of steps of ``rows [...]`` rows; of several sequences these are a mean, about which rows vary."""
+        if sequences == 1:
+            return self.host_seconds + self.cost(rows, self.kv_tokens, sequences)
+        place = rows / self.cost.quantum + 0.5
+        below = np.floor(place)
+        at = [self.cost((below + up) * self.cost.quantum, self.kv_tokens, sequences) for up in (0, 1)]
+        return self.host_seconds + at[0] + (place - below) * (at[1] - at[0])
 
 
 class StepTimes:
@@ -47,19 +94,23 @@ class StepTimes:
     """
 
     def __init__(self, load: Load, sequences: int, most: float) -> None:
-        self._quantum = load.cost.quantum
-        top = most + self._step(most)
-        rows = np.arange(math.ceil(top / self._quantum) + 1, dtype=np.float64) * self._quantum
+        self._quantum, self._exact = load.cost.quantum, sequences == 1
+        quanta = np.arange(math.ceil((most + self._step(most)) / self._quantum) + 2.0)
+        rows: FloatArray = np.asarray((quanta if self._exact else quanta - 0.5) * self._quantum, dtype=np.float64)
         self._seconds = load.seconds(rows, sequences)
 
     def at(self, rows: FloatArray) -> FloatArray:
         """Seconds of steps of ``rows [...]`` rows."""
-        place = np.ceil(rows / self._quantum).astype(np.int64)
-        return self._seconds[np.minimum(place, len(self._seconds) - 1)]
+        last = len(self._seconds) - 1
+        if self._exact:
+            return self._seconds[np.minimum(np.ceil(rows / self._quantum).astype(np.int64), last)]
+        place = np.minimum(rows / self._quantum + 0.5, last - 1e-9)
+        below = place.astype(np.int64)
+        return self._seconds[below] + (place - below) * (self._seconds[below + 1] - self._seconds[below])
 
     def one(self, rows: float) -> float:
         """Seconds of a step."""
-        return float(self._seconds[min(math.ceil(rows / self._quantum), len(self._seconds) - 1)])
+        return float(self.at(np.array(rows)))
 
     def slope(self, rows: float) -> float:
         """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""

@@ -13,27 +13,28 @@ from dataclasses import replace
 import numpy as np
 
 from wedlm_core.engine.allotment import Allotment, LongRun, allot, expected_rate, long_run, newcomer
-from wedlm_core.engine.load import Load
+from wedlm_core.engine.load import HostTime, Load
 from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.engine.survival import Survival
 
 __all__ = ["WindowPlanner", "corrected"]
 
-_SMOOTH = 0.05  # weight of one forward in the average of host seconds
 _CORRECT = 0.2  # weight of one forward in the correction of the table
-_PREFILL_KEPT = 0.998  # per forward, of the counts that tell how many rows of prefill go with a commit ...
-_PREFILL_PRIOR = 500.0  # ... and as many commits without any are added: a job begins with a burst of prefill
+_FLOW_KEPT = 0.998  # per forward, of the counts that tell how many rows of prefill and ends go with a commit ...
+_FLOW_PRIOR = 500.0  # ... and as many commits without any are added: a job begins with a burst of prefill
 _PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
 _PROBE_MASKS = 4
 _FIRST_PROBES = 8  # plans of a young job that may probe whatever the share: nothing is known yet ...
 _CROWD = 8  # ... if one sequence is a small part of the batch
 _GAIN_PRIOR = 100.0  # commits that are as expected before any were seen
 _GAIN_RANGE = (0.2, 1.1)
-_GAIN_KEPT = 0.9  # per plan, of what masks were expected to bring and brought: masks that are off bring no news
+_GAIN_KEPT = 0.9  # of what was expected and came, per shortest time between plans: masks that are off bring no news
 _GROWN = 1.25  # times as many sequences as were planned for call for a new plan at once
-_SETTLE = 2  # forwards after which a wider window brings what is expected of it: its drafts have to be proposed first
-_MARGIN = 1.05  # by this masks have to be better than none: what they do to the batch beside is not in the rate
+_CALM = 4  # times as long between plans, where plans leave the windows as they are
+_ADVANTAGE = 0.3  # weight of a plan in the advantage of masks over none, by which they are turned on and off
+_MARGIN = 1.04  # by this masks have to be better than none where there are none: to change over costs some forwards
+_REACHED = 1 / 3  # windows are not wider than outputs go on with this probability
 _TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
 
 
@@ -53,17 +54,20 @@ class WindowPlanner:
         self._survival = Survival(slots + 1, max(1, widest))
         self._nobody, self._widest = slots, max(1, widest)
         self._fresh: tuple[int, int, int] | None = None  # masks, intact and broken drafts of such a sequence
-        self._prefill = np.zeros(2)  # rows of prefill, and commits
-        self._host_seconds = 0.0
+        self._flow = np.zeros(3)  # commits, rows of prefill that went with them, and outputs that ended
+        self._host = (HostTime(), HostTime())  # of steps without masks, and with some
+        self._turnover, self._masked = 0, False  # sequences that came and went in this step; whether it had masks
         # Real over measured seconds, by rows (half octaves), and whether forwards have told of it.
         self._factor = np.ones(32)
         self._seen = np.zeros(32, dtype=np.bool_)
         # Windows are chosen where estimates are high, hence rather too high: what they bring in truth corrects that.
-        self._expected_S = np.zeros(slots)  # commits per forward beyond the first that the last plan expects
-        self._gain = np.zeros(2)  # such commits: expected, real
-        self._unsettled_S = np.zeros(slots, dtype=np.int64)  # forwards until they may be compared
-        self._age, self._planned_for = 0, 0
+        # [broken or intact, slot, drafts]: how many of so many drafts are expected to be committed; and of those that
+        # were forwarded: expected, real.
+        self._promise = np.zeros((2, slots + 1, max(1, widest) + 1))
+        self._gain = np.zeros(2)
+        self._age, self._wait, self._planned_for = 0, 0, 0  # forwards since the last plan, until the next; sequences
         self._credit, self._row_price = 0.0, 0.0
+        self._advantage = 0.0  # of masks over none, as a ratio of rates; 0: not known for so many sequences
         self._free_probes = _FIRST_PROBES
         self._last_probe = np.zeros(slots, dtype=np.int64)
         self._plans = 0
@@ -76,9 +80,9 @@ class WindowPlanner:
             running: sequences that run, these included. A plan for far fewer would be lavish with rows.
         """
         table = self._table
+        self._turnover += len(slots_S)
         self._survival.clear(slots_S)
-        self._expected_S[slots_S] = 0.0
-        self._unsettled_S[slots_S] = _SETTLE
+        self._promise[:, slots_S] = self._promise[:, self._nobody, None]
         if self._fresh is None or running > _GROWN * self._planned_for:
             self._fresh = None
             return False
@@ -107,11 +111,14 @@ class WindowPlanner:
             ended_D: sequences that it ended.
             prefill_rows: rows of prefill that went with it.
         """
-        self._prefill = self._prefill * _PREFILL_KEPT + (prefill_rows, float(emit_D.sum()))
+        ended = int(ended_D.sum())
+        self._flow = self._flow * _FLOW_KEPT + (emit_D.sum(), prefill_rows, ended)
+        self._turnover += ended
+        self._masked = bool((rows_D > 1).any())
         self._age += 1
         mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if mine.any():
-            self._compare(slots_D[mine], emit_D[mine])
+            self._compare(slots_D[mine], outcome.intact_D[mine], outcome.offered_D[mine], emit_D[mine])
             self._survival.observe(
                 slots_D[mine],
                 outcome.intact_D[mine],
@@ -121,19 +128,20 @@ class WindowPlanner:
                 ~ended_D[mine],
             )
 
-    def _compare(self, slots_D: IntArray, emit_D: IntArray) -> None:
-        """Count what masks were expected to bring, and brought."""
-        expected_D = np.where(self._unsettled_S[slots_D] > 0, 0.0, self._expected_S[slots_D])
-        self._unsettled_S[slots_D] -= 1
-        self._gain += (float(expected_D.sum()), float((emit_D - 1)[expected_D > 0].sum()))
+    def _compare(self, slots_D: IntArray, intact_D: BoolArray, offered_D: IntArray, emit_D: IntArray) -> None:
+        """Count what drafts were expected to bring, and brought."""
+        drafts_D = np.minimum(offered_D, self._widest)
+        expected = float(self._promise[intact_D.astype(np.int64), slots_D, drafts_D].sum())
+        self._gain += (expected, float((emit_D - 1)[drafts_D > 0].sum()))
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length by itself."""
         self._survival.finished(tokens)
 
     def took(self, host_seconds: float) -> None:
-        """What a step cost besides its forward."""
-        self._host_seconds += _SMOOTH * (host_seconds - self._host_seconds)
+        """What the step that was observed last cost besides its forward."""
+        self._host[self._masked].took(host_seconds, self._turnover)
+        self._turnover = 0
 
     def ran(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
         """What a forward of these rows really took: the measured table is corrected where forwards are run."""
@@ -154,22 +162,26 @@ class WindowPlanner:
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
         slots_S = slots_R[self._table.adaptive[slots_R]]
-        # Planning takes time in proportion to the sequences; a step does not, so large batches plan less often.
-        if not len(slots_S) or (self._fresh is not None and self._age < 4 + len(slots_S) // 16):
+        if not len(slots_S) or (self._fresh is not None and self._age < self._wait):
             return False
+        self._gain *= _GAIN_KEPT ** (self._age / _forwards(len(slots_S)))
+        if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
+            self._advantage = 0.0
         self._age, self._planned_for = 0, len(slots_R)
-        self._gain *= _GAIN_KEPT
-        load = self._load(slots_R, slots_S, cost, spare_tokens)
-        self._apply(slots_S, load)
+        before_S = self._table.masks[slots_S]
+        self._apply(slots_S, self._load(slots_R, slots_S, cost, spare_tokens))
+        calm = (self._table.masks[slots_S] == before_S).all()
+        self._wait = min(2 * self._wait, _CALM * _forwards(len(slots_S))) if calm else _forwards(len(slots_S))
         self._plans += 1
         return True
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
-        table = self._table
+        table, (plain, masked) = self._table, self._host
         every = float(table.rows[slots_R].sum())
         return Load(
             cost=corrected(cost, self._factor, self._seen),
-            host_seconds=self._host_seconds,
+            host_seconds=masked.per_step() if masked.known else plain.per_step(),
+            plain_host_seconds=plain.per_step() if plain.known else masked.per_step(),
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens),
@@ -180,17 +192,18 @@ class WindowPlanner:
         table, survival = self._table, self._survival
         with_fresh = np.append(slots_S, self._nobody)
         broken_SW, intact_SW = survival.by_kind(with_fresh)
-        generated_S = np.append(table.generated[slots_S], 0)
-        alive_SW = survival.alive(generated_S)
-        prefill = float(self._prefill[0] / (self._prefill[1] + _PREFILL_PRIOR))
-        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), alive_SW, self._row_price)
+        alive_W = survival.alive()
+        prefill, ends = (self._flow[1:] / (self._flow[0] + _FLOW_PRIOR)).tolist()
+        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), alive_W, self._row_price)
         run = run.with_prefill(prefill)
         widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
-        own = run.first(len(slots_S))
+        widest_S = np.minimum(widest_S, np.count_nonzero(alive_W >= _REACHED))
+        whole = run.from_the_start(ends)
+        own = whole.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
-        chosen = self._checked(allot(own, widest_S[:-1], load, before_S[:-1]), own, load)
+        chosen = self._checked(allot(own, widest_S[:-1], load, before_S[:-1]), before_S[:-1], own, load)
         # Where masks pay for nobody, they do not for a newcomer: newcomers come in bursts.
-        fresh = newcomer(run, chosen.masks_S, load) if chosen.masks_S.any() else 0
+        fresh = newcomer(whole, chosen.masks_S, load) if chosen.masks_S.any() else 0
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
         # A draft that is there already costs one row, and prefill where it is accepted, and is worth it while it is
         # likely enough to survive; there are no more of them than masks were forwarded. Where masks follow broken
@@ -198,22 +211,23 @@ class WindowPlanner:
         most_S, place_S = np.maximum(before_S, masks_S), np.arange(len(masks_S))
         self._row_price = chosen.row_price
         least = chosen.row_price / (1 - min(0.9, prefill * chosen.row_price))
-        broken_S = np.minimum((broken_SW * alive_SW >= least).sum(axis=-1), most_S)
+        broken_S = np.minimum((broken_SW >= least).sum(axis=-1), most_S)
         broken_S = np.where(masks_S > 0, run.kept_SW[place_S, masks_S], broken_S)
-        intact_S = np.minimum((intact_SW * alive_SW >= least).sum(axis=-1), most_S)
-        self._unsettled_S[slots_S[masks_S[:-1] > before_S[:-1]]] = _SETTLE
-        self._expected_S[slots_S] = run.commits_SW[place_S, masks_S][:-1] - 1
+        intact_S = np.minimum((intact_SW >= least).sum(axis=-1), most_S)
+        for kind, survival_SW in enumerate((broken_SW, intact_SW)):
+            self._promise[kind, with_fresh, 1:] = survival_SW.cumsum(axis=-1)
         table.masks[slots_S] = masks_S[:-1]
         table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
         self._fresh = int(fresh), int(intact_S[-1]), int(broken_S[-1])
 
-    def _checked(self, chosen: Allotment, run: LongRun, load: Load) -> Allotment:
+    def _checked(self, chosen: Allotment, before_S: IntArray, run: LongRun, load: Load) -> Allotment:
         """What was chosen; or no masks at all, where what masks bring in truth would not pay for them."""
         honest = replace(run, commits_SW=1 + (run.commits_SW - 1) * self._honesty())
         nothing_S = np.zeros_like(chosen.masks_S)
-        if expected_rate(honest, chosen.masks_S, load) >= _MARGIN * expected_rate(honest, nothing_S, load):
-            return chosen
-        return allot(run, nothing_S, load)
+        now = expected_rate(honest, chosen.masks_S, load) / expected_rate(honest, nothing_S, load)
+        self._advantage += (now - self._advantage) * (_ADVANTAGE if self._advantage else 1.0)
+        masked = 2 * np.count_nonzero(before_S > 0) > len(before_S)
+        return chosen if self._advantage >= (1.0 if masked else _MARGIN) else allot(run, nothing_S, load)
 
     def _honesty(self) -> float:
         """Commits that masks bring, as a share of what is expected of them."""
@@ -223,8 +237,8 @@ class WindowPlanner:
 
     def _probed(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray) -> IntArray:
         """Give one sequence without masks a few, now and then: else a sequence that got easier is never found out."""
-        forwards = 4 + len(slots_S) // 16
-        self._credit += _PROBE_SHARE * forwards * len(slots_S)
+        forwards = _forwards(len(slots_S))
+        self._credit += _PROBE_SHARE * self._wait * len(slots_S)
         price = forwards * 2 * _PROBE_MASKS
         idle: BoolArray = (masks_S < 2) & (widest_S >= _PROBE_MASKS)
         young = self._free_probes > 0 and len(slots_S) >= _CROWD
@@ -240,6 +254,11 @@ class WindowPlanner:
         probed = masks_S.copy()
         probed[place] = _PROBE_MASKS
         return probed
+
+
+def _forwards(sequences: int) -> int:
+    """Between plans: planning takes time in proportion to the sequences, a step does not."""
+    return 4 + sequences // 16
 
 
 def corrected(cost: StepCost, factor: np.ndarray, seen: np.ndarray) -> StepCost:

@@ -25,7 +25,8 @@ _PRIOR_TRIALS = 12.0  # weight of the job's hazard in a sequence's own estimate 
 _PRIOR_FAILURES = 3.0  # ... and of "fails like the job" in its failure ratio, in failures; while little is known
 _SPREAD_COUNT = 10.0  # weight of that, in what sequences that are alike add to the measure of their spread
 _SPREAD_MOST = 2000.0  # what sequences add is halved when it passes this
-_LENGTHS = 512  # finished outputs that tell how long outputs are
+_LENGTHS = 512  # finished outputs that tell how long outputs are ...
+_LENGTH_PRIOR = 256  # ... and one of this length, as long as few have ended
 
 
 class Survival:
@@ -54,6 +55,8 @@ class Survival:
     def _compare(self, slots_S: IntArray) -> None:
         """How far sequences failed more or less often than the job (gamma-Poisson, method of moments)."""
         trials, hits = self._by_offset(slots_S)
+        if not trials.any():
+            return  # they had no masks
         expected_S = (trials * (1 - self.job_hazard())[:, None]).sum(axis=(0, 2))
         failed_S = (trials - hits).sum(axis=(0, 2))
         self._spread += ((expected_S**2).sum(), ((failed_S - expected_S) ** 2 - expected_S).sum())
@@ -87,6 +90,7 @@ class Survival:
         if not len(slots_D):
             return
         kind_D = intact_D.astype(np.int64)
+        agreed_D = np.minimum(agreed_D, drafts_D)  # streaming keeps what a wider window filled before
         through_D = (agreed_D == drafts_D) & goes_on_D
         told = np.empty((len(slots_D), 2, len(self._offset_W) + 1))
         up_to_D2 = np.stack([np.minimum(agreed_D + 1, drafts_D), agreed_D], axis=1)
@@ -139,13 +143,11 @@ class Survival:
         own = self._counts[..., :-1][:, slots_S]
         return own[:, :, 0], own[:, :, 1]
 
-    def alive(self, generated_S: IntArray) -> FloatArray:
-        """``[S, W]``: probability that an output of this many tokens goes on for 1 .. W more, by the job's lengths."""
+    def alive(self) -> FloatArray:
+        """``[W]``: probability that an output goes on for 1 .. W more tokens, at any token, by the job's lengths."""
         known = min(self._finished, _LENGTHS)
         if not known:
-            return np.ones((len(generated_S), len(self._offset_W)))
-        lengths = np.sort(self._lengths[:known])
-        reach_SW = generated_S[:, None] + np.concatenate([[0], self._offset_W])
-        # One pseudo-count that is longer than all: an output past the longest one known is not taken for ended.
-        longer_SW = known + 1.0 - np.searchsorted(lengths, reach_SW, side="right")
-        return longer_SW[:, 1:] / longer_SW[:, :1]
+            return np.ones(len(self._offset_W))
+        # One more that is as long as many of them: few lengths do not make all others end.
+        lengths = np.append(self._lengths[:known], _LENGTH_PRIOR)
+        return np.maximum(lengths[:, None] - self._offset_W, 0).sum(axis=0) / lengths.sum()
