@@ -301,7 +301,7 @@ class Engine:
             sequence = plan.sequences[i]
             if sequence.finish is None:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
-            if sequence.finish == FinishReason.STOP and sequence.request.params.adaptive:
+            if sequence.request.params.adaptive:
                 self._planner.finished(int(table.generated[sequence.slot]))
             self._finish(sequence)
 

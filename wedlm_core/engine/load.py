@@ -75,9 +75,7 @@ class Load:
     most_rows: int = 1 << 30
 
     def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
-        """Seconds of steps of ``rows [...]`` rows; of several sequences these are a mean, about which rows vary."""
-        if sequences == 1:
-            return self.host_seconds + self.cost(rows, self.kv_tokens, sequences)
+        """Seconds of steps of ``rows [...]`` rows in the mean: they vary, so padding costs half a quantum more."""
         place = rows / self.cost.quantum + 0.5
         below = np.floor(place)
         at = [self.cost((below + up) * self.cost.quantum, self.kv_tokens, sequences) for up in (0, 1)]
@@ -94,17 +92,13 @@ class StepTimes:
     """
 
     def __init__(self, load: Load, sequences: int, most: float) -> None:
-        self._quantum, self._exact = load.cost.quantum, sequences == 1
+        self._quantum = load.cost.quantum
         quanta = np.arange(math.ceil((most + self._step(most)) / self._quantum) + 2.0)
-        rows: FloatArray = np.asarray((quanta if self._exact else quanta - 0.5) * self._quantum, dtype=np.float64)
-        self._seconds = load.seconds(rows, sequences)
+        self._seconds = load.seconds((quanta - 0.5) * self._quantum, sequences)
 
     def at(self, rows: FloatArray) -> FloatArray:
         """Seconds of steps of ``rows [...]`` rows."""
-        last = len(self._seconds) - 1
-        if self._exact:
-            return self._seconds[np.minimum(np.ceil(rows / self._quantum).astype(np.int64), last)]
-        place = np.minimum(rows / self._quantum + 0.5, last - 1e-9)
+        place = np.minimum(rows / self._quantum + 0.5, len(self._seconds) - 1 - 1e-9)
         below = place.astype(np.int64)
         return self._seconds[below] + (place - below) * (self._seconds[below + 1] - self._seconds[below])
 

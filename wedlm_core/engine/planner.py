@@ -32,9 +32,10 @@ _GAIN_RANGE = (0.2, 1.1)
 _GAIN_KEPT = 0.9  # of what was expected and came, per shortest time between plans: masks that are off bring no news
 _GROWN = 1.25  # times as many sequences as were planned for call for a new plan at once
 _CALM = 4  # times as long between plans, where plans leave the windows as they are
+_FEW = 4  # where fewer than one in so many would have masks, none has
 _ADVANTAGE = 0.3  # weight of a plan in the advantage of masks over none, by which they are turned on and off
-_MARGIN = 1.04  # by this masks have to be better than none where there are none: to change over costs some forwards
-_REACHED = 1 / 3  # windows are not wider than outputs go on with this probability
+_MARGIN = 1.02  # by this masks have to be better than none where there are none: to change over costs some forwards
+_REACHED = 0.1  # windows are not wider than outputs go on with this probability
 _TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
 
 
@@ -135,7 +136,7 @@ class WindowPlanner:
         self._gain += (expected, float((emit_D - 1)[drafts_D > 0].sum()))
 
     def finished(self, tokens: int) -> None:
-        """An adaptive sequence's output ended at this length by itself."""
+        """An adaptive sequence's output ended at this length."""
         self._survival.finished(tokens)
 
     def took(self, host_seconds: float) -> None:
@@ -227,7 +228,10 @@ class WindowPlanner:
         now = expected_rate(honest, chosen.masks_S, load) / expected_rate(honest, nothing_S, load)
         self._advantage += (now - self._advantage) * (_ADVANTAGE if self._advantage else 1.0)
         masked = 2 * np.count_nonzero(before_S > 0) > len(before_S)
-        return chosen if self._advantage >= (1.0 if masked else _MARGIN) else allot(run, nothing_S, load)
+        # Masks for a few of many take the whole batch from the cheaper kind of step.
+        few = len(before_S) >= _CROWD and _FEW * np.count_nonzero(chosen.masks_S) < len(before_S)
+        pays = not few and self._advantage >= (1.0 if masked else _MARGIN)
+        return chosen if pays else allot(run, nothing_S, load)
 
     def _honesty(self) -> float:
         """Commits that masks bring, as a share of what is expected of them."""

@@ -103,19 +103,26 @@ class Survival:
                 self._job[kind] = self._job[kind] * _JOB_KEPT + told[own].sum(axis=0)
 
     def finished(self, tokens: int) -> None:
-        """An output ended at this length by itself (not by ``max_tokens``)."""
+        """An output ended at this length."""
         self._lengths[self._finished % _LENGTHS] = tokens
         self._finished += 1
 
     def job_hazard(self) -> FloatArray:
-        """``[2, W]`` (broken, intact): hazard over the whole job; an offset not seen yet is like the one before."""
-        hazard = []
-        for tested, right in self._job[:, :, :-1].tolist():
-            before = _PRIOR_HAZARD
-            for trials, hits in zip(tested, right, strict=True):
-                before = (hits + _JOB_PRIOR * before) / (trials + _JOB_PRIOR)
-                hazard.append(before)
-        return np.array(hazard).reshape(2, -1)
+        """``[2, W]`` (broken, intact): hazard over the whole job.
+
+        An offset not seen yet is like the one before; broken drafts are like intact ones until they show otherwise.
+        """
+        (broken_tested, broken_right), (tested, right) = self._job[:, :, :-1].tolist()
+        intact, before = [], _PRIOR_HAZARD
+        for trials, hits in zip(tested, right, strict=True):
+            before = (hits + _JOB_PRIOR * before) / (trials + _JOB_PRIOR)
+            intact.append(before)
+        broken, ratio = [], 1.0
+        for trials, hits, other in zip(broken_tested, broken_right, intact, strict=True):
+            found = (hits + _JOB_PRIOR * min(1.0, ratio * other)) / (trials + _JOB_PRIOR)
+            ratio = found / max(other, 1e-9)
+            broken.append(found)
+        return np.array([broken, intact])
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
         """``[2, S, W]`` (broken, intact): probability that the drafts up to each offset are all accepted."""
