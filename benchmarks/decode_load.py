@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.common import table
-from benchmarks.decode_passes import Contender, Race, Ratio, Workload, race
+from benchmarks.decode_passes import Contender, Pass, Race, Ratio, Workload, race
 from benchmarks.decode_section import Goal, Section, Settings, lowest
 from benchmarks.decode_workloads import Subject, mixed, open_subject, regime, regimes_of
 from wedlm_core import Strategy
@@ -100,22 +100,25 @@ def _measure(subject: Subject, name: str, batch: int, work: Workload, settings: 
     contenders = [_AUTOREGRESSIVE, _AUTO, *_FIXED]
     every = [c.name for c in contenders]
     found = race(subject.llm, work, contenders, settings.budget, same_tokens=every)
-    context = sum(map(len, work.prompts)) / len(work.prompts)
-    ceiling = _ceiling(subject.llm.engine.step_cost, batch, context)
+    ceiling = _ceiling(subject.llm.engine.step_cost, work, found.one("autoregressive"))
     point = Point(model=subject.name, regime=name, batch=batch, race=found, ceiling=ceiling)
     print(*point.row(), sep=" | ", flush=True)
     return point
 
 
-def _ceiling(cost: StepCost, batch: int, context: float) -> float:
-    """The most that verified masks could bring over ``autoregressive``, by the measured cost of forwards.
+def _ceiling(cost: StepCost, work: Workload, base: Pass) -> float:
+    """The most that verified masks could bring over the autoregressive pass ``base``, by the measured cost of forwards.
 
     A forward that commits k tokens of a sequence takes 2k - 1 of its rows at least: the last token, k - 1 drafts, and
-    the k - 1 masks that propose the next ones.
+    the k - 1 masks that propose the next ones; and k times as many prompts are prefilled meanwhile. What a step costs
+    besides is taken from ``base``, and taken not to grow.
     """
+    prompt, output = sum(map(len, work.prompts)), sum(len(g.token_ids) for g in base.finished)
+    step_seconds, context = work.concurrency / base.rate, (prompt + output / 2) / len(work.prompts)
     tokens = np.arange(1, WINDOWS[-1] + 2)
-    seconds = cost(batch * (2.0 * tokens - 1), batch * context, batch)
-    return float((tokens * seconds[0] / seconds).max())
+    rows = work.concurrency * (2.0 * tokens - 1 + tokens * prompt / output)
+    seconds = cost(rows, work.concurrency * context, work.concurrency)
+    return float((tokens * step_seconds / (step_seconds + seconds - seconds[0])).max())
 
 
 def _body(points: Sequence[Point]) -> str:
@@ -128,8 +131,8 @@ def _body(points: Sequence[Point]) -> str:
         "Ratios are medians over interleaved rounds, with the lowest and highest round. All contenders gave the tokens "
         "of `autoregressive` in every pass (asserted). Prompts are prefilled in the timed pass; the next prompt enters "
         'as one finishes, and the clock stops when there is none left to enter. "If every draft were right" is no '
-        "measurement of decoding but a bound: forwards take what the table of step costs says, one of k tokens has "
-        "2k - 1 rows a sequence, and nothing is ever rejected.\n\n"
+        "measurement of decoding but a bound: forwards cost what the table of step costs says, one of k tokens has "
+        "2k - 1 rows a sequence, nothing is ever rejected, and the host does its work in no time.\n\n"
         + table(_HEADER, (p.row() for p in points))
         + "\n\nTokens/s of each fixed window (those that could not be the best ran in one round only, and were stopped "
         "at twice the time of the others):\n\n" + table(header, rates)

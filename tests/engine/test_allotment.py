@@ -366,3 +366,91 @@ def test_what_a_job_was_like_is_forgotten_in_some_hundred_forwards_at_any_batch_
             for _ in range(400):
                 survival.observe(slots, yes, np.full(count, 8), np.full(count, right), yes, yes)
         assert survival.by_kind(np.array([count]))[1, 0, 0] < 0.1
+
+
+def chain(
+    intact: np.ndarray, broken: np.ndarray, agree: tuple[float, float], masks: int, kept: int
+) -> tuple[float, float]:
+    """Commits and rows per forward of the two-state chain, by iterating it: the oracle of ``long_run``."""
+    state = 1.0
+    commits: list[float] = []
+    rows: list[float] = []
+    for _ in range(400):
+        right, drafts = (intact, masks - 1), (broken, kept)
+        both = [(1 + s[:d].sum(), 1.0 + d + masks, s[d - 1] if d else 1.0) for s, d in (right, drafts)]
+        commits.append(state * both[0][0] + (1 - state) * both[1][0])
+        rows.append(state * both[0][1] + (1 - state) * both[1][1])
+        state = state * both[0][2] * agree[1] + (1 - state) * both[1][2] * agree[0]
+    return float(np.mean(commits[200:])), float(np.mean(rows[200:]))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.floats(0.3, 0.99), st.floats(0.1, 0.99), st.floats(0.5, 0.99), st.floats(0.5, 0.99), st.floats(0.0, 0.4),
+)  # fmt: skip
+def test_broken_drafts_are_kept_as_pays_best_in_the_long_run(
+    intact: float, broken: float, agree_broken: float, agree_intact: float, price: float
+) -> None:
+    right, wrong = np.full(8, intact).cumprod(), np.full(8, broken).cumprod()
+    agree = np.array([[agree_broken], [agree_intact]])
+    run = long_run(right[None], wrong[None], agree, np.ones(8), price)
+    for masks in (1, 3, 8):
+        every = [
+            chain(right, wrong, (agree_broken, agree_intact), masks, k)
+            for k in {min(masks, k) for k in (0, 1, 2, 4, 8)}
+        ]
+        best = max(commits - price * rows for commits, rows in every)
+        found = chain(right, wrong, (agree_broken, agree_intact), masks, int(run.kept_SW[0, masks]))
+        assert found == pytest.approx((run.commits_SW[0, masks], run.rows_SW[0, masks]), rel=1e-6)
+        assert found[0] - price * found[1] == pytest.approx(best, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(48, 300), st.integers(1, 16))
+def test_whole_outputs_take_the_forwards_and_rows_that_their_starts_and_ends_make(tokens: int, masks: int) -> None:
+    """Against an output whose drafts are all right, forward by forward."""
+    done, drafts, forwards, rows = 0, 0, 0, 0
+    while done < tokens:
+        left = tokens - done
+        kept = min(drafts, left)
+        window = 0 if kept == left else masks  # the last draft is the stop token
+        forwards, rows, done = forwards + 1, rows + 1 + kept + window, done + kept + 1
+        drafts = max(window - 1, 0)
+    survival = Survival(1, 32)
+    for _ in range(600):
+        survival.finished(tokens)
+    sure = np.ones((1, 32))
+    run = long_run(sure, sure, np.ones((2, 1)), survival.alive(), 0.0).from_the_start(1 / tokens)
+    assert run.commits_SW[0, masks] == pytest.approx(tokens / forwards, rel=0.25)
+    assert run.rows_SW[0, masks] / run.commits_SW[0, masks] == pytest.approx(rows / tokens, rel=0.15)
+
+
+def test_a_newcomer_gets_what_most_have_where_it_hardly_matters() -> None:
+    load = Load(cost=StepCost.linear(fixed=1e-6, per_row=0.01))  # rows cost all there is: masks at a half are even
+    run = alike(0.6, 33)
+    even = LongRun(commits_SW=run.commits_SW, rows_SW=run.commits_SW * 1.0, kept_SW=run.kept_SW)
+    assert newcomer(even, np.full(32, 7), load) == 7
+    assert newcomer(even, np.zeros(32, dtype=np.int64), load) == 0
+
+
+def test_broken_drafts_are_taken_for_intact_ones_until_they_show_otherwise() -> None:
+    survival, one, yes = Survival(1, 8), np.array([0]), np.ones(1, dtype=bool)
+    for _ in range(300):
+        survival.observe(one, yes, np.array([8]), np.array([8]), yes, yes)
+    broken, intact = survival.job_hazard()
+    np.testing.assert_allclose(broken, intact)
+    for _ in range(50):
+        survival.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
+    broken, intact = survival.job_hazard()
+    assert broken[0] < 0.1
+    assert (broken[1:] < 0.2).all()
+    assert (intact > 0.9).all()
+
+
+def test_where_steps_with_masks_cost_the_host_more_that_counts_against_masks() -> None:
+    run, cost = alike(0.8, 4), StepCost.linear(fixed=1.0, per_row=0.0)
+    none, some = np.zeros(4, dtype=np.int64), np.array([0, 0, 0, 4])
+    dear, even = (Load(cost=cost, host_seconds=0.5, plain_host_seconds=p) for p in (0.1, 0.5))
+    assert expected_rate(run, none, dear) == pytest.approx(4 / 1.1)
+    assert expected_rate(run, none, even) == pytest.approx(4 / 1.5)
+    assert expected_rate(run, some, dear) == expected_rate(run, some, even)
