@@ -16,7 +16,7 @@ from wedlm_core.engine.allotment import Allotment, LongRun, allot, expected_rate
 from wedlm_core.engine.load import HostTime, Load
 from wedlm_core.engine.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.step_cost import StepCost
-from wedlm_core.engine.survival import Survival
+from wedlm_core.engine.survival import FloatArray, Survival
 
 __all__ = ["WindowPlanner", "corrected"]
 
@@ -206,20 +206,28 @@ class WindowPlanner:
         # Where masks pay for nobody, they do not for a newcomer: newcomers come in bursts.
         fresh = newcomer(whole, chosen.masks_S, load) if chosen.masks_S.any() else 0
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
-        # A draft that is there already costs one row, and prefill where it is accepted, and is worth it while it is
-        # likely enough to survive; there are no more of them than masks were forwarded. Where masks follow broken
-        # drafts it counts besides what becomes of those.
-        most_S, place_S = np.maximum(before_S, masks_S), np.arange(len(masks_S))
         self._row_price = chosen.row_price
-        least = chosen.row_price / (1 - min(0.9, prefill * chosen.row_price))
-        broken_S = np.minimum((broken_SW >= least).sum(axis=-1), most_S)
-        broken_S = np.where(masks_S > 0, run.kept_SW[place_S, masks_S], broken_S)
-        intact_S = np.minimum((intact_SW >= least).sum(axis=-1), most_S)
+        broken_S, intact_S = self._kept(broken_SW, intact_SW, np.maximum(before_S, masks_S), prefill)
+        # Where masks follow broken drafts it counts besides what becomes of those.
+        broken_S = np.where(masks_S > 0, run.kept_SW[np.arange(len(masks_S)), masks_S], broken_S)
         for kind, survival_SW in enumerate((broken_SW, intact_SW)):
             self._promise[kind, with_fresh, 1:] = survival_SW.cumsum(axis=-1)
         table.masks[slots_S] = masks_S[:-1]
         table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
         self._fresh = int(fresh), int(intact_S[-1]), int(broken_S[-1])
+
+    def _kept(
+        self, broken_SW: FloatArray, intact_SW: FloatArray, most_S: IntArray, prefill: float
+    ) -> tuple[IntArray, IntArray]:
+        """How many (broken, intact) drafts are worth their rows by themselves, of ``most_S``.
+
+        A draft that is there costs one row, and ``prefill`` rows where it is accepted.
+        """
+        least = self._row_price / (1 - min(0.9, prefill * self._row_price))
+        broken_S, intact_S = (
+            np.minimum((survival_SW >= least).sum(axis=-1), most_S) for survival_SW in (broken_SW, intact_SW)
+        )
+        return broken_S, intact_S
 
     def _checked(self, chosen: Allotment, before_S: IntArray, run: LongRun, load: Load) -> Allotment:
         """What was chosen; or no masks at all, where what masks bring in truth would not pay for them."""
