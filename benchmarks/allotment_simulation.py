@@ -114,7 +114,7 @@ class Planned:
         """Windows of new sequences are open."""
         for array in (self._slots.masks, self._slots.keep_intact, self._slots.keep_broken):
             array[taken] = -1
-        self._planner.admit(taken)
+        self._planner.admit(taken, len(self._every))
 
     def plan(self) -> None:
         """Plan where it is time to."""
@@ -123,6 +123,8 @@ class Planned:
     def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
         """Learn how drafts fared."""
         self._planner.observe(self._every, self._slots.rows.copy(), outcome, outcome.count_D, ended, 0)
+        for _ in range(np.count_nonzero(ended)):
+            self._planner.finished(_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +169,9 @@ class _Machine:
         self._candidates = np.maximum(drafts + masks - commits, 0)
         # The first mask proposes the token that the last draft's row decides: right as often as a draft.
         intact = (agreed == drafts) & (self._random.random(count) < self._survival)
-        outcome = _outcome(drafts, agreed, self._intact, intact)
-        self._intact = intact
         emitted = np.minimum(commits, left)
+        outcome = _outcome(drafts, agreed, self._intact, intact, emitted)
+        self._intact = intact
         slots.generated += emitted
         ended = slots.generated >= slots.limit
         self._policy.observe(outcome, ended)
@@ -186,10 +188,12 @@ class _Machine:
             self._policy.admit(taken)
 
 
-def _outcome(drafts: IntArray, agreed: IntArray, intact: np.ndarray, next_intact: np.ndarray) -> StepOutcome:
+def _outcome(
+    drafts: IntArray, agreed: IntArray, intact: np.ndarray, next_intact: np.ndarray, emitted: IntArray
+) -> StepOutcome:
     nothing = np.zeros((len(drafts), 1))
     return StepOutcome(
-        count_D=agreed + 1, next_rows_D=drafts, context_D=agreed + 1, drafts_D=drafts, agreed_D=agreed,
+        count_D=emitted, next_rows_D=drafts, context_D=agreed + 1, drafts_D=drafts, agreed_D=agreed,
         offered_D=drafts, intact_D=intact.copy(), next_intact_D=next_intact.copy(), token_DC=nothing.astype(np.int64),
         entropy_DC=nothing.astype(np.float32), logprob_DC=nothing.astype(np.float32), early_DC=nothing.astype(bool),
     )  # fmt: skip
