@@ -107,7 +107,7 @@ def long_run(
     masks_W = np.arange(1, width + 1)
     commits_intact = 1 + np.concatenate([nothing, (intact_SW * alive_W).cumsum(axis=1)], axis=1)[:, :-1, None]
     stay = (np.concatenate([one, intact_SW], axis=1)[:, :-1] * agree_2S[1][:, None])[..., None]
-    kept_WK = np.minimum(masks_W[:, None], _KEPT)
+    kept_WK = np.minimum(np.where(masks_W == 1, 0, masks_W)[:, None], _KEPT)  # the head decides what one mask proposes
     commits_broken = 1 + np.concatenate([nothing, (broken_SW * alive_W).cumsum(axis=1)], axis=1)[:, kept_WK]
     mend = np.concatenate([one, broken_SW], axis=1)[:, kept_WK] * agree_2S[0][:, None, None]
     share = mend / np.maximum(mend + 1 - stay, 1e-9)  # of forwards whose drafts are intact
