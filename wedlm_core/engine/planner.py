@@ -237,8 +237,8 @@ class WindowPlanner:
         self._advantage += (now - self._advantage) * (_ADVANTAGE if self._advantage else 1.0)
         masked = 2 * np.count_nonzero(before_S > 0) > len(before_S)
         # Masks for a few of many take the whole batch from the kind of step that costs the host less.
-        few = len(before_S) >= _CROWD and _FEW * np.count_nonzero(chosen.masks_S) < len(before_S)
-        few = few and load.host_seconds > 0
+        crowd = len(before_S) >= _CROWD and load.host_seconds > 0
+        few = crowd and _FEW * np.count_nonzero(chosen.masks_S) < len(before_S)
         pays = not few and self._advantage >= (1.0 if masked else _MARGIN)
         return chosen if pays else allot(run, nothing_S, load)
 
