@@ -110,7 +110,7 @@ def main() -> None:
     )
     body = (
         f"{args.per_regime} prompts of each regime of entropy (`tiny`: greedy, high entropy at temperature 1; "
-        "`random-25m`: temperatures 60, 10 and 0). Each shape is held against `autoregressive` one sequence at a time "
+        "`random-25m`: temperatures 60, 20 and 6). Each shape is held against `autoregressive` one sequence at a time "
         "in the same numbers. A difference is the first one of a sequence.\n\n" + table(header, rows)
     )
     write_result("near-ties", "How often rounding decides a token", "python -m benchmarks.near_ties", body,
