@@ -113,8 +113,9 @@ def main() -> None:
         "`random-25m`: temperatures 60, 20 and 6). Each shape is held against `autoregressive` one sequence at a time "
         "in the same numbers. A difference is the first one of a sequence.\n\n" + table(header, rows)
     )
-    write_result("near-ties", "How often rounding decides a token", "python -m benchmarks.near_ties", body,
-                 threads=args.threads)  # fmt: skip
+    chosen = f"--models {' '.join(args.models)} --per-regime {args.per_regime}"
+    command = f"python -m benchmarks.near_ties {chosen}"
+    write_result("near-ties", "How often rounding decides a token", command, body, threads=args.threads)
 
 
 def _rows(model: str, per_regime: int) -> list[tuple[str, ...]]:
