@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from wedlm_core.kernels.scalar import F32, JIT, LANES, exp, fma, log, sum_lanes
+from wedlm_core.kernels.scalar import F32, JIT, exp, log
+from wedlm_core.kernels.vector import (
+    LANES,
+    first_equal,
+    first_lanes,
+    fma,
+    largest,
+    load,
+    spread,
+    store,
+    total,
+    where_less,
+)
 
 __all__ = ["choose_rows", "gumbel"]
 
@@ -26,55 +38,41 @@ def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
     key = _mix_64(key)
     for i in range(len(out)):
         bits = _mix_64(key + np.uint64(i + 1) * weyl) >> np.uint64(11)
-        u = (np.float32(np.int64(bits)) + F32(0.5)) * F32(2.0**-53)
-        u = min(u, F32(1.0 - 2.0**-24))
+        out[i] = (np.float32(np.int64(bits)) + F32(0.5)) * F32(2.0**-53)
+    for i in range(0, len(out), LANES):
+        u = min(load(out, i, len(out) - i, F32(0.5)), F32(1.0 - 2.0**-24))
         # -log1p(-u): below 2^-10 by its series, since 1 - u would round u away.
         small = fma(fma(u, F32(1.0 / 3.0), F32(0.5)), u * u, u)
-        waiting = small if u < F32(2.0**-10) else -log(F32(1.0) - u)
-        out[i] = -log(waiting)
+        waiting = where_less(u, F32(2.0**-10), small, -log(F32(1.0) - u))
+        store(out, i, len(out) - i, -log(waiting))
 
 
 @njit(**JIT)
-def _first_max(x, lanes):  # type: ignore[no-untyped-def]
-    """Place of the largest value, the first of equal ones."""
-    whole = len(x) // LANES * LANES
-    for j in range(LANES):
-        lanes[j] = F32(-np.inf)
-    for i in range(0, whole, LANES):
-        for j in range(LANES):
-            lanes[j] = max(lanes[j], x[i + j])
-    for i in range(whole, len(x)):
-        lanes[i - whole] = max(lanes[i - whole], x[i])
-    top = lanes[0]
-    for j in range(1, LANES):
-        top = max(top, lanes[j])
-    for i in range(len(x)):
-        if x[i] == top:
-            return i
+def _first_max(x, at, size):  # type: ignore[no-untyped-def]
+    """Place of the largest of ``size`` values at ``at``, the first of equal ones; counted from there."""
+    lanes = spread(F32(-np.inf))
+    for i in range(0, size, LANES):
+        lanes = max(lanes, load(x, at + i, size - i, F32(-np.inf)))
+    top = spread(largest(lanes))
+    for i in range(0, size, LANES):
+        lane = first_equal(load(x, at + i, size - i, F32(np.nan)), top)
+        if lane < LANES:
+            return i + lane
     return 0
 
 
 @njit(**JIT)
-def _entropy(x, top, lanes, weighted):  # type: ignore[no-untyped-def]
-    """``(log sum exp(x - top), entropy)`` of one row of logits; below -87 a logit counts nothing."""
-    whole = len(x) // LANES * LANES
-    for j in range(LANES):
-        lanes[j] = F32(0.0)
-        weighted[j] = F32(0.0)
-    for i in range(0, whole, LANES):
-        for j in range(LANES):
-            z = max(x[i + j] - top, F32(-87.0))
-            e = exp(z)
-            lanes[j] += e
-            weighted[j] = fma(e, z, weighted[j])
-    for i in range(whole, len(x)):
-        z = max(x[i] - top, F32(-87.0))
-        e = exp(z)
-        lanes[i - whole] += e
-        weighted[i - whole] = fma(e, z, weighted[i - whole])
-    mass = sum_lanes(lanes)
+def _entropy(x, at, size, top):  # type: ignore[no-untyped-def]
+    """``(log sum exp(z), entropy)`` of z = x - top; below -87 a logit counts nothing."""
+    lanes, weighted = spread(F32(0.0)), spread(F32(0.0))
+    for i in range(0, size, LANES):
+        z = max(load(x, at + i, size - i, F32(0.0)) - top, F32(-87.0))
+        e = first_lanes(exp(z), size - i)
+        lanes = lanes + e
+        weighted = fma(e, z, weighted)
+    mass = total(lanes)
     log_mass = log(mass)
-    return log_mass, log_mass - sum_lanes(weighted) / mass
+    return log_mass, log_mass - total(weighted) / mass
 
 
 @njit(**JIT)
@@ -97,26 +95,28 @@ def choose_rows(  # type: ignore[no-untyped-def]
         first: row to begin with.
         last: row to end before.
     """
-    lanes, weighted = np.empty(LANES, dtype=np.float32), np.empty(LANES, dtype=np.float32)
-    scaled = np.empty(logits.shape[1], dtype=np.float32)
+    size = logits.shape[1]
+    scaled = np.empty(size, dtype=np.float32)
     for r in range(first, last):
-        x = logits[r]
+        at = r * size
         if suppress[r]:
-            x[mask_token] = F32(-np.inf)
-            for i in range(vocab_limit, len(x)):
-                x[i] = F32(-np.inf)
-        token = _first_max(x, lanes)
-        top = x[token]
-        log_mass, entropy = _entropy(x, top, lanes, weighted)
-        if temperature[r] > 0:
+            logits[r, mask_token] = F32(-np.inf)
+            for i in range(vocab_limit, size):
+                logits[r, i] = F32(-np.inf)
+        token = _first_max(logits, at, size)
+        top = logits[r, token]
+        log_mass, entropy = _entropy(logits, at, size, top)
+        heat = temperature[r]
+        if heat > 0:
             if suppress[r]:  # the entropy of the distribution that is sampled from
-                for i in range(len(x)):
-                    scaled[i] = x[i] / temperature[r]
-                _, entropy = _entropy(scaled, scaled[token], lanes, weighted)
+                for i in range(0, size, LANES):
+                    store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
+                _, entropy = _entropy(scaled, 0, size, scaled[token])
             gumbel(seeds[r], positions[r], scaled)
-            for i in range(len(x)):
-                scaled[i] += x[i] / temperature[r]
-            token = _first_max(scaled, lanes)
+            for i in range(0, size, LANES):
+                noise, logit = load(scaled, i, size - i, F32(0.0)), load(logits, at + i, size - i, F32(0.0))
+                store(scaled, i, size - i, noise + logit / heat)
+            token = _first_max(scaled, 0, size)
         tokens[r] = token
         entropies[r] = entropy
-        logprobs[r] = x[token] - top - log_mass
+        logprobs[r] = logits[r, token] - top - log_mass

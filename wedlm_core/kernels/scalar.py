@@ -5,36 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
+
+from wedlm_core.kernels.vector import LANES, floor, fma, split, two_to
 
 __all__ = ["F32", "JIT", "LANES", "exp", "fma", "log", "sum_lanes"]
 
 F32 = np.float32
-LANES = 16
-"""Partial sums of a row's reductions: a fixed number, so that order never depends on the machine's vectors."""
 JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
 """Options of every kernel: no lock held, no checks in loops, machine code kept on disk, no reordering of sums."""
 
 
-@intrinsic
-def _fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c``, rounded once."""
-    signature = types.float32(types.float32, types.float32, types.float32)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return signature, generate
-
-
-fma: Any = _fused  # the decorator's type does not show that the typing context is not the caller's to pass
-
-
 @njit(inline="always", **JIT)
 def exp(x):  # type: ignore[no-untyped-def]
-    """``exp(x)`` for x in [-87, 88], to 1 part in 10^7 (Cody and Waite's reduction, a minimax polynomial)."""
-    k = np.floor(fma(x, F32(1.44269504), F32(0.5)))
+    """``exp(x)`` for x in [-87, 88], to 1 part in 10^7 (Cody and Waite's reduction, a minimax polynomial).
+
+    ``x`` is a number or a vector, here and in :func:`log`.
+    """
+    k = floor(fma(x, F32(1.44269504), F32(0.5)))
     r = fma(k, F32(2.12194440e-4), fma(k, F32(-0.693359375), x))
     p = fma(F32(1.9875691500e-4), r, F32(1.3981999507e-3))
     p = fma(p, r, F32(8.3334519073e-3))
@@ -42,16 +30,14 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = fma(p, r, F32(1.6666665459e-1))
     p = fma(p, r, F32(5.0000001201e-1))
     p = fma(p, r * r, r + F32(1.0))
-    return p * np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return p * two_to(k)
 
 
 @njit(inline="always", **JIT)
 def log(x):  # type: ignore[no-untyped-def]
     """``log(x)`` for normal x > 0, to 1 part in 10^7 (the mantissa in [1/sqrt 2, sqrt 2), a minimax polynomial)."""
-    bits = np.float32(x).view(np.int32)
-    shifted = np.int32(bits - np.int32(0x3F3504F3))
-    power = np.float32(shifted >> np.int32(23))
-    m = np.int32((shifted & np.int32(0x007FFFFF)) + np.int32(0x3F3504F3)).view(np.float32) - F32(1.0)
+    power, mantissa = split(x)
+    m = mantissa - F32(1.0)
     p = fma(F32(7.0376836292e-2), m, F32(-1.1514610310e-1))
     p = fma(p, m, F32(1.1676998740e-1))
     p = fma(p, m, F32(-1.2420140846e-1))

@@ -1,0 +1,306 @@
+"""Sixteen float32 as one LLVM vector, for loops that the compiler does not turn into vectors by itself.
+
+A vector holds the 16 lanes of the kernels' sums; where a CPU's own are shorter, LLVM splits it. Arithmetic is
+written as for numbers (``+ - * /``, ``-x``, ``max``, ``min``; a number stands for itself in all lanes) and each
+operation is rounded by itself, so a function of plain arithmetic serves numbers and vectors with the same bits.
+Arrays are C-contiguous, of float32 and any shape; an index counts elements from their first one and is not checked.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+
+__all__ = [
+    "LANES", "first_equal", "first_lanes", "floor", "fma", "largest", "load", "prefetch", "split", "spread", "store",
+    "total", "two_to", "where_less",
+]  # fmt: skip
+
+LANES = 16
+"""Partial sums of a row's reductions: a fixed number, so that order never depends on the machine's vectors."""
+
+_intrinsic: Any = intrinsic  # its own type does not show that the typing context is not the caller's to pass
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+_FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
+
+
+class Vector(types.Type):
+    """The type of 16 float32 lanes."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Vector")
+
+
+_VECTOR = Vector()
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Vector) -> None:
+        super().__init__(manager, kind, _FLOATS)
+
+
+def _joint(*kinds: Any) -> Any:
+    """What arithmetic on these gives: a vector if one of them is."""
+    return _VECTOR if _VECTOR in kinds else types.float32
+
+
+def _spread(context: Any, builder: Any, value: Any, kind: Any) -> Any:
+    """A number in all lanes; a vector as it is."""
+    if kind == _VECTOR:
+        return value
+    value = context.cast(builder, value, kind, types.float32)
+    alone = builder.insert_element(_FLOATS(ir.Undefined), value, _INT(0))
+    return builder.shuffle_vector(alone, _FLOATS(ir.Undefined), _INTS([0] * LANES))
+
+
+def _spread_all(context: Any, builder: Any, signature: Any, args: Any) -> list[Any]:
+    return [_spread(context, builder, *pair) for pair in zip(args, signature.args, strict=True)]
+
+
+def _all(kind: Any, value: int) -> Any:
+    """A constant of a vector's lanes or of a number."""
+    return [value] * LANES if kind == _VECTOR else value
+
+
+def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """Call a function that LLVM knows, under its whole name."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+
+
+def _operate(operation: Callable[..., Any], build: Callable[..., Any]) -> None:
+    """Teach numba a binary operation on vectors, and on a vector and a number."""
+
+    @type_callable(operation)
+    def typing(context: Any) -> Any:
+        return lambda a, b: _VECTOR if {type(a), type(b)} in ({Vector}, {Vector, types.Float}) else None
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return build(builder, *_spread_all(context, builder, signature, args))
+
+    for kinds in ((Vector, Vector), (Vector, types.Float), (types.Float, Vector)):
+        lower_builtin(operation, *kinds)(generate)
+
+
+_operate(operator.add, lambda builder, a, b: builder.fadd(a, b))
+_operate(operator.sub, lambda builder, a, b: builder.fsub(a, b))
+_operate(operator.mul, lambda builder, a, b: builder.fmul(a, b))
+_operate(operator.truediv, lambda builder, a, b: builder.fdiv(a, b))
+# As Python's: the first where the two are equal or cannot be compared.
+_operate(max, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", b, a), b, a))
+_operate(min, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", b, a), b, a))
+
+
+@type_callable(operator.neg)
+def _type_negative(context: Any) -> Any:
+    return lambda a: _VECTOR if a == _VECTOR else None
+
+
+@lower_builtin(operator.neg, Vector)
+def _negative(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.fsub(_FLOATS([-0.0] * LANES), args[0])
+
+
+@_intrinsic
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` of numbers or vectors, rounded once."""
+    kind = _joint(a, b, c)
+    signature = kind(*(one if one == _VECTOR else types.float32 for one in (a, b, c)))
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if kind == _VECTOR:
+            args = _spread_all(context, builder, signature, args)
+            return _call(builder, f"llvm.fma.v{LANES}f32", _FLOATS, *args)
+        return builder.fma(*args)
+
+    return signature, generate
+
+
+@_intrinsic
+def floor(typing_context: Any, x: Any) -> Any:
+    """Of a number or vector."""
+    kind = _joint(x)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        suffix = f"v{LANES}f32" if kind == _VECTOR else "f32"
+        return _call(builder, f"llvm.floor.{suffix}", args[0].type, args[0])
+
+    return kind(kind), generate
+
+
+@_intrinsic
+def two_to(typing_context: Any, k: Any) -> Any:
+    """``2 ** k``, k a number or vector of whole values in [-126, 127]."""
+    kind = _joint(k)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        ints = _INTS if kind == _VECTOR else _INT
+        raised = builder.add(builder.fptosi(args[0], ints), ints(_all(kind, 127)))
+        return builder.bitcast(builder.shl(raised, ints(_all(kind, 23))), args[0].type)
+
+    return kind(kind), generate
+
+
+@_intrinsic
+def split(typing_context: Any, x: Any) -> Any:
+    """``x = 2 ** power * mantissa``, both float32, of normal x > 0; the mantissa lies in [1/sqrt 2, sqrt 2)."""
+    kind = _joint(x)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        floats, ints = args[0].type, _INTS if kind == _VECTOR else _INT
+        root = ints(_all(kind, 0x3F3504F3))  # the bits of 1 / sqrt 2
+        shifted = builder.sub(builder.bitcast(args[0], ints), root)
+        power = builder.sitofp(builder.ashr(shifted, ints(_all(kind, 23))), floats)
+        mantissa = builder.add(builder.and_(shifted, ints(_all(kind, 0x007FFFFF))), root)
+        return context.make_tuple(builder, signature.return_type, (power, builder.bitcast(mantissa, floats)))
+
+    return types.UniTuple(kind, 2)(kind), generate
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    """Pointer to the vector that begins at an element."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), _FLOATS.as_pointer())
+
+
+def _first(builder: Any, count: Any) -> Any:
+    """Flags of the first ``count`` lanes."""
+    alone = builder.insert_element(_INTS(ir.Undefined), builder.trunc(count, _INT), _INT(0))
+    counts = builder.shuffle_vector(alone, _INTS(ir.Undefined), _INTS([0] * LANES))
+    return builder.icmp_signed("<", _INTS(list(range(LANES))), counts)
+
+
+def _whole(builder: Any, count: Any) -> Any:
+    """The two branches of an access to memory: all lanes, which is what almost every one is, or fewer."""
+    return builder.if_else(builder.icmp_signed(">=", count, ir.IntType(64)(LANES)), likely=True)
+
+
+@_intrinsic
+def load(typing_context: Any, array: Any, index: Any, count: Any, rest: Any) -> Any:
+    """``count`` elements (all 16 if there are more) from an index on; the lanes behind them hold ``rest``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _address(context, builder, signature.args[0], *args[:2])
+        rest = _spread(context, builder, args[3], types.float32)
+        with _whole(builder, args[2]) as (whole, part):
+            with whole:
+                all_lanes, whole_end = builder.load(place, align=4), builder.block
+            with part:
+                flags = _first(builder, args[2])
+                some = _call(builder, f"llvm.masked.load.v{LANES}f32.p0", _FLOATS, place, _INT(4), flags, rest)
+                part_end = builder.block
+        value = builder.phi(_FLOATS)
+        value.add_incoming(all_lanes, whole_end)
+        value.add_incoming(some, part_end)
+        return value
+
+    return _VECTOR(array, types.intp, types.intp, types.float32), generate
+
+
+@_intrinsic
+def store(typing_context: Any, array: Any, index: Any, count: Any, value: Any) -> Any:
+    """Write the first ``count`` lanes (all if there are fewer) from an index on."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _address(context, builder, signature.args[0], *args[:2])
+        with _whole(builder, args[2]) as (whole, part):
+            with whole:
+                builder.store(args[3], place, align=4)
+            with part:
+                flags = _first(builder, args[2])
+                name = f"llvm.masked.store.v{LANES}f32.p0"
+                _call(builder, name, ir.VoidType(), args[3], place, _INT(4), flags)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, _VECTOR), generate
+
+
+@_intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of an element that will be written."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        place = builder.gep(data, [args[1]])
+        _call(builder, "llvm.prefetch.p0", ir.VoidType(), place, _INT(1), _INT(3), _INT(1))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@_intrinsic
+def first_lanes(typing_context: Any, value: Any, count: Any) -> Any:
+    """The first ``count`` lanes, zeros behind them."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(_first(builder, args[1]), args[0], _FLOATS([0.0] * LANES))
+
+    return _VECTOR(_VECTOR, types.intp), generate
+
+
+@_intrinsic
+def spread(typing_context: Any, value: Any) -> Any:
+    """A number in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _spread(context, builder, args[0], types.float32)
+
+    return _VECTOR(types.float32), generate
+
+
+@_intrinsic
+def where_less(typing_context: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
+    """Lane by lane ``then`` where ``a < b``, else ``otherwise``; b is a number."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        a, b, then, otherwise = _spread_all(context, builder, signature, args)
+        return builder.select(builder.fcmp_ordered("<", a, b), then, otherwise)
+
+    return _VECTOR(_VECTOR, types.float32, _VECTOR, _VECTOR), generate
+
+
+@_intrinsic
+def first_equal(typing_context: Any, a: Any, b: Any) -> Any:
+    """The first lane where a equals b; 16 if there is none."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        short = ir.IntType(LANES)
+        flags = builder.bitcast(builder.fcmp_ordered("==", *args), short)
+        # One bit beyond the lanes, so that there always is a first.
+        flags = builder.or_(builder.zext(flags, ir.IntType(64)), ir.IntType(64)(1 << LANES))
+        return builder.cttz(flags, ir.IntType(1)(1))
+
+    return types.intp(_VECTOR, _VECTOR), generate
+
+
+def _reduce(build: Callable[..., Any]) -> Any:
+    """Fold the lanes in halves: 8 + 8, 4 + 4, 2 + 2, 1 + 1."""
+
+    @_intrinsic
+    def reduce(typing_context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            value, half = args[0], LANES // 2
+            while half:
+                sides = (
+                    builder.shuffle_vector(value, value, ir.VectorType(_INT, half)(list(range(at, at + half))))
+                    for at in (0, half)
+                )
+                value, half = build(builder, *sides), half // 2
+            return builder.extract_element(value, _INT(0))
+
+        return types.float32(_VECTOR), generate
+
+    return reduce
+
+
+total = _reduce(lambda builder, a, b: builder.fadd(a, b))
+"""Sum of the lanes as a balanced tree."""
+largest = _reduce(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", b, a), b, a))
+"""Largest of the lanes, none of which may be NaN."""
