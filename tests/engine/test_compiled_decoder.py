@@ -15,7 +15,7 @@ from tests.engine.test_batch_invariance import TARGET_PROMPTS, Rows, model_of, o
 from tests.support.engines import requests_of
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.attention import attend
+from wedlm_core.kernels.attention import QUERIES, attend
 from wedlm_core.model import compiled
 from wedlm_core.types import SamplingParams
 
@@ -76,7 +76,7 @@ def test_attention_equals_a_plain_softmax(rows: int, sequences: int, cached: int
     keys = rng.standard_normal((kv_heads, sequences * depth, dim, page)).astype(np.float32)
     values = rng.standard_normal((kv_heads, sequences * depth * page, dim)).astype(np.float32)
     q = rng.standard_normal((int(counts.sum()), heads * dim)).astype(np.float32)
-    out, scores = np.zeros_like(q), np.empty((4, depth * page + 16), dtype=np.float32)
+    out, scores = np.zeros_like(q), np.empty((QUERIES, depth * page + 16), dtype=np.float32)
     scale = np.float32(dim**-0.5)
     attend(q, keys, values, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
     for s in range(sequences):

@@ -31,10 +31,10 @@ class CompiledPlan:
 
     def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
         """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""
-        from wedlm_core.kernels.attention import attend
+        from wedlm_core.kernels.attention import QUERIES, attend
 
         pool = self._pool
-        scores = np.empty((4, self.width), dtype=np.float32)
+        scores = np.empty((QUERIES, self.width), dtype=np.float32)
         keys, values = pool.blocks(layer)
         attend(q, keys, values, *self._rows, pool.page_size, self._scale, out, scores, first, last)
 
