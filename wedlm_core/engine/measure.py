@@ -7,7 +7,7 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ from wedlm_core.types import Strategy
 __all__ = ["measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 5  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 6  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = (64, 512)
 _SECONDS = (2.5, 10.0)  # the measurement's time limit: so long at least and at most, one forward may run over it
 _FORWARDS = 400  # in between, the time of so many of the smallest forward
@@ -88,18 +88,35 @@ def _cpu_name() -> str:
 def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
     """Medians over rounds of all points that fit in the time and the free pages."""
     config = runner.config
-    deepest = min(runner.state.tokens_SL.shape[1] - 2 * config.max_window - 2, max(_CONTEXTS))
-    scratch = pages.open([], 0)
+    reach = 2 * config.max_window + 1
+    deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(_CONTEXTS))
+    own: list[SequencePages] = []
     try:
-        while deepest > 0 and not pages.grow(scratch, deepest + 2 * config.max_window + 1):
+        while deepest > 0 and not (own := _open(pages, deepest + reach)):
             deepest //= 2
         if deepest <= 0:
             return []
+        if runner.device.type == "cpu":
+            for scratch in own:
+                runner.pool.clear(scratch.pages)
         points = list(_points(runner.row_quantum, config.max_batch_rows, config.max_window, deepest))
-        with _scratch_state(runner, scratch) as bench:
+        with _scratch_state(runner, own) as bench:
             return _timed(bench, points)
     finally:
-        pages.close(scratch)
+        for scratch in own:
+            pages.close(scratch)
+
+
+def _open(pages: PageManager, tokens: int) -> list[SequencePages]:
+    """As many scratch sequences of so many tokens as there is room for, up to what is measured with."""
+    found: list[SequencePages] = []
+    while len(found) < _SEQUENCES:
+        scratch = pages.open([], 0)
+        if not pages.grow(scratch, tokens):
+            pages.close(scratch)
+            break
+        found.append(scratch)
+    return found
 
 
 def _points(quantum: int, most_rows: int, widest: int, deepest: int) -> Iterator[tuple[int, int, int]]:
@@ -153,13 +170,17 @@ class _Bench:
 
 
 @contextmanager
-def _scratch_state(runner: Runner, scratch: SequencePages) -> Iterator[_Bench]:
-    """The runner with windows and page tables of its own."""
+def _scratch_state(runner: Runner, scratch: Sequence[SequencePages]) -> Iterator[_Bench]:
+    """The runner with windows and page tables of its own.
+
+    Sequences share pages only where there are too few: of what all read, caches would keep a copy.
+    """
     config = replace(runner.config, trace=False, max_num_seqs=_SEQUENCES)
     state, profile, runner_config = runner.state, runner.profile, runner.config
     decodings = runner.decodings
     own = DeviceState(config, decodings, runner.mask_token_id, state.tokens_SL.shape[1], runner.device)
-    own.pages_SP[:, : len(scratch.pages)] = torch.as_tensor(scratch.pages, dtype=torch.int64)
+    for slot in range(_SEQUENCES):
+        own.set_pages(slot, scratch[slot % len(scratch)].pages)
     own.params.limit_S.fill_(1 << 30)
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
     table.group[:] = decodings.index(decoding_of(Strategy.VERIFIED, config.streaming))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -73,6 +75,13 @@ class KVPool:
         """Transposed keys ``[Hkv, num_slots / B, Dh, B]`` and values ``[Hkv, num_slots, Dh]``, views on the host."""
         keys = self.k[layer].view(self.heads, -1, self.head_dim, self.key_block)
         return keys.numpy(), self.v[layer].view(self.heads, -1, self.head_dim).numpy()
+
+    def clear(self, pages: Sequence[int]) -> None:
+        """Zero these pages. Memory that was never written is no memory yet: reading it costs next to nothing."""
+        for cache in (*self.k, *self.v):
+            page_HP = cache.view(self.heads, self.num_slots // self.page_size, -1)  # whichever way keys lie
+            for page in pages:
+                page_HP[:, page].zero_()
 
     def rows_of(self, slots_T: Tensor) -> Tensor:
         """int64 ``[Hkv * T]``: the pool rows of these slots, head after head."""
