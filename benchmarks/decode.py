@@ -1,12 +1,12 @@
 """Decoding on this CPU: ``auto`` against what else there is, in one run.
 
-    python -m benchmarks.decode [--section load mixed streaming transformers host gsm8k prefix] [--threads 1]
+    python -m benchmarks.decode [--section load long mixed streaming transformers host gsm8k prefix] [--threads 1]
 
 Sections: ``load`` (auto against autoregressive and every fixed window, batch sizes 1 to 64, three regimes of
-entropy, two models), ``mixed`` (the three regimes in one batch), ``streaming`` (with its accuracy),
-``transformers`` (generate, static batches), ``host`` (time of a step beside the forward), ``gsm8k`` (real
-lengths), ``prefix`` (a shared system prompt). All write one dated result, with the goals at its head; the tables
-of step costs are measured afresh.
+entropy, two models), ``long`` (the same behind prompts of 1,500 tokens, one model, batch sizes 1, 8, 32), ``mixed``
+(the three regimes in one batch), ``streaming`` (with its accuracy), ``transformers`` (generate, static batches),
+``host`` (time of a step beside the forward), ``gsm8k`` (real lengths), ``prefix`` (a shared system prompt). All write
+one dated result, with the goals at its head; the tables of step costs are measured afresh.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from benchmarks.common import write_result
 from benchmarks.decode_gsm8k import gsm8k
 from benchmarks.decode_host import host_time
-from benchmarks.decode_load import load, mixed_batches
+from benchmarks.decode_load import load, long_contexts, mixed_batches
 from benchmarks.decode_models import parameters, random_model
 from benchmarks.decode_passes import Budget
 from benchmarks.decode_rivals import rivals
@@ -36,6 +36,7 @@ __all__ = ["main"]
 _PREFIX_ROUNDS = 5
 SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
     "load": load,
+    "long": long_contexts,
     "mixed": mixed_batches,
     "streaming": streaming,
     "transformers": rivals,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.training import corpus
 from wedlm_core.training.evaluation import REGIMES
 
-__all__ = ["MODELS", "MOST_SEQUENCES", "Subject", "held_out_problems", "mixed", "open_subject", "prompts_of", "regime",
-           "regimes_of"]  # fmt: skip
+__all__ = ["LONG", "MODELS", "MOST_SEQUENCES", "Subject", "behind_long_prompts", "held_out_problems", "mixed",
+           "open_subject", "prompts_of", "regime", "regimes_of"]  # fmt: skip
 
 MODELS = ("tiny", "random-25m")
 MOST_SEQUENCES = 64
+LONG = EngineConfig(max_num_seqs=MOST_SEQUENCES, max_model_len=2048, kv_cache_bytes=2 << 30)
+"""An engine that keeps the KV of 64 prompts of 1,500 tokens of ``random-25m`` (15 KB a token)."""
 _TINY_TEMPERATURES = {"low": 0.0, "medium": 0.0, "high": 1.0}
 _RANDOM_TOKENS = (16, 48)  # outputs of one length would all end in the same forward, which no job does
+_LONG_PROMPT = 1536
 _SHARE = 96  # problems per regime to choose from
 
 
@@ -88,6 +92,23 @@ def mixed(subject: Subject, concurrency: int) -> Workload:
     return Workload(
         prompts=[part.prompts[i] for part, i in order],
         params=[part.params[i] for part, i in order],
+        concurrency=concurrency,
+    )
+
+
+def behind_long_prompts(subject: Subject, name: str, concurrency: int) -> Workload:
+    """Random prompts of about 1,500 tokens each (:data:`LONG`), two samples of each prompt at least.
+
+    All but a prompt's last token fill whole pages: once a prompt was prefilled, prefix caching leaves only decoding to
+    be timed, each sequence reading KV of its own.
+    """
+    page, draw = subject.llm.engine.config.page_size, random.Random(0)
+    lengths = [page * round(size / page) + 1 for size in (_LONG_PROMPT - page, _LONG_PROMPT, _LONG_PROMPT + page)]
+    prompts = [[draw.randrange(4, 1000) for _ in range(draw.choice(lengths))] for _ in range(concurrency)]
+    count = max(2 * concurrency, 8)
+    return Workload(
+        prompts=[prompts[i % concurrency] for i in range(count)],
+        params=[_params(subject, name, i) for i in range(count)],
         concurrency=concurrency,
     )
 
