@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -15,28 +16,37 @@ from wedlm_core.engine.device import DeviceState
 from wedlm_core.engine.slots import IntArray
 from wedlm_core.model import Decoder
 
-__all__ = ["Chooser", "Picks"]
+__all__ = ["Chooser", "PickedRows", "Picks"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picks:
+class PickedRows:
     """R rows that need logits, all int64.
 
     Attributes:
         row_R: row of the forward.
-        flat_R: place of the result in the flat layout of all groups.
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
-        places: length of the flat layout; a pick that is only padding has its result put behind it.
         filtered: picks of sequences with top-k or top-p at most; None where only the device knows.
     """
 
     row_R: Tensor
-    flat_R: Tensor
     slot_R: Tensor
     position_R: Tensor
-    places: int
     filtered: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picks(PickedRows):
+    """Rows that need logits, and where in the flat layout of all groups their results go.
+
+    Attributes:
+        flat_R: place of the result in the flat layout.
+        places: length of the flat layout; a pick that is only padding has its result put behind it.
+    """
+
+    flat_R: Tensor
+    places: int
 
 
 class Chooser:
@@ -57,6 +67,8 @@ class Chooser:
         self._model, self._quantum = model, quantum
         self._choose = chooser(model.embed.weight.device, compiled=compiled)
         self._chunk = chunk_rows
+        device = model.embed.weight.device
+        self._all_k, self._all_p = torch.zeros((), dtype=torch.int64, device=device), torch.ones((), device=device)
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
     def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Choice:
@@ -72,28 +84,43 @@ class Chooser:
         token_F = torch.zeros(places, dtype=torch.int64, device=device)
         entropy_F = torch.zeros(places, device=device)
         logprob_F = torch.zeros(places, device=device)
+        for part, choice in self._chunks(hidden_TD, picks, state, slots_S):
+            flat_R = picks.flat_R[part]
+            token_F[flat_R] = choice.token_R
+            entropy_F[flat_R] = choice.entropy_R
+            logprob_F[flat_R] = choice.logprob_R
+        return Choice(token_R=token_F, entropy_R=entropy_F, logprob_R=logprob_F)
+
+    def by_row(self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Choice:
+        """Choices of the picked rows, one of them at least, in their order; arguments as for a call."""
+        choices = [choice for _, choice in self._chunks(hidden_TD, picks, state, slots_S)]
+        if len(choices) == 1:
+            return choices[0]
+        return Choice(**{f.name: torch.cat([getattr(c, f.name) for c in choices]) for f in fields(Choice)})
+
+    def _chunks(
+        self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
+    ) -> Iterator[tuple[slice, Choice]]:
+        """Chunks of the picks, and what is chosen on them."""
         sampled, top_k, top_p = np.any(state.sampled[slots_S], axis=0).tolist()
         suppressing, params = bool(state.suppresses[slots_S].any()), state.params
         for start in range(0, picks.row_R.shape[0], self._chunk):
             part = slice(start, start + self._chunk)
-            rows, slots, flat_R = picks.row_R[part], picks.slot_R[part], picks.flat_R[part]
+            rows, slots = picks.row_R[part], picks.slot_R[part]
             padded = F.pad(rows, (0, -rows.shape[0] % self._quantum))
             logits_RV = self._model.lm_head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
             inputs = SamplingRows(
-                temperature_R=params.temperature_S[slots],
-                top_k_R=params.top_k_S[slots],
-                top_p_R=params.top_p_S[slots],
-                seed_R=params.seed_S[slots],
+                temperature_R=params.temperature_S.index_select(0, slots),
+                # Values that keep all tokens stand for those of filters that no row has.
+                top_k_R=params.top_k_S.index_select(0, slots) if top_k else self._all_k.expand(rows.shape),
+                top_p_R=params.top_p_S.index_select(0, slots) if top_p else self._all_p.expand(rows.shape),
+                seed_R=params.seed_S.index_select(0, slots),
                 position_R=picks.position_R[part],
-                suppress_R=state.suppress_S[slots],
+                suppress_R=state.suppress_S.index_select(0, slots),
                 sampled=sampled,
                 filtered_k=top_k,
                 filtered_p=top_p,
                 suppressing=suppressing,
                 filtered_rows=picks.filtered,
             )
-            choice = self._choose(logits_RV, inputs, **self._limits)
-            token_F[flat_R] = choice.token_R
-            entropy_F[flat_R] = choice.entropy_R
-            logprob_F[flat_R] = choice.logprob_R
-        return Choice(token_R=token_F, entropy_R=entropy_F, logprob_R=logprob_F)
+            yield part, self._choose(logits_RV, inputs, **self._limits)

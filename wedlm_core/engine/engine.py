@@ -247,7 +247,7 @@ class Engine:
             for array in windows:
                 array[slot] = -1 if params.adaptive else params.window
             sequence.started_at = now
-            table.head[slot] = sequence.head
+            table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
             table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy), self.config.streaming))
             groups.append(int(table.group[slot]))
             stops.append(ids)
@@ -281,14 +281,13 @@ class Engine:
         """Account the forward, hand committed tokens to their sequences, finish what ended."""
         table, decoding = self._table, int(np.count_nonzero(plan.decode_S))
         slots_D = plan.slots_S[:decoding]
-        context_D = (plan.cached_S + plan.prefill_S)[:decoding]
-        table.cached[plan.slots_S] = plan.cached_S + plan.prefill_S
+        context_S = plan.cached_S + plan.prefill_S
+        context_D, table.cached[plan.slots_S] = context_S[:decoding], context_S
         emission = table.emission(slots_D, outcome)
-        emit_D = self._stop_strings(plan.sequences[:decoding], outcome, emission)
+        emit_D, stopping = self._stop_strings(plan.sequences, slots_D, outcome, emission)
         table.append(slots_D, outcome, emit_D)
         table.record(slots_D, plan.decode_S[:decoding], outcome, emit_D)
-        table.context[slots_D] = context_D + outcome.context_D
-        table.cached[slots_D] = table.context[slots_D]
+        table.context[slots_D] = table.cached[slots_D] = context_D + outcome.context_D
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
         prefill = int(plan.prefill_S.sum())
@@ -296,7 +295,6 @@ class Engine:
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)
-        stopping = [i for i, sequence in enumerate(plan.sequences[:decoding]) if sequence.finish is not None]
         for i in dict.fromkeys((*stopping, *np.flatnonzero(ended_D).tolist())):
             sequence = plan.sequences[i]
             if sequence.finish is None:
@@ -305,16 +303,23 @@ class Engine:
                 self._planner.finished(int(table.generated[sequence.slot]))
             self._finish(sequence)
 
-    def _stop_strings(self, sequences: Seq[Sequence], outcome: StepOutcome, emission: Emission) -> IntArray:
-        """Cut emissions at stop strings; only sequences that have some are looked at one by one."""
-        emit_D = emission.emit_D.copy()
-        for i, sequence in enumerate(sequences):
-            if sequence.stops is not None and emit_D[i]:
+    def _stop_strings(
+        self, sequences: Seq[Sequence], slots_D: IntArray, outcome: StepOutcome, emission: Emission
+    ) -> tuple[IntArray, list[int]]:
+        """Emissions cut at stop strings, and the places of sequences that these ended.
+
+        Only sequences that have some are looked at one by one.
+        """
+        emit_D, ended = emission.emit_D.copy(), []
+        for i in np.flatnonzero(self._table.watched[slots_D] & (emit_D > 0)).tolist():
+            sequence = sequences[i]
+            if sequence.stops is not None:
                 kept = sequence.stops.push(outcome.token_DC[i, : emit_D[i]].tolist())
                 if kept is not None:
                     emit_D[i] = kept
                     sequence.finish = FinishReason.STOP
-        return emit_D
+                    ended.append(i)
+        return emit_D, ended
 
     def _seal(self, plan: ForwardPlan, context_D: IntArray, decoding: int) -> None:
         """Index pages whose KV became final, where a page boundary was crossed."""

@@ -12,9 +12,9 @@ class StepProfile:
 
     Phases, in order: ``schedule`` (queues, pages, windows of the plan), ``pack`` (rows of the forward as
     tensors), ``model`` (the decoder), ``choose`` (logits and sampling), ``advance`` (commits and the next
-    window), ``fetch`` (copy to the host), ``wait`` (for the device, where the host runs ahead), ``consume``
-    (bookkeeping, finished generations). ``model`` and ``choose`` are the forward; the rest is host time. On a GPU
-    phases overlap: synchronise to read them.
+    window), ``fetch`` (copy to the host; none where compiled kernels advance), ``wait`` (for the device, where
+    the host runs ahead), ``consume`` (bookkeeping, finished generations). ``model`` and ``choose`` are the
+    forward; the rest is host time. On a GPU phases overlap: synchronise to read them.
 
     Attributes:
         seconds: per phase.

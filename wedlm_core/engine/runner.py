@@ -36,6 +36,7 @@ from wedlm_core.model import Decoder
 
 if TYPE_CHECKING:
     from wedlm_core.engine.ahead import AheadRunner
+    from wedlm_core.engine.compiled_step import CompiledStep
     from wedlm_core.model.compiled import CompiledDecoder
 
 __all__ = ["Runner", "StepDetail"]
@@ -94,7 +95,6 @@ class Runner:
         self.mask_token_id, self.vocab_limit = mask_token_id, vocab_limit
         self.decodings = list(decodings)
         self.device = model.embed.weight.device
-        self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
         self._compiled: CompiledDecoder | None = None
         if backend.name == "compiled":
             from wedlm_core.model.compiled import CompiledDecoder
@@ -114,8 +114,23 @@ class Runner:
         )
         self._verified_G = np.array([isinstance(d, VerifiedDecoding) for d in self.decodings])
         self._clipped_G = self._verified_G | [isinstance(d, StreamingDecoding) and d.switches.clip for d in decodings]
+        self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
         self.ahead: AheadRunner | None = None
         self.profile: StepProfile = NO_PROFILE
+
+    @property
+    def state(self) -> DeviceState:
+        """What the device keeps of each slot; may be replaced as a whole."""
+        return self._state
+
+    @state.setter
+    def state(self, state: DeviceState) -> None:
+        self._state = state
+        self._compiled_step: CompiledStep | None = None
+        if self._compiled is not None:
+            from wedlm_core.engine.compiled_step import CompiledStep
+
+            self._compiled_step = CompiledStep(state, self._verified_G, self.pool.page_size)
 
     @torch.inference_mode()
     def forward(self, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
@@ -130,6 +145,9 @@ class Runner:
         """
         if self.ahead is not None:
             return self.ahead.launch_exactly(plan, table).wait(), []
+        step = self._compiled_step
+        if step is not None and not self.config.trace and step.takes(plan, table):
+            return self._forward_compiled(step, plan), []
         slots_S = torch.from_numpy(plan.slots_S).to(self.device)
         context_S = torch.from_numpy(plan.cached_S + plan.prefill_S).to(self.device)
         slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
@@ -149,6 +167,20 @@ class Runner:
             self.profile.lap("fetch")
             details.append(advance.detail)
         return join(parts), details
+
+    def _forward_compiled(self, step: CompiledStep, plan: ForwardPlan) -> StepOutcome:
+        """:meth:`forward` with compiled kernels around model and choices; what they write is on the host at once."""
+        packed = step.pack(plan)
+        self.profile.lap("pack")
+        hidden_TD = self.run_model(packed.id_T, packed.position_T, packed.kv_slot_T, packed.rows)
+        self.profile.lap("model")
+        if not packed.picks.row_R.shape[0]:
+            return join([])
+        chosen_R = self.choose.by_row(hidden_TD, packed.picks, self.state, plan.slots_S)
+        self.profile.lap("choose")
+        outcome = step.advance(plan, chosen_R)
+        self.profile.lap("advance")
+        return outcome
 
     def refills(self, table: SlotTable, slots_D: IntArray) -> Refills:
         """How windows are refilled at the end of a forward that is about to run."""

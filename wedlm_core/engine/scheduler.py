@@ -20,6 +20,8 @@ from wedlm_core.kv.pages import PageManager
 
 __all__ = ["ForwardPlan", "Scheduler"]
 
+_LAST_GROUP = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardPlan:
@@ -57,6 +59,7 @@ class Scheduler:
         self.config, self.table, self.pages, self._setup = config, table, pages, setup
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # by arrival
+        self._running_slots: IntArray | None = None  # None: to be made anew
         self._changed: list[Sequence] = []  # got pages since take_changed
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
 
@@ -71,6 +74,7 @@ class Scheduler:
             sequence.pages = None
         if sequence in self.running:
             self.running.remove(sequence)
+            self._running_slots = None
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
         if sequence.slot >= 0:
@@ -96,7 +100,7 @@ class Scheduler:
         slots_R = self.running_slots()
         need_R = table.cached[slots_R] + table.rows[slots_R]
         short_R = (table.cached[slots_R] == table.context[slots_R]) & (need_R > table.capacity[slots_R])
-        for sequence in [self.running[i] for i in np.flatnonzero(short_R)]:
+        for sequence in [self.running[i] for i in np.flatnonzero(short_R).tolist()]:
             slot = sequence.slot
             need = int(table.cached[slot] + table.rows[slot])
             while sequence.pages is not None and not self.pages.grow(sequence.pages, need):
@@ -116,6 +120,7 @@ class Scheduler:
         self.table.cached[sequence.slot] = 0
         self.table.capacity[sequence.slot] = 0
         self.running.remove(sequence)
+        self._running_slots = None
         self.waiting.appendleft(sequence)
 
     def _note_capacity(self, sequence: Sequence) -> None:
@@ -130,8 +135,9 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Move waiting sequences to running while a slot, pages and the row budget allow."""
-        table = self.table
-        slots_R = self.running_slots()
+        if not self.waiting:
+            return
+        table, slots_R = self.table, self.running_slots()
         booked = int(np.where(table.adaptive[slots_R], table.rows[slots_R], most_rows_of(table, slots_R)).sum())
         fresh: list[Sequence] = []
         while self.waiting:
@@ -155,6 +161,7 @@ class Scheduler:
             table.cached[sequence.slot] = sequence.pages.cached_tokens
             self._note_capacity(sequence)
             insort(self.running, sequence, key=lambda s: s.arrival)
+            self._running_slots = None
             booked += least
         if fresh:
             self._setup(fresh)
@@ -176,8 +183,11 @@ class Scheduler:
         return prompt if sequence.slot < 0 else prompt + self.table.tokens_of(sequence.slot)
 
     def running_slots(self) -> IntArray:
-        """Slots of the running sequences, by arrival."""
-        return np.fromiter((s.slot for s in self.running), dtype=np.int64, count=len(self.running))
+        """Slots of the running sequences, by arrival (read-only)."""
+        if self._running_slots is None:
+            self._running_slots = np.fromiter((s.slot for s in self.running), dtype=np.int64, count=len(self.running))
+            self._running_slots.setflags(write=False)
+        return self._running_slots
 
     def _pack(self) -> ForwardPlan:
         """Spend the row budget: decoding sequences by age, then prefill chunks by age."""
@@ -187,7 +197,7 @@ class Scheduler:
         rows_R = table.rows[slots_R]
         ready_R = pending_R == 0
         decode_R = np.where(ready_R & (np.cumsum(rows_R * ready_R) <= budget), rows_R, 0)
-        prefill_R = np.zeros_like(pending_R)
+        prefill_R = np.zeros(len(slots_R), dtype=np.int64)
         left = budget - int(decode_R.sum())
         for i in np.flatnonzero(~ready_R):  # only sequences whose prefill is under way
             chunk = min(int(pending_R[i]), self.config.prefill_chunk or left, left)
@@ -199,13 +209,13 @@ class Scheduler:
                 decode_R[i] = rows_R[i]
                 left -= int(rows_R[i])
         chosen = np.flatnonzero(prefill_R + decode_R)
-        last_group = np.iinfo(np.int64).max
-        key = np.where(decode_R[chosen] > 0, table.group[slots_R[chosen]], last_group)
+        key = np.where(decode_R[chosen] > 0, table.group[slots_R[chosen]], _LAST_GROUP)
         chosen = chosen[np.argsort(key, kind="stable")]
+        slots_S = slots_R[chosen]
         return ForwardPlan(
-            sequences=[self.running[i] for i in chosen],
-            slots_S=slots_R[chosen],
-            cached_S=table.cached[slots_R[chosen]],
+            sequences=[self.running[i] for i in chosen.tolist()],
+            slots_S=slots_S,
+            cached_S=table.cached[slots_S],
             prefill_S=prefill_R[chosen],
             decode_S=decode_R[chosen],
         )

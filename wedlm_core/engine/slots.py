@@ -55,6 +55,7 @@ class SlotTable:
     ``generated`` and ``limit`` count output tokens; ``group`` numbers the decoding implementation.
     ``adaptive`` slots get their window from the planner: ``masks`` of the next window, ``keep_intact`` and
     ``keep_broken`` drafts at most, never more than ``widest``; other slots keep what they were set up with.
+    ``watched`` slots have stop strings.
     ``output`` and ``logprob`` hold the generated tokens, ``[slots, places]``.
     """
 
@@ -66,8 +67,9 @@ class SlotTable:
         self.widest, self.masks, self.keep_intact, self.keep_broken = integers(), integers(), integers(), integers()
         self.adaptive = np.zeros(slots, dtype=np.bool_)
         self.generated, self.limit, self.group = integers(), integers(), integers()
-        self.head = np.zeros(slots, dtype=np.bool_)
+        self.head, self.watched = np.zeros(slots, dtype=np.bool_), np.zeros(slots, dtype=np.bool_)
         self.stop_ids = np.full((slots, stop_ids), -1, dtype=np.int64)
+        self._stop_counts = integers()
         self.output = np.zeros((slots, 0), dtype=np.int32)
         self.logprob = np.zeros((slots, 0), dtype=np.float32)
         self._forwards, self._rows_forwarded = integers(), integers()
@@ -89,6 +91,7 @@ class SlotTable:
         if missing > 0:
             self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=-1)
         self.stop_ids[slot, : len(ids)] = ids
+        self._stop_counts[slot] = len(ids)
 
     def set_limit(self, slot: int, tokens: int) -> None:
         """Tokens a slot may generate; the output table widens to hold them."""
@@ -108,42 +111,41 @@ class SlotTable:
 
     def append(self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
         """Keep the tokens that are output, behind those of earlier forwards; before :meth:`record`."""
-        total = int(emit_D.sum())
-        row = np.repeat(np.arange(len(emit_D)), emit_D)
-        place = np.arange(total) - np.repeat(np.cumsum(emit_D) - emit_D, emit_D)
-        there = slots_D[row], self.generated[slots_D][row] + place
+        row, place = np.nonzero(_kept(outcome, emit_D))
+        slots = slots_D[row]
+        there = slots, self.generated[slots] + place
         self.output[there] = outcome.token_DC[row, place]
         self.logprob[there] = outcome.logprob_DC[row, place]
 
     def emission(self, slots_D: IntArray, outcome: StepOutcome) -> Emission:
         """Cut commits at ``max_tokens`` and behind the first stop token (which is kept)."""
-        place_C = np.arange(outcome.token_DC.shape[1])
-        emit_D = np.minimum(outcome.count_D, self.left(slots_D))
-        stops_DK = self.stop_ids[slots_D]
-        stops_DK = stops_DK[:, : max(1, int((stops_DK >= 0).sum(axis=1).max(initial=1)))]
-        hit_DC = (outcome.token_DC[:, :, None] == stops_DK[:, None, :]).any(axis=2) & (place_C < emit_D[:, None])
+        left_D = self.left(slots_D)
+        emit_D = np.minimum(outcome.count_D, left_D)
+        stops_DK = self.stop_ids[slots_D, : int(self._stop_counts[slots_D].max(initial=0))]
+        hit_DC = (outcome.token_DC[:, :, None] == stops_DK[:, None, :]).any(axis=2) & _kept(outcome, emit_D)
         stopped_D = hit_DC.any(axis=1)
-        emit_D = np.where(stopped_D, hit_DC.argmax(axis=1) + 1, emit_D)
-        full_D = self.generated[slots_D] + emit_D >= self.limit[slots_D]
-        return Emission(emit_D=emit_D, stopped_D=stopped_D, full_D=full_D)
+        if stopped_D.any():
+            emit_D = np.where(stopped_D, hit_DC.argmax(axis=1) + 1, emit_D)
+        return Emission(emit_D=emit_D, stopped_D=stopped_D, full_D=emit_D >= left_D)
 
     def record(self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
         """Account a forward: ``rows_D`` decode rows ran, ``emit_D`` of the commits were output."""
-        place_C = np.arange(outcome.token_DC.shape[1])
-        kept_DC = place_C < emit_D[:, None]
+        kept_DC = _kept(outcome, emit_D)
         # The forward that runs the prompt's last token as head is prefill (CommitStats.decode_forwards).
-        prefill_D = self.head[slots_D] & (self.generated[slots_D] == 0)
-        self._forwards[slots_D] += ~prefill_D
-        self._rows_forwarded[slots_D] += rows_D - prefill_D
-        self._window_rows[slots_D] += np.where(prefill_D, 0, rows_D)
-        self._widest[slots_D] = np.maximum(self._widest[slots_D], np.where(prefill_D, 0, rows_D))
-        self._histogram[slots_D, emit_D] += ~prefill_D
+        decodes_D = ~(self.head[slots_D] & (self.generated[slots_D] == 0))
+        window_D = np.where(decodes_D, rows_D, 0)
+        self._forwards[slots_D] += decodes_D
+        self._rows_forwarded[slots_D] += rows_D - ~decodes_D
+        self._window_rows[slots_D] += window_D
+        self._widest[slots_D] = np.maximum(self._widest[slots_D], window_D)
+        self._histogram[slots_D, emit_D] += decodes_D
         # float64 before summing: the order of float32 sums would follow the batch's widest commit.
-        entropy_DC = np.where(kept_DC, outcome.entropy_DC, 0).astype(np.float64)
+        entropy_DC = np.where(kept_DC, outcome.entropy_DC, np.float64(0))
         self._entropy_sum[slots_D] += entropy_DC.sum(axis=1)
         self._entropy_max[slots_D] = np.maximum(self._entropy_max[slots_D], entropy_DC.max(axis=1))
-        self._logprob_sum[slots_D] += np.where(kept_DC, outcome.logprob_DC, 0).astype(np.float64).sum(axis=1)
-        self._early[slots_D] += (outcome.early_DC & kept_DC).sum(axis=1)
+        self._logprob_sum[slots_D] += np.where(kept_DC, outcome.logprob_DC, np.float64(0)).sum(axis=1)
+        if outcome.early_DC.any():
+            self._early[slots_D] += (outcome.early_DC & kept_DC).sum(axis=1)
         self._drafts[slots_D] += np.minimum(outcome.drafts_D, emit_D)
         self._agreed[slots_D] += np.minimum(outcome.agreed_D, emit_D)
         self.generated[slots_D] += emit_D
@@ -169,3 +171,8 @@ class SlotTable:
             window_mean=float(self._window_rows[slot]) / forwards if forwards else 0.0,
             max_window=int(self._widest[slot]),
         )
+
+
+def _kept(outcome: StepOutcome, emit_D: IntArray) -> BoolArray:
+    """Bool ``[D, C]``: the places of what is output."""
+    return np.arange(outcome.token_DC.shape[1]) < emit_D[:, None]
