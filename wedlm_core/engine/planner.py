@@ -30,6 +30,7 @@ _CROWD = 8  # ... if one sequence is a small part of the batch
 _GAIN_PRIOR = 100.0  # commits that are as expected before any were seen
 _GAIN_RANGE = (0.2, 1.1)
 _GAIN_KEPT = 0.9  # of what was expected and came, per shortest time between plans: masks that are off bring no news
+_SURPRISE = 2.0  # standard deviations from what was expected
 _GROWN = 1.25  # times as many sequences as were planned for call for a new plan at once
 _CALM = 4  # times as long between plans, where plans leave the windows as they are
 _FEW = 4  # where fewer than one in so many would have masks, none has
@@ -135,6 +136,13 @@ class WindowPlanner:
         expected = float(self._promise[intact_D.astype(np.int64), slots_D, drafts_D].sum())
         self._gain += (expected, float((emit_D - 1)[drafts_D > 0].sum()))
 
+    def _doubt(self) -> None:
+        """Where masks bring far more or less than chance has it, the job is no longer what it was."""
+        expected, real = self._gain.tolist()
+        if abs(expected - real) > _SURPRISE * math.sqrt(2 * expected + 1):  # what comes varies about twice as it counts
+            self._survival.doubt()
+            self._gain *= 0.5
+
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length."""
         self._survival.finished(tokens)
@@ -166,6 +174,7 @@ class WindowPlanner:
         if not len(slots_S) or (self._fresh is not None and self._age < self._wait):
             return False
         self._gain *= _GAIN_KEPT ** (self._age / _forwards(len(slots_S)))
+        self._doubt()
         if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
             self._advantage = 0.0
         self._age, self._planned_for = 0, len(slots_R)

@@ -93,14 +93,19 @@ class Survival:
         agreed_D = np.minimum(agreed_D, drafts_D)  # streaming keeps what a wider window filled before
         through_D = (agreed_D == drafts_D) & goes_on_D
         told = np.empty((len(slots_D), 2, len(self._offset_W) + 1))
-        up_to_D2 = np.stack([np.minimum(agreed_D + 1, drafts_D), agreed_D], axis=1)
-        told[:, :, :-1] = self._offset_W <= up_to_D2[:, :, None]
+        told[:, 0, :-1] = self._offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]
+        told[:, 1, :-1] = self._offset_W <= agreed_D[:, None]
         told[:, 0, -1] = through_D
         told[:, 1, -1] = through_D & next_intact_D
         self._counts[kind_D, slots_D] = self._counts[kind_D, slots_D] * _FORGET + told
         for kind, own in enumerate((~intact_D, intact_D)):
             if own.any():
                 self._job[kind] = self._job[kind] * _JOB_KEPT + told[own].sum(axis=0)
+
+    def doubt(self) -> None:
+        """Half of what is known of the job is taken back: it does not go on as it did."""
+        self._job *= 0.5
+        self._spread *= 0.5
 
     def finished(self, tokens: int) -> None:
         """An output ended at this length."""
