@@ -67,6 +67,7 @@ class WindowPlanner:
         # were forwarded: expected, real.
         self._promise = np.zeros((2, slots + 1, max(1, widest) + 1))
         self._gain = np.zeros(2)
+        self._unforeseen = np.zeros(2)  # the same since the job's past was last doubted
         self._age, self._wait, self._planned_for = 0, 0, 0  # forwards since the last plan, until the next; sequences
         self._credit, self._row_price = 0.0, 0.0
         self._advantage = 0.0  # of masks over none, as a ratio of rates; 0: not known for so many sequences
@@ -134,14 +135,16 @@ class WindowPlanner:
         """Count what drafts were expected to bring, and brought."""
         drafts_D = np.minimum(offered_D, self._widest)
         expected = float(self._promise[intact_D.astype(np.int64), slots_D, drafts_D].sum())
-        self._gain += (expected, float((emit_D - 1)[drafts_D > 0].sum()))
+        told = expected, float((emit_D - 1)[drafts_D > 0].sum())
+        self._gain += told
+        self._unforeseen += told
 
     def _doubt(self) -> None:
         """Where masks bring far more or less than chance has it, the job is no longer what it was."""
-        expected, real = self._gain.tolist()
+        expected, real = self._unforeseen.tolist()
         if abs(expected - real) > _SURPRISE * math.sqrt(2 * expected + 1):  # what comes varies about twice as it counts
             self._survival.doubt()
-            self._gain *= 0.5
+            self._unforeseen[:] = 0
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length."""
@@ -173,7 +176,9 @@ class WindowPlanner:
         slots_S = slots_R[self._table.adaptive[slots_R]]
         if not len(slots_S) or (self._fresh is not None and self._age < self._wait):
             return False
-        self._gain *= _GAIN_KEPT ** (self._age / _forwards(len(slots_S)))
+        kept = _GAIN_KEPT ** (self._age / _forwards(len(slots_S)))
+        self._gain *= kept
+        self._unforeseen *= kept
         self._doubt()
         if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
             self._advantage = 0.0
