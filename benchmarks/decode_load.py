@@ -21,6 +21,7 @@ from benchmarks.decode_workloads import (
 )
 from wedlm_core import Strategy
 from wedlm_core.engine.step_cost import StepCost
+from wedlm_core.training.evaluation import REGIMES
 
 __all__ = ["load", "long_contexts", "mixed_batches"]
 
@@ -99,7 +100,7 @@ def long_contexts(settings: Settings) -> Section:
     points = []
     if "random-25m" in settings.models:
         with open_subject("random-25m", LONG) as subject:
-            for name in regimes_of(subject):
+            for name in REGIMES:
                 for batch in (b for b in LONG_BATCHES if b <= max(settings.batches)):
                     points.append(_measure(subject, name, batch, behind_long_prompts(subject, name, batch), settings))
     points = [replace(p, model=f"{p.model}, 1,500 tokens of context") for p in points]

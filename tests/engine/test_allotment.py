@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -454,3 +455,40 @@ def test_where_steps_with_masks_cost_the_host_more_that_counts_against_masks() -
     assert expected_rate(run, none, dear) == pytest.approx(4 / 1.1)
     assert expected_rate(run, none, even) == pytest.approx(4 / 1.5)
     assert expected_rate(run, some, dear) == expected_rate(run, some, even)
+
+
+def test_a_job_that_turns_hard_is_noticed_from_what_masks_bring() -> None:
+    """A hundred easy forwards, then hard ones: windows come down faster than the job's past fades by itself."""
+
+    def windows(forwards: int, hits: Callable[[int], float], *, doubts: bool = True) -> list[float]:
+        rng, table, slots = np.random.default_rng(3), SlotTable(8, WIDE), np.arange(8)
+        table.adaptive[:], table.widest[:], table.limit[:] = True, WIDE, 10**6
+        planner, cost = WindowPlanner(table, WIDE, 1 << 20), StepCost.linear(fixed=1e-3, per_row=1e-5, floor_rows=8)
+        if not doubts:
+            planner._survival.doubt = lambda: None  # type: ignore[method-assign]
+        yes, empty, found = np.ones(8, np.bool_), np.zeros((8, 0)), []
+        for forward in range(forwards):
+            if forward % 10 == 0:
+                planner.admit(slots, 8)  # a sequence's own past is short
+            planner.plan(slots, cost, 1 << 20)
+            drafts = table.masks.copy()
+            right = (rng.random((8, WIDE)) < hits(forward)).cumprod(axis=1).sum(axis=1)
+            agreed = np.minimum(right, drafts)
+            table.rows[:] = 1 + 2 * drafts
+            outcome = StepOutcome(
+                count_D=1 + agreed, next_rows_D=table.rows, context_D=1 + agreed, drafts_D=drafts, agreed_D=agreed,
+                offered_D=drafts, intact_D=yes, next_intact_D=yes, token_DC=empty.astype(np.int64),
+                early_DC=empty.astype(np.bool_), entropy_DC=empty.astype(np.float32),
+                logprob_DC=empty.astype(np.float32),
+            )  # fmt: skip
+            planner.observe(slots, table.rows.copy(), outcome, 1 + agreed, ~yes, 0)
+            found.append(float(drafts.mean()))
+        return found
+
+    easy, hard = (np.mean(windows(200, lambda _, p=p: p)[100:]) for p in (0.97, 0.5))
+    turned, kept = (
+        np.mean(windows(200, lambda forward: 0.97 if forward < 100 else 0.5, doubts=doubts)[110:160])
+        for doubts in (True, False)
+    )
+    assert easy > 2 * hard
+    assert turned - hard < (kept - hard) / 2

@@ -139,12 +139,15 @@ class WindowPlanner:
         self._gain += told
         self._unforeseen += told
 
-    def _doubt(self) -> None:
-        """Where masks bring far more or less than chance has it, the job is no longer what it was."""
+    def _surprised(self) -> bool:
+        """Whether masks bring far more or less than chance has it: the job is no longer what it was, so doubt it."""
         expected, real = self._unforeseen.tolist()
-        if abs(expected - real) > _SURPRISE * math.sqrt(2 * expected + 1):  # what comes varies about twice as it counts
-            self._survival.doubt()
-            self._unforeseen[:] = 0
+        # What comes varies about twice as it counts.
+        if abs(expected - real) <= _SURPRISE * math.sqrt(2 * expected + 1):
+            return False
+        self._survival.doubt()
+        self._unforeseen[:] = 0
+        return True
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length."""
@@ -179,13 +182,13 @@ class WindowPlanner:
         kept = _GAIN_KEPT ** (self._age / _forwards(len(slots_S)))
         self._gain *= kept
         self._unforeseen *= kept
-        self._doubt()
+        surprised = self._surprised()
         if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
             self._advantage = 0.0
         self._age, self._planned_for = 0, len(slots_R)
         before_S = self._table.masks[slots_S]
         self._apply(slots_S, self._load(slots_R, slots_S, cost, spare_tokens))
-        calm = (self._table.masks[slots_S] == before_S).all()
+        calm = not surprised and (self._table.masks[slots_S] == before_S).all()
         self._wait = min(2 * self._wait, _CALM * _forwards(len(slots_S))) if calm else _forwards(len(slots_S))
         self._plans += 1
         return True
