@@ -1,4 +1,4 @@
-"""What the kernels compute with: fused multiply-add, exponential, logarithm, sums over fixed lanes."""
+"""What the kernels compute with: fused multiply-add, exponential, logarithm, on numbers and on vectors alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numba import njit
 
 from wedlm_core.kernels.vector import LANES, floor, fma, split, two_to
 
-__all__ = ["F32", "JIT", "LANES", "exp", "fma", "log", "sum_lanes"]
+__all__ = ["F32", "JIT", "LANES", "exp", "fma", "log"]
 
 F32 = np.float32
 JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
@@ -49,13 +49,3 @@ def log(x):  # type: ignore[no-untyped-def]
     square = m * m
     low = fma(power, F32(-2.12194440e-4), fma(F32(-0.5), square, m * square * p))
     return fma(power, F32(0.693359375), m + low)
-
-
-@njit(inline="always", **JIT)
-def sum_lanes(lanes):  # type: ignore[no-untyped-def]
-    """Sum of 16 lanes as a balanced tree."""
-    for j in range(8):
-        lanes[j] += lanes[j + 8]
-    for j in range(4):
-        lanes[j] += lanes[j + 4]
-    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
