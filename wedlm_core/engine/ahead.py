@@ -99,10 +99,10 @@ class AheadRunner:
 
     def _shape(self, plan: ForwardPlan, wanted_D: IntArray, filters_D: BoolArray) -> Shape:
         counts_S = plan.prefill_S + plan.decode_S
-        rows, quantum = int(counts_S.sum()), self._runner.row_quantum
+        rows = int(counts_S.sum())
         total = self._graphs.padded(rows) if self._graphs is not None else None
         return Shape(
-            total=total or -(-rows // quantum) * quantum,
+            total=total or self._runner.padding(rows),
             max_rows=int(counts_S.max()),
             max_kv=int((plan.cached_S + counts_S).max()),
             wanted=int(wanted_D.sum()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -14,7 +14,7 @@ from wedlm_core.decoding.fused import chooser
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.engine.device import DeviceState
 from wedlm_core.engine.slots import IntArray
-from wedlm_core.model import Decoder
+from wedlm_core.model.products import RowPadding
 
 __all__ = ["Chooser", "PickedRows", "Picks"]
 
@@ -53,21 +53,29 @@ class Chooser:
     """From hidden states to choices.
 
     Args:
-        model: for its output head.
+        device: of the head.
+        head: hidden states to logits.
         chunk_rows: rows of logits at once at most.
-        quantum: row counts are padded to a multiple of it.
+        padding: of the rows of a chunk.
         mask_token_id: id that suppressing rows never choose.
         vocab_limit: ids from here on are vocabulary padding.
         compiled: whether the compiled CPU kernel chooses.
     """
 
     def __init__(
-        self, model: Decoder, *, chunk_rows: int, quantum: int, mask_token_id: int, vocab_limit: int, compiled: bool
+        self,
+        device: torch.device,
+        *,
+        head: Callable[[Tensor], Tensor],
+        chunk_rows: int,
+        padding: RowPadding,
+        mask_token_id: int,
+        vocab_limit: int,
+        compiled: bool,
     ) -> None:
-        self._model, self._quantum = model, quantum
-        self._choose = chooser(model.embed.weight.device, compiled=compiled)
+        self._head, self._padding = head, padding
+        self._choose = chooser(device, compiled=compiled)
         self._chunk = chunk_rows
-        device = model.embed.weight.device
         self._all_k, self._all_p = torch.zeros((), dtype=torch.int64, device=device), torch.ones((), device=device)
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
@@ -107,8 +115,8 @@ class Chooser:
         for start in range(0, picks.row_R.shape[0], self._chunk):
             part = slice(start, start + self._chunk)
             rows, slots = picks.row_R[part], picks.slot_R[part]
-            padded = F.pad(rows, (0, -rows.shape[0] % self._quantum))
-            logits_RV = self._model.lm_head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
+            padded = F.pad(rows, (0, self._padding(rows.shape[0]) - rows.shape[0]))
+            logits_RV = self._head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
             inputs = SamplingRows(
                 temperature_R=params.temperature_S.index_select(0, slots),
                 # Values that keep all tokens stand for those of filters that no row has.

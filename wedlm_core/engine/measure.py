@@ -27,7 +27,7 @@ from wedlm_core.types import Strategy
 __all__ = ["measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 7  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 8  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = (64, 512)
 _SECONDS = (2.5, 10.0)  # the measurement's time limit: so long at least and at most, one forward may run over it
 _FORWARDS = 400  # in between, the time of so many of the smallest forward
@@ -50,7 +50,7 @@ def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
         samples = _measure(runner, pages)
         if not samples:
             return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
-        cost = replace(fit(samples), quantum=runner.row_quantum)
+        cost = replace(fit(samples), quantum=runner.padding.few)
         save_cached(key, cost)
         _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
     return cost
@@ -99,7 +99,7 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
         if runner.device.type == "cpu":
             for scratch in own:
                 runner.pool.clear(scratch.pages)
-        points = list(_points(runner.row_quantum, config.max_batch_rows, config.max_window, deepest))
+        points = list(_points(runner.padding.few, config.max_batch_rows, config.max_window, deepest))
         with _scratch_state(runner, own) as bench:
             return _timed(bench, points)
     finally:

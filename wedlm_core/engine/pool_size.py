@@ -20,6 +20,7 @@ from wedlm_core.engine.device import DeviceState
 from wedlm_core.errors import CapacityError, explain
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
+from wedlm_core.model.products import RowPadding
 
 __all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward"]
 
@@ -186,7 +187,15 @@ def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Te
     state.params.temperature_S.fill_(1.0)
     state.params.top_k_S.fill_(20)
     state.params.top_p_S.fill_(0.9)
-    choose = Chooser(model, chunk_rows=chunk, quantum=1, mask_token_id=0, vocab_limit=vocab, compiled=False)
+    choose = Chooser(
+        hidden_TD.device,
+        head=model.lm_head,
+        chunk_rows=chunk,
+        padding=RowPadding(few=1, many=1),
+        mask_token_id=0,
+        vocab_limit=vocab,
+        compiled=False,
+    )
     row_R = torch.arange(min(hidden_TD.shape[0], chunk), device=hidden_TD.device)
     picks = Picks(
         row_R=row_R, flat_R=row_R, slot_R=torch.zeros_like(row_R), position_R=row_R, places=hidden_TD.shape[0]

@@ -33,6 +33,7 @@ from wedlm_core.engine.scheduler import ForwardPlan
 from wedlm_core.engine.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
+from wedlm_core.model.products import RowPadding, plain_padding
 
 if TYPE_CHECKING:
     from wedlm_core.engine.ahead import AheadRunner
@@ -100,14 +101,12 @@ class Runner:
             from wedlm_core.model.compiled import CompiledDecoder
 
             self._compiled = CompiledDecoder(model)
-        # Row counts are padded so that every GEMM on CPU, however it is split over threads, keeps to the kernel
-        # whose rows are bitwise alike for any count (4 rows a thread; see attention.tiled). On a GPU its tiles are
-        # padded anyway.
-        self.row_quantum = max(16, 4 * torch.get_num_threads()) if self.device.type == "cpu" else 8
+        self.padding = self._compiled.padding if self._compiled is not None else _padding(self.device)
         self.choose = Chooser(
-            model,
+            self.device,
+            head=model.lm_head if self._compiled is None else self._compiled.head,
             chunk_rows=config.logits_rows(model.config.vocab_size),
-            quantum=self.row_quantum,
+            padding=self.padding,
             mask_token_id=mask_token_id,
             vocab_limit=vocab_limit,
             compiled=self._compiled is not None,
@@ -187,13 +186,13 @@ class Runner:
         return Refills.of(table, slots_D, self._verified_G, self._clipped_G)
 
     def run_model(self, id_T: Tensor, position_T: Tensor, kv_slot_T: Tensor, rows: PackedRows) -> Tensor:
-        """The decoder over packed rows; returns hidden states ``[T', D]``, T' padded to the row quantum."""
+        """The decoder over packed rows; returns hidden states ``[T', D]``, T' padded (:class:`RowPadding`)."""
         plan = self.backend.plan(rows, self.pool, self.model.config.num_attention_heads)
         if self._compiled is not None:
             assert isinstance(plan, CompiledPlan)
-            return self._compiled(id_T, position_T, kv_slot_T, self.pool, plan, self.row_quantum)
+            return self._compiled(id_T, position_T, kv_slot_T, self.pool, plan)
         total = id_T.shape[0]
-        padding = (0, -total % self.row_quantum)
+        padding = (0, self.padding(total) - total)
         pool_rows = self.pool.rows_of(kv_slot_T)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -256,6 +255,11 @@ class Runner:
         nowhere = tokens_SL.shape[1] - 1
         position_SC = torch.where(place_C < commit.count_S[:, None], position_SC, nowhere)
         tokens_SL[group.slots_S[:, None], position_SC] = commit.token_SC
+
+
+def _padding(device: torch.device) -> RowPadding:
+    """For ``torch.mm``: so that rows are bitwise alike in any number on a CPU, as tiles are padded anyway on a GPU."""
+    return plain_padding() if device.type == "cpu" else RowPadding(few=8, many=8)
 
 
 def _copy(window: Window) -> Window:

@@ -1,7 +1,7 @@
 """The decoder on CPU with compiled kernels between the matrix products; :class:`Decoder` is its oracle.
 
 A small model's step on CPU is bound by the dispatch of hundreds of small operations. Here a layer is four
-matrix products (torch's own, with preallocated outputs) and five kernels.
+matrix products (:mod:`wedlm_core.model.products`) and five kernels.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from wedlm_core.attention.compiled import CompiledPlan
 from wedlm_core.kernels import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
+from wedlm_core.model.products import Product, Weight, products_of
 
 __all__ = ["CompiledDecoder"]
 
@@ -42,30 +43,43 @@ class _Both:
 
 
 class _Layer:
-    """Transposed weights for products into a buffer, and the kernels' arrays."""
+    """A layer's products, and its other parameters as arrays."""
 
-    def __init__(self, layer: DecoderLayer) -> None:
+    def __init__(self, layer: DecoderLayer, qkv: Product, o: Product, gate_up: Product, down: Product) -> None:
         def array(parameter: Tensor | None) -> Array:
             return np.zeros(0, dtype=np.float32) if parameter is None else parameter.detach().numpy()
 
-        self.qkv, self.bias = layer.qkv_proj.weight.detach().t(), layer.qkv_proj.bias
-        self.o = layer.o_proj.weight.detach().t()
-        self.gate_up, self.down = layer.gate_up_proj.weight.detach().t(), layer.down_proj.weight.detach().t()
+        self.qkv, self.o, self.gate_up, self.down = qkv, o, gate_up, down
         self.input_norm, self.post_norm = array(layer.input_norm.weight), array(layer.post_norm.weight)
         self.q_norm = array(None if layer.q_norm is None else layer.q_norm.weight)
         self.k_norm = array(None if layer.k_norm is None else layer.k_norm.weight)
+
+
+def _weights(layer: DecoderLayer) -> list[Weight]:
+    """Of the products of a layer, in the order in which :class:`_Layer` takes them."""
+    linears = (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)
+    return [Weight(weight_OI=linear.weight, bias_O=linear.bias) for linear in linears]
 
 
 class CompiledDecoder:
     """Runs a float32 CPU :class:`Decoder`; rotary tables are read from it, so extending them is seen.
 
     Args:
-        model: the decoder; its weights must not be replaced afterwards (changing them in place is fine).
+        model: the decoder; its weights must not be changed afterwards: the products have copies of their own.
+
+    Attributes:
+        head: the product of the output head, hidden states to logits.
+        padding: of the rows of a forward, and of those of the head.
     """
 
     def __init__(self, model: Decoder) -> None:
         self._model, self._config = model, model.config
-        self._layers = [_Layer(layer) for layer in model.layers]  # type: ignore[arg-type]
+        layers = [cast(DecoderLayer, layer) for layer in model.layers]
+        weights = [weight for layer in layers for weight in _weights(layer)]
+        found = products_of([*weights, Weight(weight_OI=model.lm_head.weight)])
+        *products, self.head = found.products
+        self.padding = found.padding
+        self._layers = [_Layer(layer, *products[4 * i : 4 * i + 4]) for i, layer in enumerate(layers)]
         self._eps = np.float32(model.config.rms_norm_eps)
         self._final_norm = model.norm.weight.detach().numpy()
         self._rows = 0
@@ -76,18 +90,13 @@ class CompiledDecoder:
         if rows <= self._rows:
             return
         config = self._config
-        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        heads, dim = config.num_attention_heads, config.head_dim
         self._rows = rows
         self._normed = _Both.zeros(rows, config.hidden_size)
-        self._delta = _Both.zeros(rows, config.hidden_size)
-        self._qkv = _Both.zeros(rows, (heads + 2 * kv_heads) * dim)
         self._q, self._context = _Both.zeros(rows, heads * dim), _Both.zeros(rows, heads * dim)
-        self._gate_up = _Both.zeros(rows, 2 * config.intermediate_size)
         self._hidden = _Both.zeros(rows, config.intermediate_size)
 
-    def __call__(
-        self, ids: Tensor, positions: Tensor, slots: Tensor, pool: KVPool, plan: CompiledPlan, quantum: int
-    ) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, slots: Tensor, pool: KVPool, plan: CompiledPlan) -> Tensor:
         """Packed rows -> hidden states after the final norm.
 
         Args:
@@ -96,13 +105,12 @@ class CompiledDecoder:
             slots: int64 ``[T]`` KV slots.
             pool: KV pool with keys in blocks.
             plan: attention of this forward.
-            quantum: matrix products run over T rounded up to a multiple of this.
 
         Returns:
-            float32 ``[T', D]``, T' the rounded row count; valid until the next call, padding is any value.
+            float32 ``[T', D]``, T' the padded row count; valid until the next call, padding is any value.
         """
         rows, config = ids.shape[0], self._config
-        padded = -(-rows // quantum) * quantum
+        padded = self.padding(rows)
         self._reserve(padded)
         x = torch.empty(padded, config.hidden_size)
         x[rows:] = 0
@@ -110,31 +118,23 @@ class CompiledDecoder:
         stream, cos, sin = x.numpy(), self._model.cos.numpy(), self._model.sin.numpy()
         where, place = positions.numpy(), slots.numpy()
         eps, share = self._eps, self._share
-        normed, delta, qkv = self._normed.array, self._delta.array, self._qkv.array
-        q, context, gate_up, hidden = self._q.array, self._context.array, self._gate_up.array, self._hidden.array
+        normed, q, context, hidden = self._normed, self._q, self._context, self._hidden
         last = len(self._layers) - 1
-        share(rows, lambda a, b: kernels.rms_norm(stream, self._layers[0].input_norm, eps, normed, a, b))
+        share(rows, _bound(kernels.rms_norm, stream, self._layers[0].input_norm, eps, normed.array))
         for number, layer in enumerate(self._layers):
-            self._product(self._normed, layer.qkv, self._qkv, padded, layer.bias)
+            qkv = layer.qkv(normed.tensor[:padded]).numpy()
             keys, values = pool.blocks(number)
             arguments = (qkv, layer.q_norm, layer.k_norm, eps, cos, sin, where, place, config.num_attention_heads)
-            share(rows, _bound(kernels.place_qkv, *arguments, q, keys, values))
-            share(plan.sequences, _bound(plan.run, number, q, context), rows)
-            self._product(self._context, layer.o, self._delta, padded)
-            share(rows, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed))
-            self._product(self._normed, layer.gate_up, self._gate_up, padded)
-            share(rows, _bound(kernels.silu_mul, gate_up, hidden))
-            self._product(self._hidden, layer.down, self._delta, padded)
+            share(rows, _bound(kernels.place_qkv, *arguments, q.array, keys, values))
+            share(plan.sequences, _bound(plan.run, number, q.array, context.array), rows)
+            delta = layer.o(context.tensor[:padded]).numpy()
+            share(rows, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed.array))
+            gate_up = layer.gate_up(normed.tensor[:padded]).numpy()
+            share(rows, _bound(kernels.silu_mul, gate_up, hidden.array))
+            delta = layer.down(hidden.tensor[:padded]).numpy()
             following = self._final_norm if number == last else self._layers[number + 1].input_norm
-            share(rows, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed))
-        return self._normed.tensor[:padded]
-
-    @staticmethod
-    def _product(x: _Both, weight: Tensor, out: _Both, rows: int, bias: Tensor | None = None) -> None:
-        if bias is None:
-            torch.mm(x.tensor[:rows], weight, out=out.tensor[:rows])
-        else:
-            torch.addmm(bias, x.tensor[:rows], weight, out=out.tensor[:rows])
+            share(rows, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed.array))
+        return normed.tensor[:padded]
 
     def _share(self, count: int, part: Callable[[int, int], None], rows: int | None = None) -> None:
         """Run ``part(first, last)`` over ``count`` items, in as many threads as torch has where that pays."""

@@ -1,0 +1,90 @@
+"""Packed products are the plain ones, their rows do not depend on one another, and where they fail plain ones stay."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wedlm_core.model import products
+from wedlm_core.model.products import PackedProduct, PlainProduct, Product, RowPadding, Weight, products_of
+
+SHAPES = [(96, 64), (30, 64), (64, 176), (1000, 48), (384, 1792)]
+
+
+def weight_of(shape: tuple[int, int], bias: bool) -> Weight:
+    generator = torch.Generator().manual_seed(1)
+    return Weight(
+        weight_OI=torch.randn(shape, generator=generator),
+        bias_O=torch.randn(shape[0], generator=generator) if bias else None,
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_products_are_the_plain_ones(shape: tuple[int, int], bias: bool) -> None:
+    weight = weight_of(shape, bias)
+    x_RI = torch.randn(37, shape[1])
+    expected_RO = x_RI.double() @ weight.weight_OI.double().t() + (0 if weight.bias_O is None else weight.bias_O)
+    for product in (PackedProduct(weight), PlainProduct(weight)):
+        torch.testing.assert_close(product(x_RI), expected_RO.float(), rtol=1e-5, atol=2e-4)
+
+
+@given(st.integers(0, len(SHAPES) - 1), st.integers(1, 300), st.integers(0, 100), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_a_row_is_the_same_whatever_goes_with_it(shape: int, rows: int, before: int, seed: int) -> None:
+    weight = weight_of(SHAPES[shape], bias=bool(seed % 2))
+    found = products_of([weight])
+    (product,) = found.products
+    count = found.padding(rows)
+    x_RI = torch.randn(before + count + 64, SHAPES[shape][1], generator=torch.Generator().manual_seed(seed))
+    whole_RO = product(x_RI)
+    assert torch.equal(product(x_RI[before : before + count]), whole_RO[before : before + count])
+
+
+@given(st.integers(1, 3000))
+def test_padding_is_the_next_multiple(rows: int) -> None:
+    padding = RowPadding(few=4, many=16)
+    assert padding(rows) == next(n for n in range(rows, rows + 17) if n % (4 if rows <= 64 else 16) == 0)
+
+
+class WrongAtFour:
+    """Rows of four come out otherwise than in larger numbers."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._right = PlainProduct(weight)
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        found = self._right(x_RI)
+        return torch.nextafter(found, found + 1) if len(x_RI) == 4 else found
+
+
+class FarOff(WrongAtFour):
+    """Not the product at all."""
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        return 2 * self._right(x_RI)
+
+
+class Missing:
+    """An operator that this build of torch has not."""
+
+    def __init__(self, weight: Weight) -> None:
+        raise AttributeError("no such operator")
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"), [(WrongAtFour, "rows differ"), (FarOff, "off by"), (Missing, "no such operator")]
+)
+def test_where_packed_products_do_not_work_plain_ones_stay(
+    broken: type[Product], said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(products, "PackedProduct", broken)
+    with caplog.at_level(logging.WARNING):
+        found = products_of([weight_of((96, 64), bias=False)])
+    assert isinstance(found.products[0], PlainProduct)
+    assert found.padding == products.plain_padding()
+    assert said in caplog.text

@@ -1,0 +1,135 @@
+"""Matrix products of a CPU decoder, with weights packed once where that works.
+
+For the few rows of a decoding forward, packing a weight into the blocks that the library's kernels want takes as long
+as the product itself, and ``torch.mm`` does it in every call. oneDNN keeps weights packed; its operator is the one that
+torch's own compiler emits for the linear layers of a frozen model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding", "Weight", "plain_padding",
+           "products_of"]  # fmt: skip
+
+_LOG = logging.getLogger(__name__)
+_FEW_ROWS = 64
+_TRIED = (4, 8, 12, 36, 64, 80, 256)  # row counts in which a row has to come out the same, bit by bit
+_TOLERANCE = 1e-4  # of the largest result
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPadding:
+    """Products run over so many rows: multiples of ``few``, and beyond 64 rows of ``many``.
+
+    A library may have another kernel for fewer rows, whose results differ in the last bits. And it prepares a kernel
+    for every number of rows, so there should not be too many of these.
+    """
+
+    few: int
+    many: int
+
+    def __call__(self, rows: int) -> int:
+        """Rows with their padding."""
+        quantum = self.few if rows <= _FEW_ROWS else self.many
+        return -(-rows // quantum) * quantum
+
+
+def plain_padding() -> RowPadding:
+    """For ``torch.mm`` on a CPU, whose rows are bitwise alike in any number from 4 on.
+
+    However a product is split over threads, each should get so many (see :mod:`wedlm_core.attention.tiled`).
+    """
+    quantum = max(16, 4 * torch.get_num_threads())
+    return RowPadding(few=quantum, many=quantum)
+
+
+class Product(Protocol):
+    """``x @ weight.T + bias``."""
+
+    def __call__(self, x_RI: Tensor) -> Tensor:
+        """Float32 ``[R, I]`` -> ``[R, O]``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """Of a linear layer: ``weight_OI``, float32, and ``bias_O`` or None."""
+
+    weight_OI: Tensor
+    bias_O: Tensor | None = None
+
+
+class PlainProduct:
+    """By ``torch.mm``: the oracle of :class:`PackedProduct`, and what is left where that does not work."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._weight_IO, self._bias_O = weight.weight_OI.detach().t(), weight.bias_O
+
+    def __call__(self, x_RI: Tensor) -> Tensor:
+        """See :class:`Product`."""
+        if self._bias_O is None:
+            return torch.mm(x_RI, self._weight_IO)
+        return torch.addmm(self._bias_O, x_RI, self._weight_IO)
+
+
+class PackedProduct:
+    """By oneDNN, on a packed copy of the weight: what is done to the weight afterwards is not seen."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.weight_OI.detach())
+        self._bias_O = weight.bias_O
+
+    def __call__(self, x_RI: Tensor) -> Tensor:
+        """See :class:`Product`."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x_RI, self._packed, self._bias_O, "none", [], "")
+        return product
+
+
+@dataclass(frozen=True, kw_only=True)
+class Products:
+    """Products of some weights, in their order, and how their rows are to be padded."""
+
+    products: Sequence[Product]
+    padding: RowPadding
+
+
+@torch.inference_mode()
+def products_of(weights: Sequence[Weight]) -> Products:
+    """Packed products if all of them give any row the same bits whatever goes with it, here and now; else plain ones.
+
+    Packed weights take as much memory again as the weights themselves.
+    """
+    plain = [PlainProduct(weight) for weight in weights]
+    try:
+        packed = [PackedProduct(weight) for weight in weights]
+        tried: set[torch.Size] = set()
+        for weight, one, oracle in zip(weights, packed, plain, strict=True):
+            shape = weight.weight_OI.shape
+            if shape not in tried and (why := _problem(one, oracle, shape[1])):
+                raise RuntimeError(why)
+            tried.add(shape)
+    except Exception as error:  # the operator is no public one: it may be missing, or fail in ways of its own
+        _LOG.warning("weights are not packed (%s): forwards on this CPU take longer", error)
+        return Products(products=plain, padding=plain_padding())
+    return Products(products=packed, padding=RowPadding(few=4, many=16))
+
+
+def _problem(product: Product, oracle: Product, width: int) -> str | None:
+    """What is wrong with a product; None if it is right and its rows do not depend on one another."""
+    x_RI = torch.randn(max(_TRIED), width, generator=torch.Generator().manual_seed(0))
+    whole_RO, expected_RO = product(x_RI), oracle(x_RI)
+    off = ((whole_RO - expected_RO).abs().max() / expected_RO.abs().max().clamp_min(1e-30)).item()
+    if not off <= _TOLERANCE:
+        return f"packed products of {width} elements are off by {off:.3g} of the largest"
+    for rows in _TRIED:
+        first, last = product(x_RI[:rows]), product(x_RI[-rows:])
+        if not (torch.equal(first, whole_RO[:rows]) and torch.equal(last, whole_RO[-rows:])):
+            return f"packed products of {rows} rows differ from those of {len(x_RI)} in the last bits"
+    return None
