@@ -1,9 +1,9 @@
 """Decoding on this CPU: ``auto`` against what else there is, in one run.
 
-    python -m benchmarks.decode [--section load long mixed streaming transformers host gsm8k prefix] [--threads 1]
+    python -m benchmarks.decode [--section load long mixed streaming transformers host gsm8k prefix] [--threads 2]
 
 Sections: ``load`` (auto against autoregressive and every fixed window, batch sizes 1 to 64, three regimes of
-entropy, two models), ``long`` (the same behind prompts of 1,500 tokens, one model, batch sizes 1, 8, 32), ``mixed``
+entropy, two models), ``long`` (the same behind prompts of 1,500 tokens, one model, batch sizes 1, 8, 32, 64), ``mixed``
 (the three regimes in one batch), ``streaming`` (with its accuracy), ``transformers`` (generate, static batches),
 ``host`` (time of a step beside the forward), ``gsm8k`` (real lengths), ``prefix`` (a shared system prompt). All write
 one dated result, with the goals at its head; the tables of step costs are measured afresh.
@@ -99,12 +99,13 @@ _MODELS = (
     "Models: `tiny`, the shipped one (1.1M parameters), on held-out problems to their end: low and medium entropy "
     "greedy, high entropy (open-ended prompts) at temperature 1, since at 0 it has its phrases by heart. "
     f"`random-25m`: {parameters(random_model()) / 1e6:.1f}M random parameters, Qwen3-style, 10 layers of 384, tied "
-    "embeddings, 16 to 48 tokens each. It has no regimes of its own; attention outputs scaled by 30 and queries by 6 "
-    "and a head scale of 0.2 (about 2.4 nats) give drafts that are hardly ever right at temperature 0 (`hostile`: one "
-    "in sixteen), and since draft and verifier share the noise of a position, more often right at temperature 6 "
-    "(`high`), 20 (`medium`) and 60 (`low`). With one sequence and W=16 that is 1.06, 2.7, 6.8 and 10.3 tokens per "
-    "forward; the design's trained prototype has 2.6 in high and 6.8 in medium entropy. (Until 2026-11-21 `high` was "
-    "temperature 0 and `medium` 10: harder than what trained models show.)"
+    "embeddings, 32 to 96 tokens each (GSM8K: as given there). It has no regimes of its own; attention outputs scaled "
+    "by 30 and queries by 6 and a head scale of 0.2 (about 2.4 nats) give drafts that are hardly ever right at "
+    "temperature 0 (`hostile`: one in sixteen), and since draft and verifier share the noise of a position, more often "
+    "right at temperature 6 (`high`), 20 (`medium`) and 60 (`low`). With W=16 that is 1.06, 2.7, 6.8 and 11.3 tokens "
+    "per forward; the design's trained prototype has 2.6 in high and 6.8 in medium entropy. Behind long prompts 6.7, "
+    "24 and 64 give 2.7, 6.8 and 10.3. (Until 2026-11-21 `high` was temperature 0 and `medium` 10: harder than what "
+    "trained models show. Until 2026-11-22 outputs had 16 to 48 tokens, and one thread was used.)"
 )
 
 
@@ -113,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--section", nargs="+", default=list(SECTIONS), choices=list(SECTIONS))
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: torch's own, all cores")
     parser.add_argument("--point-seconds", type=float, default=12.0, help="rounds are added to a race until then")
     parser.add_argument("--gsm8k", default="../shared/data/gsm8k_test.jsonl", help="JSON Lines with question, answer")
     parser.add_argument("--quick", action="store_true", help="one round of small counts, nothing written")

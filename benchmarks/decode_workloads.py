@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from benchmarks.decode_models import TEMPERATURES, random_model_folder
+from benchmarks.decode_models import LONG_TEMPERATURES, TEMPERATURES, random_model_folder
 from benchmarks.decode_passes import Workload
 from jobs.evaluate import MAX_TOKENS
 from wedlm_core import LLM, EngineConfig, SamplingParams
@@ -23,7 +23,7 @@ MOST_SEQUENCES = 64
 LONG = EngineConfig(max_num_seqs=MOST_SEQUENCES, max_model_len=2048, kv_cache_bytes=2 << 30)
 """An engine that keeps the KV of 64 prompts of 1,500 tokens of ``random-25m`` (15 KB a token)."""
 _TINY_TEMPERATURES = {"low": 0.0, "medium": 0.0, "high": 1.0}
-_RANDOM_TOKENS = (16, 48)  # outputs of one length would all end in the same forward, which no job does
+_RANDOM_TOKENS = (32, 96)  # outputs of one length would all end in the same forward, which no job does
 _LONG_PROMPT = 1536
 _SHARE = 96  # problems per regime to choose from
 
@@ -108,7 +108,7 @@ def behind_long_prompts(subject: Subject, name: str, concurrency: int) -> Worklo
     count = max(2 * concurrency, 8)
     return Workload(
         prompts=[prompts[i % concurrency] for i in range(count)],
-        params=[_params(subject, name, i) for i in range(count)],
+        params=[_random_params(LONG_TEMPERATURES[name], i) for i in range(count)],
         concurrency=concurrency,
     )
 
@@ -116,7 +116,11 @@ def behind_long_prompts(subject: Subject, name: str, concurrency: int) -> Worklo
 def _params(subject: Subject, name: str, number: int) -> SamplingParams:
     if subject.name == "tiny":
         return SamplingParams(max_tokens=MAX_TOKENS, temperature=_TINY_TEMPERATURES[name])
+    return _random_params(TEMPERATURES[name], number)
+
+
+def _random_params(temperature: float, number: int) -> SamplingParams:
     least, most = _RANDOM_TOKENS
     # Steps of a prime: neighbours differ, and each length comes about equally often.
     length = least + 13 * number % (most - least + 1)
-    return SamplingParams(max_tokens=length, temperature=TEMPERATURES[name], ignore_eos=True)
+    return SamplingParams(max_tokens=length, temperature=temperature, ignore_eos=True)

@@ -434,6 +434,15 @@ def test_a_newcomer_gets_what_most_have_where_it_hardly_matters() -> None:
     assert newcomer(even, np.zeros(32, dtype=np.int64), load) == 0
 
 
+def test_many_newcomers_are_not_given_what_is_best_for_one() -> None:
+    """Where the batch is past the free rows one sequence is best off without masks; without any they lie idle."""
+    load = Load(cost=StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=256))
+    run, masks = alike(0.8, 33), np.full(32, 8)
+    assert newcomer(run, masks, load) == 0
+    rates = [expected_rate(run.first(32), np.full(32, w), load) for w in range(WIDE + 1)]
+    assert rates[newcomer(run, masks, load, arrivals=32)] == max(rates)
+
+
 def test_broken_drafts_are_taken_for_intact_ones_until_they_show_otherwise() -> None:
     survival, one, yes = Survival(1, 8), np.array([0]), np.ones(1, dtype=bool)
     for _ in range(300):

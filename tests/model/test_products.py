@@ -47,8 +47,8 @@ def test_a_row_is_the_same_whatever_goes_with_it(shape: int, rows: int, before: 
 
 @given(st.integers(1, 3000))
 def test_padding_is_the_next_multiple(rows: int) -> None:
-    padding = RowPadding(few=4, many=16)
-    assert padding(rows) == next(n for n in range(rows, rows + 17) if n % (4 if rows <= 64 else 16) == 0)
+    padding = RowPadding(few=4, many=8)
+    assert padding(rows) == next(n for n in range(rows, rows + 9) if n % (4 if rows <= 64 else 8) == 0)
 
 
 class WrongAtFour:

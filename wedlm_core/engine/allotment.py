@@ -138,23 +138,26 @@ def expected_rate(run: LongRun, masks_S: IntArray, load: Load) -> float:
     return float(run.commits_SW[own, masks_S].sum() / seconds)
 
 
-def newcomer(run: LongRun, masks_S: IntArray, load: Load) -> int:
-    """The best window of a sequence that takes the place of one of the others, whichever that is.
+def newcomer(run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0) -> int:
+    """The best window of sequences that take the place of others, whichever those are.
 
     Args:
-        run: of the running sequences, and of the newcomer in the last place.
+        run: of the running sequences, and of the newcomers in the last place.
         masks_S: windows of the running ones.
         load: as for :func:`allot`.
+        arrivals: how many come before windows are allotted again. What is best for one may be far from it for many:
+            with few masks in the batch rows get cheap.
     """
     count = len(masks_S)
     own = np.arange(count)
+    share = min(1.0, max(1.0, arrivals) / count)
     commits_S, rows_S = run.commits_SW[own, masks_S], run.rows_SW[own, masks_S]
-    commits_SW = (commits_S.sum() - commits_S)[:, None] + run.commits_SW[count]
-    rows_SW = load.other_rows + (rows_S.sum() - rows_S)[:, None] + run.rows_SW[count]
-    rate_W = (commits_SW / load.seconds(rows_SW, count)).mean(axis=0)
+    commits_W = (1 - share) * commits_S.sum() + share * count * run.commits_SW[count]
+    rows_W = load.other_rows + (1 - share) * rows_S.sum() + share * count * run.rows_SW[count]
+    rate_W = commits_W / load.seconds(rows_W, count)
     usual, best = int(np.median(masks_S)), int(rate_W.argmax())
     # Where it hardly matters they get what most have: batches in which few have masks cost more than they should.
-    return usual if (1 - rate_W[usual] / rate_W[best]) * count <= _HARDLY else best
+    return usual if 1 - rate_W[usual] / rate_W[best] <= _HARDLY * share else best
 
 
 def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allotment:

@@ -221,7 +221,10 @@ class WindowPlanner:
         before_S = np.append(table.masks[slots_S], 0)
         chosen = self._checked(allot(own, widest_S[:-1], load, before_S[:-1]), before_S[:-1], own, load)
         # Where masks pay for nobody, they do not for a newcomer: newcomers come in bursts.
-        fresh = newcomer(whole, chosen.masks_S, load) if chosen.masks_S.any() else 0
+        fresh = 0
+        if chosen.masks_S.any():
+            commits = whole.commits_SW[np.arange(len(slots_S)), chosen.masks_S].sum()
+            fresh = newcomer(whole, chosen.masks_S, load, ends * commits * _forwards(len(slots_S)))
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
         self._row_price = chosen.row_price
         broken_S, intact_S = self._kept(broken_SW, intact_SW, np.maximum(before_S, masks_S), prefill)

@@ -118,7 +118,7 @@ def products_of(weights: Sequence[Weight]) -> Products:
     except Exception as error:  # the operator is no public one: it may be missing, or fail in ways of its own
         _LOG.warning("weights are not packed (%s): forwards on this CPU take longer", error)
         return Products(products=plain, padding=plain_padding())
-    return Products(products=packed, padding=RowPadding(few=4, many=16))
+    return Products(products=packed, padding=RowPadding(few=4, many=8))
 
 
 def _problem(product: Product, oracle: Product, width: int) -> str | None:
