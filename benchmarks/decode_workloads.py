@@ -76,9 +76,9 @@ def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
 
 
 def regime(subject: Subject, name: str, concurrency: int) -> Workload:
-    """Prompts of one regime: for ``tiny`` four times as many as sequences at once, to their end; else three times."""
+    """Prompts of one regime: for ``tiny`` twelve times as many as sequences at once, to their end; else three times."""
     tiny = subject.name == "tiny"
-    count = max(4 * concurrency, 8) if tiny else max(3 * concurrency, 8)
+    count = max(12 * concurrency, 32) if tiny else max(3 * concurrency, 8)
     # To random weights one prompt is like another: those of "high" stand for what no trained model shows.
     prompts = prompts_of(subject.llm, held_out_problems(name if name in REGIMES else "high", count))
     return Workload(prompts=prompts, params=[_params(subject, name, i) for i in range(count)], concurrency=concurrency)

@@ -32,7 +32,7 @@ _GAIN_RANGE = (0.2, 1.1)
 _GAIN_KEPT = 0.9  # of what was expected and came, per shortest time between plans: masks that are off bring no news
 _SURPRISE = 2.0  # standard deviations from what was expected
 _GROWN = 1.25  # times as many sequences as were planned for call for a new plan at once
-_CALM = 4  # times as long between plans, where plans leave the windows as they are
+_CALM = 8  # times as long between plans, where plans leave the windows as they are
 _FEW = 4  # where fewer than one in so many would have masks, none has
 _ADVANTAGE = 0.3  # weight of a plan in the advantage of masks over none, by which they are turned on and off
 _MARGIN = 1.02  # by this masks have to be better than none where there are none: to change over costs some forwards
@@ -140,14 +140,10 @@ class WindowPlanner:
         self._unforeseen += told
 
     def _surprised(self) -> bool:
-        """Whether masks bring far more or less than chance has it: the job is no longer what it was, so doubt it."""
+        """Whether masks bring far more or less than chance has it: the job is no longer what it was."""
         expected, real = self._unforeseen.tolist()
         # What comes varies about twice as it counts.
-        if abs(expected - real) <= _SURPRISE * math.sqrt(2 * expected + 1):
-            return False
-        self._survival.doubt()
-        self._unforeseen[:] = 0
-        return True
+        return abs(expected - real) > _SURPRISE * math.sqrt(2 * expected + 1)
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length."""
@@ -177,19 +173,24 @@ class WindowPlanner:
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
         slots_S = slots_R[self._table.adaptive[slots_R]]
-        if not len(slots_S) or (self._fresh is not None and self._age < self._wait):
+        if not len(slots_S):
             return False
-        kept = _GAIN_KEPT ** (self._age / _forwards(len(slots_S)))
+        shortest, surprised = _forwards(len(slots_S)), self._surprised()
+        if self._fresh is not None and self._age < (shortest if surprised else self._wait):
+            return False
+        kept = _GAIN_KEPT ** (self._age / shortest)
         self._gain *= kept
         self._unforeseen *= kept
-        surprised = self._surprised()
+        if surprised:
+            self._survival.doubt()
+            self._unforeseen[:] = 0
         if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
             self._advantage = 0.0
         self._age, self._planned_for = 0, len(slots_R)
         before_S = self._table.masks[slots_S]
         self._apply(slots_S, self._load(slots_R, slots_S, cost, spare_tokens))
         calm = not surprised and (self._table.masks[slots_S] == before_S).all()
-        self._wait = min(2 * self._wait, _CALM * _forwards(len(slots_S))) if calm else _forwards(len(slots_S))
+        self._wait = min(2 * self._wait, _CALM * shortest) if calm else shortest
         self._plans += 1
         return True
 
