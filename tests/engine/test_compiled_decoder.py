@@ -48,7 +48,7 @@ def test_it_is_the_default_on_cpu_in_float32(qwen3_folder: Path) -> None:
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(compiled, "_ROWS_PER_THREAD", 1)
+    monkeypatch.setattr(compiled, "_HANDED", 1e-12)
     yield
     torch.set_num_threads(before)
 

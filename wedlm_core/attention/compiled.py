@@ -18,7 +18,13 @@ _LANES = 16
 
 
 class CompiledPlan:
-    """One forward's rows for :func:`wedlm_core.kernels.attention.attend`."""
+    """One forward's rows for :func:`wedlm_core.kernels.attention.attend`.
+
+    Attributes:
+        width: of the scores of a query: the longest context, rounded up.
+        sequences: in the forward.
+        pairs: rows times the tokens they see, at most.
+    """
 
     def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
         self._pool, self._heads = pool, num_heads
@@ -28,6 +34,7 @@ class CompiledPlan:
         span = max(pool.key_block, _LANES)
         self.width = -(-longest // span) * span
         self.sequences = len(rows.counts_S)
+        self.pairs = int(rows.counts_S @ (rows.cached_S + rows.counts_S))
 
     def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
         """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""

@@ -24,7 +24,10 @@ from wedlm_core.model.products import Product, Weight, products_of
 
 __all__ = ["CompiledDecoder"]
 
-_ROWS_PER_THREAD = 32  # fewer than this are not worth handing to another thread
+_HANDED = 2e-4  # seconds of work that are worth handing to another thread, which takes a part of that
+# About what the kernels take on one core, in seconds per element ...
+_NORM, _GATE, _PLACE = 3e-10, 3e-10, 1e-9
+_ATTEND = 4e-11  # ... and per element of a query and cached token
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -82,6 +85,9 @@ class CompiledDecoder:
         self._layers = [_Layer(layer, *products[4 * i : 4 * i + 4]) for i, layer in enumerate(layers)]
         self._eps = np.float32(model.config.rms_norm_eps)
         self._final_norm = model.norm.weight.detach().numpy()
+        self._qkv_width = (
+            model.config.num_attention_heads + 2 * model.config.num_key_value_heads
+        ) * model.config.head_dim
         self._rows = 0
         self._pool: ThreadPoolExecutor | None = None
 
@@ -119,26 +125,34 @@ class CompiledDecoder:
         where, place = positions.numpy(), slots.numpy()
         eps, share = self._eps, self._share
         normed, q, context, hidden = self._normed, self._q, self._context, self._hidden
+        norming, gating = _NORM * rows * config.hidden_size, _GATE * rows * config.intermediate_size
+        placing, attending = _PLACE * rows * self._qkv_width, _ATTEND * plan.pairs * q.array.shape[1]
         last = len(self._layers) - 1
-        share(rows, _bound(kernels.rms_norm, stream, self._layers[0].input_norm, eps, normed.array))
+        share(rows, norming, _bound(kernels.rms_norm, stream, self._layers[0].input_norm, eps, normed.array))
         for number, layer in enumerate(self._layers):
             qkv = layer.qkv(normed.tensor[:padded]).numpy()
             keys, values = pool.blocks(number)
             arguments = (qkv, layer.q_norm, layer.k_norm, eps, cos, sin, where, place, config.num_attention_heads)
-            share(rows, _bound(kernels.place_qkv, *arguments, q.array, keys, values))
-            share(plan.sequences, _bound(plan.run, number, q.array, context.array), rows)
+            share(rows, placing, _bound(kernels.place_qkv, *arguments, q.array, keys, values))
+            share(plan.sequences, attending, _bound(plan.run, number, q.array, context.array))
             delta = layer.o(context.tensor[:padded]).numpy()
-            share(rows, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed.array))
+            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed.array))
             gate_up = layer.gate_up(normed.tensor[:padded]).numpy()
-            share(rows, _bound(kernels.silu_mul, gate_up, hidden.array))
+            share(rows, gating, _bound(kernels.silu_mul, gate_up, hidden.array))
             delta = layer.down(hidden.tensor[:padded]).numpy()
             following = self._final_norm if number == last else self._layers[number + 1].input_norm
-            share(rows, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed.array))
+            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed.array))
         return normed.tensor[:padded]
 
-    def _share(self, count: int, part: Callable[[int, int], None], rows: int | None = None) -> None:
-        """Run ``part(first, last)`` over ``count`` items, in as many threads as torch has where that pays."""
-        threads = min(torch.get_num_threads(), (count if rows is None else rows) // _ROWS_PER_THREAD, count)
+    def _share(self, count: int, seconds: float, part: Callable[[int, int], None]) -> None:
+        """Run ``part(first, last)`` over ``count`` items, in as many threads as torch has where that pays.
+
+        Args:
+            count: items.
+            seconds: about what they take on one core.
+            part: what is run.
+        """
+        threads = min(torch.get_num_threads(), int(seconds / _HANDED), count)
         if threads < 2:
             part(0, count)
             return
