@@ -73,6 +73,7 @@ def _key(runner: Runner) -> str:
         graphs=str(runner.config.cuda_graphs),
         page_size=runner.pool.page_size,
         most_rows=runner.config.max_batch_rows,
+        padding=runner.padding,
         torch=torch.__version__,
     )
 

@@ -1,8 +1,8 @@
 """Matrix products of a CPU decoder, with weights packed once where that works.
 
-For the few rows of a decoding forward, packing a weight into the blocks that the library's kernels want takes as long
-as the product itself, and ``torch.mm`` does it in every call. oneDNN keeps weights packed; its operator is the one that
-torch's own compiler emits for the linear layers of a frozen model.
+``torch.mm`` brings a weight into the blocks that its kernels want in every call: for few rows that takes as long as the
+product itself. oneDNN keeps weights packed; its operator is the one that torch's own compiler emits for the linear
+layers of a frozen model. What that brings: ``benchmarks/packed_products.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 __all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding", "Weight", "plain_padding",
-           "products_of"]  # fmt: skip
+           "plain_products", "products_of"]  # fmt: skip
 
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
@@ -100,24 +100,29 @@ class Products:
     padding: RowPadding
 
 
+def plain_products(weights: Sequence[Weight]) -> Products:
+    """Plain products, packed in every call."""
+    return Products(products=[PlainProduct(weight) for weight in weights], padding=plain_padding())
+
+
 @torch.inference_mode()
 def products_of(weights: Sequence[Weight]) -> Products:
     """Packed products if all of them give any row the same bits whatever goes with it, here and now; else plain ones.
 
     Packed weights take as much memory again as the weights themselves.
     """
-    plain = [PlainProduct(weight) for weight in weights]
+    plain = plain_products(weights)
     try:
         packed = [PackedProduct(weight) for weight in weights]
         tried: set[torch.Size] = set()
-        for weight, one, oracle in zip(weights, packed, plain, strict=True):
+        for weight, one, oracle in zip(weights, packed, plain.products, strict=True):
             shape = weight.weight_OI.shape
             if shape not in tried and (why := _problem(one, oracle, shape[1])):
                 raise RuntimeError(why)
             tried.add(shape)
     except Exception as error:  # the operator is no public one: it may be missing, or fail in ways of its own
         _LOG.warning("weights are not packed (%s): forwards on this CPU take longer", error)
-        return Products(products=plain, padding=plain_padding())
+        return plain
     return Products(products=packed, padding=RowPadding(few=4, many=8))
 
 
