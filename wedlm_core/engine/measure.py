@@ -50,6 +50,7 @@ def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
         samples = _measure(runner, pages)
         if not samples:
             return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
+        # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
         cost = replace(fit(samples), quantum=runner.padding.few)
         save_cached(key, cost)
         _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)

@@ -20,7 +20,7 @@ __all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding",
 
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
-_TRIED = (4, 8, 12, 36, 64, 80, 256)  # row counts in which a row has to come out the same, bit by bit
+_TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # row counts in which a row has to come out the same, bit by bit
 _TOLERANCE = 1e-4  # of the largest result
 
 
