@@ -150,14 +150,15 @@ def newcomer(run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0)
     """
     count = len(masks_S)
     own = np.arange(count)
-    share = min(1.0, max(1.0, arrivals) / count)
+    many = min(max(1.0, arrivals), float(count))
+    stay = 1 - (many - 1) / max(1, count - 1)  # of those whose place the first of them does not take
     commits_S, rows_S = run.commits_SW[own, masks_S], run.rows_SW[own, masks_S]
-    commits_W = (1 - share) * commits_S.sum() + share * count * run.commits_SW[count]
-    rows_W = load.other_rows + (1 - share) * rows_S.sum() + share * count * run.rows_SW[count]
-    rate_W = commits_W / load.seconds(rows_W, count)
+    commits_SW = stay * (commits_S.sum() - commits_S)[:, None] + many * run.commits_SW[count]
+    rows_SW = load.other_rows + stay * (rows_S.sum() - rows_S)[:, None] + many * run.rows_SW[count]
+    rate_W = (commits_SW / load.seconds(rows_SW, count)).mean(axis=0)
     usual, best = int(np.median(masks_S)), int(rate_W.argmax())
     # Where it hardly matters they get what most have: batches in which few have masks cost more than they should.
-    return usual if 1 - rate_W[usual] / rate_W[best] <= _HARDLY * share else best
+    return usual if (1 - rate_W[usual] / rate_W[best]) * count <= _HARDLY * many else best
 
 
 def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allotment:
