@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from wedlm_core.checks import MOST, is_flag, is_number, is_whole
 from wedlm_core.decoding.switches import StreamingSwitches
 from wedlm_core.errors import ConfigError, explain
 
@@ -16,27 +17,36 @@ if TYPE_CHECKING:
 __all__ = ["EngineConfig", "ModelConfig", "YarnScaling"]
 
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-)
+# Of a model: sizes, each an integer of 1 or more, and the most that makes sense; more is a damaged file.
+_SIZES: Mapping[str, int] = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 20,
+    "intermediate_size": 1 << 22,
+    "num_hidden_layers": 4096,
+    "num_attention_heads": 1 << 14,
+    "num_key_value_heads": 1 << 14,
+    "head_dim": 1 << 13,
+    "max_position_embeddings": 1 << 22,
+}
+_MOST_THETA = 1e15
+_MOST_ENDS = 1024  # end-of-sequence ids
 # Of EngineConfig: integers of 1 or more, those that may be left open, and fields that take a few values.
-_COUNTS = (
-    "max_num_seqs",
-    "max_batch_rows",
-    "max_window",
-    "page_size",
-    "logits_chunk_rows",
-    "logits_chunk_bytes",
-    "graph_rows",
-)
-_OPTIONAL_COUNTS = ("prefill_chunk", "max_model_len", "num_pages", "kv_cache_bytes")
+_COUNTS: Mapping[str, int] = {
+    "max_num_seqs": 1 << 14,
+    "max_batch_rows": 1 << 20,
+    "max_window": 4096,
+    "page_size": 1 << 16,
+    "logits_chunk_rows": 1 << 20,
+    "logits_chunk_bytes": 1 << 40,
+    "graph_rows": 1 << 20,
+    "graph_bytes": 1 << 40,
+}
+_OPTIONAL_COUNTS: Mapping[str, int] = {
+    "prefill_chunk": MOST,
+    "max_model_len": _SIZES["max_position_embeddings"],
+    "num_pages": MOST,
+    "kv_cache_bytes": 1 << 48,
+}
 _CHOICES: Mapping[str, tuple[object, ...]] = {
     "batch_invariant": (True, False, "auto"),
     "overlap": (True, False, "auto"),
@@ -44,6 +54,8 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
     "kv_cache_dtype": ("auto", "fp8_e4m3"),
     "weight_dtype": ("auto", "int8", "fp8_e4m3"),
 }
+_FLAGS = ("prefix_caching", "trace")
+_MEND = "Mend config.json."
 
 
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -53,7 +65,11 @@ def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None
 
 @dataclass(frozen=True, kw_only=True)
 class YarnScaling:
-    """YaRN context extension (arXiv 2309.00071); names as in Hugging Face's ``rope_scaling``."""
+    """YaRN context extension (arXiv 2309.00071); names as in Hugging Face's ``rope_scaling``.
+
+    Raises:
+        ConfigError: a value that no context extension has.
+    """
 
     factor: float
     original_max_position_embeddings: int
@@ -63,6 +79,23 @@ class YarnScaling:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        longest, many = _SIZES["max_position_embeddings"], 1e6
+        optional = ("attention_factor", "mscale", "mscale_all_dim")
+        checks = (
+            ("factor", is_number(self.factor, 1, many), f"a number from 1 to {many:g}"),
+            ("original_max_position_embeddings", is_whole(self.original_max_position_embeddings, 1, longest),
+             f"an integer from 1 to {longest}"),
+            *((name, is_number(getattr(self, name), 1e-6, many), f"a number from 1e-06 to {many:g}")
+              for name in ("beta_fast", "beta_slow")),
+            *((name, getattr(self, name) is None or is_number(getattr(self, name), 1e-6, many),
+               f"null or a number from 1e-06 to {many:g}") for name in optional),
+            ("truncate", is_flag(self.truncate), "true or false"),
+        )  # fmt: skip
+        for name, fits, rule in checks:
+            _require(fits, f"rope_scaling.{name}", getattr(self, name), rule, _MEND)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,26 +127,29 @@ class ModelConfig:
     initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
-        """Check that the sizes fit together."""
-        for name in _SIZES:
+        """Check every value, and that the sizes fit together."""
+        for name, most in _SIZES.items():
             value = getattr(self, name)
-            _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Mend config.json.")
-        _require(
-            self.num_attention_heads % self.num_key_value_heads == 0,
-            "num_key_value_heads",
-            self.num_key_value_heads,
-            f"divides num_attention_heads={self.num_attention_heads}",
-            "Mend config.json.",
-        )
-        _require(self.head_dim % 2 == 0, "head_dim", self.head_dim, "even, for rotary pairs", "Mend config.json.")
-        if self.mask_token_id is not None:
-            _require(
-                0 <= self.mask_token_id < self.vocab_size,
-                "mask_token_id",
-                self.mask_token_id,
-                f"an id below vocab_size={self.vocab_size}",
-                "Mend config.json.",
-            )
+            _require(is_whole(value, 1, most), name, value, f"an integer of 1 or more, {most} at most", _MEND)
+        heads, vocab, theta = self.num_attention_heads, self.vocab_size, self.rope_theta
+        checks = [
+            ("num_key_value_heads", heads % self.num_key_value_heads == 0, f"divides num_attention_heads={heads}"),
+            ("head_dim", self.head_dim % 2 == 0, "even, for rotary pairs"),
+            ("rms_norm_eps", is_number(self.rms_norm_eps, 1e-30, 1), "a number above 0, 1 at most"),
+            ("rope_theta", is_number(theta, 1, _MOST_THETA) and theta > 1,
+             f"a number above 1, {_MOST_THETA:g} at most"),
+            ("initializer_range", is_number(self.initializer_range, 0, 1e6), "a number of 0 or more, 1e6 at most"),
+            ("mask_token_id", self.mask_token_id is None or is_whole(self.mask_token_id, 0, vocab - 1),
+             f"an id below vocab_size={vocab}"),
+            ("eos_token_ids", isinstance(self.eos_token_ids, tuple) and all(map(is_whole, self.eos_token_ids)),
+             "token ids, integers of 0 or more, below 2**31"),
+            *((name, getattr(self, name) is None or is_whole(getattr(self, name), -1), "null or a token id")
+              for name in ("bos_token_id", "pad_token_id")),
+            *((name, is_flag(getattr(self, name)), "true or false")
+              for name in ("attention_bias", "qk_norm", "tie_word_embeddings")),
+        ]  # fmt: skip
+        for name, fits, rule in checks:
+            _require(fits, name, getattr(self, name), rule, _MEND)
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], *, mask_token_id: int | None = None) -> ModelConfig:
@@ -130,6 +166,7 @@ class ModelConfig:
         Raises:
             ConfigError: unknown model type, activation, rotary scaling, or a missing size.
         """
+        _require(isinstance(raw, Mapping), "config.json", raw, "an object", "Download it again.")
         kind = raw.get("model_type", "wedlm")
         _require(
             kind in ("wedlm", "qwen2", "qwen3"),
@@ -141,7 +178,7 @@ class ModelConfig:
         activation = raw.get("hidden_act", "silu")
         _require(activation == "silu", "hidden_act", activation, "only silu is implemented", "Use a Qwen-style model.")
         _require(
-            not raw.get("use_sliding_window", False),
+            not _flag(raw, "use_sliding_window", False),
             "use_sliding_window",
             True,
             "sliding-window attention is not implemented",
@@ -153,27 +190,26 @@ class ModelConfig:
             if n not in raw
         ]
         _require(not missing, "config.json", missing, "these sizes are required", "Add them to config.json.")
-        heads = raw["num_attention_heads"]
         theta, scaling = _rope(raw)
-        eos = raw.get("eos_token_id")
+        kv_heads = raw.get("num_key_value_heads")
         return cls(
             vocab_size=raw["vocab_size"],
             hidden_size=raw["hidden_size"],
             intermediate_size=raw["intermediate_size"],
             num_hidden_layers=raw["num_hidden_layers"],
-            num_attention_heads=heads,
-            num_key_value_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+            num_attention_heads=raw["num_attention_heads"],
+            num_key_value_heads=raw["num_attention_heads"] if kv_heads is None else kv_heads,
+            head_dim=_head_dim(raw),
             max_position_embeddings=raw.get("max_position_embeddings", 32768),
             rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
-            attention_bias=bool(raw.get("attention_bias", kind == "qwen2")),
-            qk_norm=bool(raw.get("qk_norm", kind != "qwen2")),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            attention_bias=_flag(raw, "attention_bias", kind == "qwen2"),
+            qk_norm=_flag(raw, "qk_norm", kind != "qwen2"),
+            tie_word_embeddings=_flag(raw, "tie_word_embeddings", False),
             mask_token_id=mask_token_id if mask_token_id is not None else raw.get("mask_token_id"),
             bos_token_id=raw.get("bos_token_id"),
-            eos_token_ids=_id_tuple(eos),
+            eos_token_ids=id_tuple("eos_token_id", raw.get("eos_token_id")),
             pad_token_id=raw.get("pad_token_id"),
             initializer_range=raw.get("initializer_range", 0.02),
         )
@@ -206,16 +242,43 @@ class ModelConfig:
         }
 
 
-def _id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+def id_tuple(name: str, value: object) -> tuple[int, ...]:
+    """Token ids of a JSON value: null, one id, or a list of ids.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    listed = [] if value is None else value if isinstance(value, list) else [value]
+    fits = len(listed) <= _MOST_ENDS and all(map(is_whole, listed))
+    _require(fits, name, value, f"null, a token id, or a list of at most {_MOST_ENDS} of them", _MEND)
+    return tuple(listed)
 
 
-def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
+def _flag(raw: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A flag of the configuration; null is the default, and ``"false"`` is not taken for true."""
+    value = raw.get(name)
+    _require(value is None or is_flag(value), name, value, "true or false", _MEND)
+    return default if value is None else bool(value)
+
+
+def _head_dim(raw: Mapping[str, Any]) -> Any:
+    """As given, or what the hidden size leaves for each head."""
+    width, heads, given = raw["hidden_size"], raw["num_attention_heads"], raw.get("head_dim")
+    if given is not None or not (is_whole(width, 1) and is_whole(heads, 1)):
+        return given  # sizes are checked with all others
+    rule = f"a multiple of num_attention_heads={heads} where head_dim is not given"
+    _require(width % heads == 0, "hidden_size", width, rule, _MEND)
+    return width // heads
+
+
+def _rope(raw: Mapping[str, Any]) -> tuple[Any, YarnScaling | None]:
     """``(theta, scaling)`` from ``rope_parameters`` or ``rope_theta`` + ``rope_scaling``."""
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    name = "rope_parameters" if raw.get("rope_parameters") not in (None, {}) else "rope_scaling"
+    scaling = {} if raw.get(name) is None else raw[name]
+    flat = isinstance(scaling, Mapping) and not any(isinstance(value, Mapping) for value in scaling.values())
+    _require(flat, name, scaling, "null, or an object that holds for all layers", _MEND)
+    given = [v for v in (scaling.get("rope_theta"), raw.get("rope_theta")) if v is not None]
+    theta = float(given[0]) if given and is_number(given[0]) else given[0] if given else 10_000.0
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
         return theta, None
@@ -228,16 +291,14 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     )
     _require("factor" in scaling, "rope_scaling", dict(scaling), "yarn needs a factor", "Add it to config.json.")
     known = {k: scaling[k] for k in YarnScaling.__dataclass_fields__ if scaling.get(k) is not None}
-    original = known.pop("original_max_position_embeddings", None)
     # Where the original length is absent, Hugging Face takes max_position_embeddings for it.
-    return theta, YarnScaling(
-        original_max_position_embeddings=original or raw.get("max_position_embeddings", 32768), **known
-    )
+    known.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings", 32768))
+    return theta, YarnScaling(**known)
 
 
 def _switches(given: Mapping[str, Any]) -> StreamingSwitches:
     known = list(StreamingSwitches.__dataclass_fields__)
-    unknown = sorted(set(given) - set(known))
+    unknown = sorted(str(name) for name in given if name not in known)
     _require(not unknown, "streaming", unknown, f"fields are {known}", "Mend the name.")
     return StreamingSwitches(**given)
 
@@ -319,24 +380,45 @@ class EngineConfig:
         """Check ranges."""
         if isinstance(self.streaming, Mapping):
             object.__setattr__(self, "streaming", _switches(self.streaming))
-        for name in _COUNTS:
-            value = getattr(self, name)
-            _require(isinstance(value, int) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
-        for name in _OPTIONAL_COUNTS:
-            value = getattr(self, name)
-            allowed = value is None or (isinstance(value, int) and value >= 1)
-            _require(allowed, name, value, "None or an integer of 1 or more", "Drop it to use the default.")
+        for name, most in _COUNTS.items():
+            value, rule = getattr(self, name), f"an integer of 1 or more, {most} at most"
+            _require(is_whole(value, 1, most), name, value, rule, "Drop it to use the default.")
+        for name, most in _OPTIONAL_COUNTS.items():
+            value, rule = getattr(self, name), f"None or an integer of 1 or more, {most} at most"
+            _require(value is None or is_whole(value, 1, most), name, value, rule, "Drop it to use the default.")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             rule = "one of " + ", ".join(json.dumps(choice) for choice in choices)
-            _require(value in choices, name, value, rule, 'Use "auto".')
+            # 1 equals true, and is none.
+            _require(any(type(value) is type(c) and value == c for c in choices), name, value, rule, 'Use "auto".')
+        for name in _FLAGS:
+            _require(is_flag(getattr(self, name)), name, getattr(self, name), "true or false", "Pass a bool.")
+        self._check_others()
         self._check_fit()
+
+    def _check_others(self) -> None:
+        """Check what is neither a count nor a choice."""
+        share, seconds = self.gpu_memory_utilization, self.graph_seconds
+        checks = (
+            ("gpu_memory_utilization", is_number(share, 0, 1) and share > 0, "a share above 0 and up to 1", "Use 0.9."),
+            ("graph_seconds", is_number(seconds, 0, 1e6), "seconds of 0 or more, 1e6 at most", "Use 30."),
+            ("seed", is_whole(self.seed, 0, 2**63 - 1), "an integer in [0, 2**63)", "Use 0."),
+            ("attention", isinstance(self.attention, str) and bool(self.attention), "the name of a backend",
+             'Use "auto".'),
+            ("streaming", isinstance(self.streaming, StreamingSwitches), "StreamingSwitches or a mapping of its fields",
+             "Drop it to use the default."),
+        )  # fmt: skip
+        for name, fits, rule, remedy in checks:
+            _require(fits, name, getattr(self, name), rule, remedy)
+        if self.step_cost is not None:
+            from wedlm_core.engine.step_cost import why_not
+
+            fault = why_not(self.step_cost)
+            _require(fault is None, "step_cost", self.step_cost, str(fault), "Use None, and it is measured.")
 
     def _check_fit(self) -> None:
         """Check the sizes, and what has to go together."""
-        share, rows = self.gpu_memory_utilization, 2 * self.max_window + 1
-        allowed = isinstance(share, (int, float)) and 0 < share <= 1
-        _require(allowed, "gpu_memory_utilization", share, "a share above 0 and up to 1", "Use 0.9.")
+        rows = 2 * self.max_window + 1
         _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
         _require(
             self.max_batch_rows >= rows,

@@ -7,6 +7,8 @@ callers who know nothing of this package catch them where they expect to.
 
 from __future__ import annotations
 
+from wedlm_core.redaction import redact
+
 __all__ = [
     "CapacityError",
     "ConfigError",
@@ -15,15 +17,42 @@ __all__ = [
     "WeDLMError",
     "WeightsError",
     "explain",
+    "first_line",
 ]
+
+
+_SHOWN = 100  # characters of a value that is longer than 120
+_SECRETS_WITHIN = 10_000  # characters of an URL
 
 
 def explain(name: str, value: object, rule: str, remedy: str) -> str:
     """One line: what was given, the rule it breaks, and what to do. Long values are shortened."""
-    shown = repr(value)
-    if len(shown) > 120:
-        shown = f"{shown[:100]}... ({len(shown)} characters)"
-    return f"{name}={shown}: {rule}. {remedy}"
+    return f"{name}={_shown(value)}: {rule}. {remedy}"
+
+
+def _shown(value: object) -> str:
+    """A value in one short line, soon, whatever it is."""
+    if isinstance(value, str) and "://" in value[:_SECRETS_WITHIN]:
+        value = redact(value[:_SECRETS_WITHIN])  # before it is cut: half a secret has no form to know it by
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"(an integer of {value.bit_length()} bits)"  # Python writes no more than some thousand digits
+    if isinstance(value, (str, bytes)) and len(value) > _SHOWN + 20:
+        return f"{value[:_SHOWN]!r}... ({len(value)} characters)"
+    try:
+        # Of a long list the first few are enough: a million would take seconds to write.
+        part = value[:_SHOWN] if isinstance(value, (list, tuple)) else value
+        shown = " ".join(repr(part).splitlines()).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # a value may do anything here, or hold what cannot be written
+        return f"(a {type(value).__name__} that cannot be shown)"
+    if part is not value and len(part) < len(value):  # type: ignore[arg-type]
+        return f"{shown[:_SHOWN]}... ({len(value)} values)"  # type: ignore[arg-type]
+    return f"{shown[:_SHOWN]}... ({len(shown)} characters)" if len(shown) > _SHOWN + 20 else shown
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, 200 characters at most, for a place in another message."""
+    line = redact(next(iter(str(error).strip().splitlines()), "no message")[:_SECRETS_WITHIN])[:200]
+    return line.encode("utf-8", "backslashreplace").decode()  # it may quote half a surrogate pair
 
 
 class WeDLMError(Exception):
@@ -31,7 +60,10 @@ class WeDLMError(Exception):
 
 
 class ConfigError(WeDLMError, ValueError):
-    """A configuration value is out of its range, or values contradict each other."""
+    """A configuration value is out of its range, or values contradict each other; credentials in it are masked."""
+
+    def __init__(self, message: object = "", *rest: object) -> None:
+        super().__init__(redact(str(message)), *rest)
 
 
 class RequestError(WeDLMError, ValueError):
@@ -43,7 +75,10 @@ class CapacityError(WeDLMError):
 
 
 class WeightsError(WeDLMError):
-    """A checkpoint is missing, incomplete or of other shapes than its configuration says."""
+    """A checkpoint is missing, incomplete or of other shapes than its configuration says; credentials are masked."""
+
+    def __init__(self, message: object = "", *rest: object) -> None:
+        super().__init__(redact(str(message)), *rest)
 
 
 class IntegrityError(WeDLMError, AssertionError):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import torch
 
 from wedlm_core.config import EngineConfig
+from wedlm_core.devices import numbered
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError, RequestError, explain
+from wedlm_core.kv.pool import kv_dtype_of
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -51,8 +53,11 @@ class LLM:
         revision: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        if config is not None and not isinstance(config, EngineConfig):
+            raise ConfigError(explain("config", config, "None or an EngineConfig", "Pass EngineConfig(...)."))
         place = _device(device)
-        folder = resolve(model, revision=revision, storage_options=dict(storage_options or {}) or None)
+        kv_dtype_of(config.kv_cache_dtype if config else "auto", torch.float32, place)  # refused before loading
+        folder = resolve(model, revision=revision, storage_options=storage_options)
         self.name = model
         self.tokenizer = Tokenizer.load(folder)
         decoder = load_model(folder, device=place, dtype=_dtype(dtype, place))
@@ -120,8 +125,12 @@ class LLM:
             ConfigError: the tokenizer has no chat template.
             RequestError: the template refuses the messages.
         """
-        single = bool(conversations) and isinstance(conversations[0], Mapping)
-        listed: Any = [conversations] if single else conversations
+        listed: Any = conversations
+        if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
+            rule = "a list of messages, or a list of such lists"
+            raise RequestError(explain("conversations", listed, rule, "Pass one of the two."))
+        if listed and isinstance(listed[0], Mapping):
+            listed = [listed]
         return self.generate([self.tokenizer.apply_chat_template(messages) for messages in listed], params)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
@@ -130,7 +139,7 @@ class LLM:
         The last :class:`Delta` carries the Generation; the pieces joined are its ``text``. Text that may be
         the beginning of a stop string is held back. Leaving the iterator early aborts the request.
         """
-        params = params or SamplingParams()
+        (params,) = _per_prompt(params, 1)
         if params.n != 1:
             raise RequestError(explain("n", params.n, "stream gives one sample", "Call it once per sample."))
         (request,) = self._requests_of(prompt, params)
@@ -172,8 +181,9 @@ class LLM:
         ]
 
 
-def _token_ids(prompt: object) -> tuple[int, ...]:
-    if not isinstance(prompt, Sequence) or not all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
+def _token_ids(prompt: Any) -> tuple[int, ...]:
+    fits = isinstance(prompt, Sequence) and not isinstance(prompt, (str, bytes, bytearray))
+    if not fits or not all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
         raise RequestError(
             explain("prompt", prompt, "a prompt is a string or a list of integer token ids", "Pass one of the two.")
         )
@@ -183,6 +193,10 @@ def _token_ids(prompt: object) -> tuple[int, ...]:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
+    # The keys of a mapping, the numbers of bytes and a set in any order would all be taken for prompts.
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (Mapping, Set, bytes, bytearray)):
+        rule = "a prompt (a string or a list of token ids), or a list of prompts"
+        raise RequestError(explain("prompts", prompts, rule, "Pass one of the two."))
     listed: list[Any] = list(prompts)
     return [listed] if listed and all(isinstance(p, int) for p in listed) else listed
 
@@ -190,6 +204,9 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
+        rule = "SamplingParams, or a list of them"
+        raise RequestError(explain("params", params, rule, "Pass SamplingParams(max_tokens=...)."))
     if len(params) != count:
         raise RequestError(
             explain(
@@ -204,20 +221,21 @@ def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count:
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return numbered(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(explain("device", name, 'one of "auto", "cpu", "cuda", "cuda:N"', 'Use "auto".')) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(explain("device", name, "no CUDA device is available here", 'Use device="cpu" or "auto".'))
-    return device
+        device = torch.device(str(name))
+        known = device.type in ("cpu", "cuda")
+    except RuntimeError:
+        known = False
+    if not known:
+        raise ConfigError(explain("device", name, 'one of "auto", "cpu", "cuda", "cuda:N"', 'Use "auto".'))
+    return numbered(device)
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ConfigError(explain("dtype", name, f'one of {sorted(known)} or "auto"', 'Use "auto".'))
     return known[name]

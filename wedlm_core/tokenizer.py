@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain
+from wedlm_core.checks import is_text
+from wedlm_core.config import id_tuple
+from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, first_line
+from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["TextStream", "Tokenizer"]
 
 _REPLACEMENT = "\ufffd"
+_NO_TEXT = "valid Unicode text, in which no half of a surrogate pair stands alone"
 
 
 class Tokenizer:
@@ -34,6 +38,7 @@ class Tokenizer:
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *eos_token_ids]))
         self.mask_token_id: int | None = fast.mask_token_id
         self.vocab_size: int = len(fast)
+        self._templates: dict[str, ChatTemplate] = {}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Tokenizer:
@@ -52,19 +57,28 @@ class Tokenizer:
         try:
             fast = PreTrainedTokenizerFast.from_pretrained(str(folder))
             generation = folder / "generation_config.json"
-            eos = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id") if generation.is_file() else ()
+            raw = json.loads(generation.read_text(encoding="utf-8")) if generation.is_file() else {}
+            ends = id_tuple("eos_token_id", raw.get("eos_token_id"))
+        except ConfigError:
+            raise
         except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
-            raise WeightsError(
-                explain("model", str(folder), f"its tokenizer cannot be read ({error})", "Download it again.")
-            ) from error
-        return cls(fast, (eos,) if isinstance(eos, int) else tuple(eos or ()))
+            reason = f"its tokenizer cannot be read ({type(error).__name__}: {first_line(error)})"
+            raise WeightsError(explain("model", str(folder), reason, "Download it again.")) from error
+        return cls(fast, ends)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``; special tokens written in the text are recognised, none are added."""
+        """Token ids of ``text``; special tokens written in the text are recognised, none are added.
+
+        Raises:
+            RequestError: it is no text, or holds half a surrogate pair.
+        """
+        _require_text("prompt", text)
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """:meth:`encode` of each text."""
+        for text in texts:
+            _require_text("prompt", text)
         return [e.ids for e in self._backend.encode_batch(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -114,6 +128,7 @@ class Tokenizer:
         Raises:
             ConfigError: the tokenizer has no chat template.
             RequestError: the template refuses these messages.
+            TemplateLimitError: rendering would take too long, or too much memory.
         """
         if not self.has_chat_template:
             raise ConfigError(
@@ -121,31 +136,64 @@ class Tokenizer:
                     "chat_template", None, "this tokenizer has none", "Pass plain prompts, or add a template to it."
                 )
             )
+        if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
+            rule = "a conversation is a list of at least one message"
+            raise RequestError(explain("messages", messages, rule, 'Give a list of {"role": ..., "content": ...}.'))
         for message in messages:
             if not _is_message(message):
                 raise RequestError(
                     explain("messages", message, "each message has a role, and a content (a string) or tool calls",
                             'Give a list of {"role": ..., "content": ...}.')
                 )  # fmt: skip
+        template = self._chat_template(with_tools=tools is not None)
         try:
-            text = self._fast.apply_chat_template(
+            text = template.render(
                 # A template that knows no tool calls still finds a content.
                 [{"content": "", **message} for message in messages],
-                tools=None if tools is None else [dict(tool) for tool in tools],
-                tokenize=False,
+                tools=tools,
                 add_generation_prompt=add_generation_prompt,
+                **self._fast.special_tokens_map,
             )
+        except TemplateLimitError as error:
+            raise TemplateLimitError(f"the model's chat template: {error}.") from error
         except Exception as error:  # whatever a template does with unexpected messages
             raise RequestError(
                 explain(
                     "messages",
                     messages,
-                    f"the chat template refuses them ({error})",
+                    f"the chat template refuses them ({first_line(error)})",
                     'Give a list of {"role": ..., "content": ...}.',
                 )
             ) from error
-        assert isinstance(text, str)
+        if not is_text(text):
+            raise RequestError(explain("messages", messages, _NO_TEXT, "Re-encode them."))
         return self.encode(text) if tokenize else text
+
+    def _chat_template(self, *, with_tools: bool) -> ChatTemplate:
+        """The compiled chat template; of several, the one for tools where there are any, else the default.
+
+        Raises:
+            ConfigError: it is no template, or none of several is the default.
+        """
+        source = self._fast.chat_template
+        if isinstance(source, Mapping):
+            name = "tool_use" if with_tools and "tool_use" in source else "default"
+            if name not in source:
+                rule = "none of these chat templates is the default"
+                raise ConfigError(explain("chat_template", sorted(source), rule, "Name one 'default'."))
+            source = source[name]
+        if source not in self._templates:
+            try:
+                self._templates[source] = ChatTemplate(source)
+            except TemplateSyntaxError as error:
+                rule = f"not a Jinja template ({error})"
+                raise ConfigError(explain("chat_template", source, rule, "Mend it in the model's folder.")) from error
+        return self._templates[source]
+
+
+def _require_text(name: str, text: object) -> None:
+    if not is_text(text):
+        raise RequestError(explain(name, text, _NO_TEXT, "Re-encode it."))
 
 
 def _is_message(message: Any) -> bool:

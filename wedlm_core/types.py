@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from wedlm_core.checks import is_flag, is_number, is_text, is_whole
 from wedlm_core.errors import RequestError, explain
 
 __all__ = [
@@ -49,16 +49,16 @@ def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None
         raise RequestError(explain(name, value, rule, remedy))
 
 
-def _at_least(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+_MOST_SAMPLES = 10_000  # each is a request of its own
+_MOST_STOPS = 1024  # they are looked for at every token
+_LONGEST_STOP = 4096
+_TEMPERATURES = (1e-6, 1e6)  # float32 logits divided by these are neither infinite nor all alike
+_MOST_NATS = 1e6
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _not_negative(value: object) -> bool:
-    return isinstance(value, (int, float)) and _is_real(value) and value >= 0
+def _is_list(value: object) -> bool:
+    """A list, or what is as good as one, of a sane length."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) <= _MOST_STOPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +67,15 @@ class SamplingParams:
 
     Attributes:
         max_tokens: tokens to generate at most; 0 gives an empty generation.
-        temperature: 0 is greedy (argmax); otherwise logits are divided by it, then top-k, then top-p.
+        temperature: 0 is greedy (argmax); otherwise logits are divided by it, then top-k, then top-p; from 1e-6
+            to 1e6.
         top_p: smallest set of tokens whose probability reaches this, in (0, 1].
         top_k: keep this many most likely tokens; 0 keeps all.
         seed: seed of the counter-based noise; None derives one from the engine's seed and the request.
         stop: strings that end the text at their first occurrence; not part of ``text``.
         stop_token_ids: token ids that end the generation; kept in ``token_ids``.
         ignore_eos: do not stop at the tokenizer's or model's end-of-sequence token.
-        n: samples per prompt; each is a Generation of its own.
+        n: samples per prompt, 10,000 at most; each is a Generation of its own.
         logprobs: return the log-probability of each token under the next-token head (strategies
             ``verified`` and ``autoregressive``; nats, of the unfiltered distribution at temperature 1).
         strategy: see :class:`Strategy`.
@@ -104,20 +105,19 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Normalise sequences to tuples and check every field."""
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        stop, ids = (self.stop,) if isinstance(self.stop, str) else self.stop, self.stop_token_ids
         _require(
-            isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
+            _is_list(stop) and all(is_text(s) and 1 <= len(s) <= _LONGEST_STOP for s in stop),
             "stop",
             self.stop,
-            "each stop is a non-empty string",
+            f"at most {_MOST_STOPS} strings of 1 to {_LONGEST_STOP} characters, each valid Unicode",
             "Pass a string or a list of strings.",
         )
-        ids = self.stop_token_ids
         _require(
-            isinstance(ids, Sequence) and not isinstance(ids, str) and all(_at_least(i, 0) for i in ids),
+            _is_list(ids) and all(is_whole(i) for i in ids),
             "stop_token_ids",
             ids,
-            "each is a token id (an integer of 0 or more)",
+            f"at most {_MOST_STOPS} token ids, integers of 0 or more, below 2**31",
             "Pass a list of integers.",
         )
         names = [s.value for s in Strategy]
@@ -128,23 +128,27 @@ class SamplingParams:
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        threshold = self.entropy_threshold
-        window_fits = self.window_size == "auto" or _at_least(self.window_size, 1)
-        seed_fits = self.seed is None or (_at_least(self.seed, 0) and self.seed < 2**63)
-        sane_p = _is_real(self.top_p) and 0 < self.top_p <= 1
+        threshold, low, high = self.entropy_threshold, *_TEMPERATURES
+        warm = is_number(self.temperature, 0, 0) or is_number(self.temperature, low, high)
+        window_fits = self.window_size == "auto" or is_whole(self.window_size, 1)
+        seed_fits = self.seed is None or is_whole(self.seed, 0, 2**63 - 1)
+        sane_p = is_number(self.top_p, 0, 1) and self.top_p > 0
+        nats = f"nats of 0 or more, {_MOST_NATS:g} at most"
         checks = (
-            ("max_tokens", _at_least(self.max_tokens, 0), "an integer of 0 or more", "Give a count."),
-            ("temperature", _not_negative(self.temperature), "a finite number, 0 or more", "Use 0 for greedy."),
+            ("max_tokens", is_whole(self.max_tokens), "an integer of 0 or more, below 2**31", "Give a count."),
+            ("temperature", warm, f"a finite number, 0 or more: 0, or from {low:g} to {high:g}", "Use 0 for greedy."),
             ("top_p", sane_p, "in (0, 1]", "Use 1.0 to keep every token."),
-            ("top_k", _at_least(self.top_k, 0), "an integer of 0 or more", "Use 0 to keep every token."),
+            ("top_k", is_whole(self.top_k), "an integer of 0 or more, below 2**31", "Use 0 to keep every token."),
             ("seed", seed_fits, "None or an integer in [0, 2**63)", "Drop it or pick one in range."),
-            ("n", _at_least(self.n, 1), "an integer of 1 or more", "Set how many samples each prompt gets."),
-            ("window_size", window_fits, '"auto" or an integer of 1 or more', 'For none: strategy="autoregressive".'),
-            ("entropy_threshold", threshold is None or _not_negative(threshold), "None or nats of 0 or more",
+            ("n", is_whole(self.n, 1, _MOST_SAMPLES), f"an integer of 1 or more, {_MOST_SAMPLES} at most",
+             "Set how many samples each prompt gets."),
+            ("window_size", window_fits, '"auto" or an integer of 1 or more, below 2**31',
+             'For none: strategy="autoregressive".'),
+            ("entropy_threshold", threshold is None or is_number(threshold, 0, _MOST_NATS), f"None or {nats}",
              "Use None to fill one position a step."),
-            ("position_penalty", _not_negative(self.position_penalty), "nats of 0 or more", "Use 0 for no penalty."),
-            ("ignore_eos", isinstance(self.ignore_eos, bool), "true or false", "Pass a bool."),
-            ("logprobs", isinstance(self.logprobs, bool), "true or false", "Pass a bool."),
+            ("position_penalty", is_number(self.position_penalty, 0, _MOST_NATS), nats, "Use 0 for no penalty."),
+            ("ignore_eos", is_flag(self.ignore_eos), "true or false", "Pass a bool."),
+            ("logprobs", is_flag(self.logprobs), "true or false", "Pass a bool."),
         )  # fmt: skip
         for name, fits, rule, remedy in checks:
             _require(fits, name, getattr(self, name), rule, remedy)

@@ -74,7 +74,9 @@ def test_the_cost_is_measured_once_per_model_and_machine(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(measure, "_measure", never)
-    assert Engine(*parts, EngineConfig(max_num_seqs=3)).step_cost == first
+    assert Engine(*parts, EngineConfig(max_num_seqs=100)).step_cost == first
+    with pytest.raises(AssertionError, match="measured again"):  # smaller engines run fewer sequences at once
+        _ = Engine(*parts, EngineConfig(max_num_seqs=3)).step_cost
 
 
 def test_measuring_in_the_middle_of_a_run_changes_nothing(

@@ -54,6 +54,7 @@ def test_keys_bound_their_forwards_and_the_general_graph_covers_them(
     book = book_of()
     sequences, max_rows = min(sequences, size), min(max_rows, size)
     key = book.key(size, sequences=sequences, max_rows=max_rows, max_kv=max_kv)
+    assert key is not None
     assert sequences <= key.sequences <= min(64, size)
     assert max_rows <= key.max_rows <= size
     assert max_kv <= key.max_kv <= 5000
@@ -62,6 +63,13 @@ def test_keys_bound_their_forwards_and_the_general_graph_covers_them(
     assert book.covering(key) == book.general(size)
     book.captured(key, 0.0, 0)
     assert book.covering(key) == key
+
+
+@pytest.mark.parametrize("more", [{"sequences": 65}, {"max_rows": 129}, {"max_kv": 5001}])
+def test_a_forward_beyond_the_buffers_gets_no_graph(more: dict[str, int]) -> None:
+    bounds = {"sequences": 64, "max_rows": 128, "max_kv": 5000}
+    assert book_of().key(128, **bounds) is not None
+    assert book_of().key(128, **{**bounds, **more}) is None
 
 
 def test_start_up_captures_every_size_largest_first() -> None:

@@ -12,6 +12,7 @@ from tests.support.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.switches import StreamingSwitches
 from wedlm_core.engine import Engine
+from wedlm_core.engine.step_cost import StepCost
 from wedlm_core.errors import ConfigError
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -103,3 +104,22 @@ def test_switches_that_cannot_work_are_refused(fields: dict[str, object], words:
 
 def test_switches_may_come_as_plain_data() -> None:
     assert EngineConfig(streaming={"clip": False}).streaming == StreamingSwitches(clip=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefill_token", [True, False])
+@pytest.mark.parametrize(("head_fills_leftmost", "fallback"), [(True, False), (True, True), (False, True)])
+def test_adaptive_windows_without_masks_do_not_stand_still(
+    agreeing_folder: Path, prefill_token: bool, head_fills_leftmost: bool, fallback: bool
+) -> None:
+    """Where rows are so dear that no masks pay, there is no mask to give a token that the switches leave to masks."""
+    switches = StreamingSwitches(
+        prefill_token=prefill_token, head_fills_leftmost=head_fills_leftmost, fallback=fallback, clip=False
+    )
+    dear = StepCost.linear(fixed=0.1, per_row=1.0)
+    config = EngineConfig(streaming=switches, step_cost=dear, max_window=8, page_size=16)
+    engine = Engine(load_model(agreeing_folder), Tokenizer.load(agreeing_folder), config)
+    params = SamplingParams(max_tokens=9, strategy="streaming", ignore_eos=True)
+    for request in requests_of([[5, 6, 7], [8] * 20], params):
+        engine.add(request)
+    done = [g for _ in range(200) for g in engine.step()]
+    assert [len(g.token_ids) for g in done] == [9, 9], "every forward or two commits"

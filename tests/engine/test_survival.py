@@ -92,3 +92,20 @@ def test_broken_drafts_are_taken_for_intact_ones_until_they_show_otherwise() -> 
     assert broken[0] < 0.1
     assert (broken[1:] < 0.2).all()
     assert (intact > 0.9).all()
+
+
+def test_sequences_of_another_decoding_tell_nothing_of_these() -> None:
+    """A mixed batch: every draft of the one kind is accepted, none of the other."""
+    yes = np.ones(4, dtype=bool)
+    drafts, agreed = np.full(4, 8), np.array([8, 0, 8, 0])
+    mixed, alone = Survival(6, 8), Survival(6, 8)
+    mixed.clear(np.arange(6), np.array([0, 3, 0, 3, 0, 3]))
+    for _ in range(50):
+        mixed.observe(np.arange(4), yes, drafts, agreed, yes, yes)
+        alone.observe(np.array([0, 2]), yes[:2], drafts[:2], agreed[::2], yes[:2], yes[:2])
+    np.testing.assert_array_equal(mixed.job_hazard(0), alone.job_hazard(0))
+    fresh = mixed.by_kind(np.array([4, 5]))[1]
+    assert fresh[0, 7] > 0.9
+    assert fresh[1, 0] < 0.1
+    np.testing.assert_array_equal(fresh[0], alone.by_kind(np.array([4]))[1, 0])
+    assert (mixed.agreement(np.array([4, 5]))[1] == alone.agreement(np.array([4]))[1]).tolist() == [True, False]

@@ -39,8 +39,8 @@ def test_entries_are_rounded_to_three_bits_and_held_in_range() -> None:
 
 def test_a_page_takes_half_the_bytes() -> None:
     config = model_shape(4, 2, 32, layers=3)
-    assert kv_dtype_of("fp8_e4m3", torch.bfloat16) == FP8
-    assert kv_dtype_of("auto", torch.bfloat16) == torch.bfloat16
+    assert kv_dtype_of("fp8_e4m3", torch.bfloat16, torch.device("cpu")) == FP8
+    assert kv_dtype_of("auto", torch.bfloat16, torch.device("cpu")) == torch.bfloat16
     wide, narrow = (KVPool.bytes_per_page(config, 64, dtype) for dtype in (torch.bfloat16, FP8))
     assert wide == 2 * narrow
 

@@ -156,3 +156,26 @@ def test_misuse_is_an_integrity_error() -> None:
 def test_page_management_needs_no_torch() -> None:
     code = "import sys, wedlm_core.kv.pages; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pages_that_are_discarded_are_no_prefix_of_anyone() -> None:
+    """But those that another sequence shares stay what they are, until it lets go of them as well."""
+    manager = PageManager(8, 4, prefix_caching=True)
+    tokens = list(range(12))
+    first = manager.open(tokens, 12)
+    assert manager.grow(first, 14)
+    manager.seal(first, tokens, 12)
+    second = manager.open(tokens[:8], 8)
+    shared, own = first.pages[:2], first.pages[2:]
+    assert second.pages == shared
+    assert manager.discard(first) == own
+    manager.check_integrity()
+    third = manager.open(tokens, 12)
+    assert third.pages == shared
+    assert manager.discard(third) == []
+    assert manager.discard(second) == shared
+    manager.check_integrity()
+    assert manager.num_free == 8
+    assert manager.open(tokens, 12).pages == []
+    with pytest.raises(IntegrityError, match="not open"):
+        manager.discard(first)

@@ -169,7 +169,7 @@ SIZE = st.integers(1, 64)
     half=SIZE,
     rest=st.tuples(SIZE, SIZE, SIZE, SIZE, SIZE),
     flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
-    theta=st.floats(1.0, 1e7),
+    theta=st.floats(1.5, 1e7),
     yarn=st.none() | st.builds(
         YarnScaling, factor=st.floats(1, 64), original_max_position_embeddings=st.integers(1, 10**6),
         attention_factor=st.none() | st.floats(0.5, 2), beta_fast=st.floats(1, 64), truncate=st.booleans(),

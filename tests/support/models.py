@@ -46,7 +46,7 @@ def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
 
 
 def random_decoder(
-    *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0, max_positions: int = 512
+    *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0, max_positions: int = 512, heads: int = 4
 ) -> Decoder:
     """Random weights scaled so that entropies run from nearly 0 to several nats.
 
@@ -57,14 +57,15 @@ def random_decoder(
         common: size of a vector added to every embedding (untied models). The larger, the more a mask's row
             resembles the next-token head's row, so that drafts are often right, as in a trained model.
         max_positions: ``max_position_embeddings`` of the configuration.
+        heads: for queries; half as many for keys and values.
     """
     config = ModelConfig(
         vocab_size=336,  # more than the tokenizer has: the rest is padding
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         head_dim=8,
         max_position_embeddings=max_positions,
         rope_theta=10_000.0,
@@ -88,9 +89,11 @@ def random_decoder(
     return model.requires_grad_(False).eval()
 
 
-def write_model(folder: Path, *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0) -> Path:
+def write_model(
+    folder: Path, *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0, heads: int = 4
+) -> Path:
     """A complete model folder: weights, configuration, tokenizer."""
-    save_model(random_decoder(qwen3=qwen3, seed=seed, sharpness=sharpness, common=common), folder)
+    save_model(random_decoder(qwen3=qwen3, seed=seed, sharpness=sharpness, common=common, heads=heads), folder)
     write_tokenizer(folder)
     return folder
 

@@ -1,7 +1,8 @@
-"""Ray nodes on loopback addresses of this machine, each in processes of its own that a test may kill."""
+"""Ray nodes on loopback, each in processes of its own that a test may kill; none takes connections from elsewhere."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import shutil
@@ -19,16 +20,20 @@ import psutil
 
 __all__ = ["Cluster", "Node", "serve_cluster"]
 
-_RAY = Path(sys.executable).with_name("ray")
+# Ray's command, which would replace 127.0.0.1 by the interface's address, and listens on all interfaces for any other.
+_RAY = (
+    "import ray._private.services as services; services.resolve_ip_for_localhost = lambda host: host; "
+    "from ray.scripts.scripts import main; main()"
+)
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_HEAD = "127.0.0.2"
+_ADDRESS = "127.0.0.1"
 
 
 class Node:
-    """A started node: ``process`` is ``ray start --block``, whose children are the node's."""
+    """A started node: ``process`` is ``ray start --block``, whose children are the node's; ``log``: what it says."""
 
-    def __init__(self, address: str, process: subprocess.Popen[bytes]) -> None:
-        self.address = address
+    def __init__(self, log: Path, process: subprocess.Popen[bytes]) -> None:
+        self.log = log
         self.process = process
 
     @property
@@ -38,6 +43,11 @@ class Node:
             if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
                 return child
         return None
+
+    def processes(self) -> list[psutil.Process]:
+        """All of its processes."""
+        root = psutil.Process(self.process.pid)
+        return [root, *root.children(recursive=True)]
 
     def kill_raylet(self) -> None:
         """SIGKILL to the raylet: the node is lost, and its workers end with it."""
@@ -57,48 +67,49 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._numbers = iter(range(3, 250))
+        self._numbers = itertools.count()
         token = folder / "token"
         token.write_text(secrets.token_hex(32))
         self._port = _free_port()
-        self.address = f"{_HEAD}:{self._port}"
+        self.address = f"{_ADDRESS}:{self._port}"
         self._base = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1",
             # A node that is gone is found out at once by its closed connection; a stopped one within seconds.
             "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5",
             "RAY_worker_niceness": "0", "PYTHONPATH": str(_REPOSITORY),
         }  # fmt: skip
-        self.environment = self._base | {"RAY_ADDRESS": self.address}
+        # With the variable a driver takes 127.0.0.1 as it is (and a node could not join, so they go without).
+        self.environment = self._base | {"RAY_ADDRESS": self.address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
         self.nodes: list[Node] = []
-        self._head = self._start(_HEAD, ["--head", f"--port={self._port}", f"--temp-dir={folder}",
-                                         f"--ray-client-server-port={_free_port()}", "--include-dashboard=false",
-                                         "--num-cpus=0"])  # fmt: skip
-        self._wait_until_up(self._head)
+        self.head = self._start(["--head", f"--port={self._port}", f"--temp-dir={folder}", "--num-cpus=0",
+                                  f"--ray-client-server-port={_free_port()}", "--include-dashboard=false"])  # fmt: skip
+        self._wait_until_up(self.head)
 
     def add_node(self, cpus: int) -> Node:
         """Start a node and wait until the head knows it."""
-        node = self._start(f"127.0.0.{next(self._numbers)}", [f"--address={self.address}", f"--num-cpus={cpus}"])
+        node = self._start([f"--address={self.address}", f"--num-cpus={cpus}"])
         self.nodes.append(node)
         self._wait_until_up(node)
         return node
 
-    def _start(self, address: str, arguments: list[str]) -> Node:
-        command = [str(_RAY), "start", "--block", f"--node-ip-address={address}", "--disable-usage-stats",
-                   "--object-store-memory=100000000", *arguments]  # fmt: skip
-        log = (self._folder / f"{address}.log").open("wb")
-        process = subprocess.Popen(command, env=self._base, stdout=log, stderr=log, start_new_session=True)
-        return Node(address, process)
+    def _start(self, arguments: list[str]) -> Node:
+        command = [sys.executable, "-c", _RAY, "start", "--block", f"--node-ip-address={_ADDRESS}",
+                   "--disable-usage-stats", "--object-store-memory=100000000", *arguments]  # fmt: skip
+        path = self._folder / f"node-{next(self._numbers)}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(command, env=self._base, stdout=log, stderr=log, start_new_session=True)
+        return Node(path, process)
 
     def _wait_until_up(self, node: Node) -> None:
         deadline = time.monotonic() + 60
-        while b"Ray runtime started" not in (self._folder / f"{node.address}.log").read_bytes():
+        while b"Ray runtime started" not in node.log.read_bytes():
             if node.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"node {node.address} did not start (status {node.process.poll()})")
+                raise RuntimeError(f"{node.log.stem} did not start (status {node.process.poll()})")
             time.sleep(0.1)
 
     def end(self) -> None:
         """End every node."""
-        for node in [*self.nodes, self._head]:
+        for node in [*self.nodes, self.head]:
             node.end()
 
 

@@ -39,16 +39,18 @@ class TritonPlan:
         wide = pool.compute_dtype == torch.float32
         group_p = _power(self.group)
         tile = _TILE if batch_invariant else min(128, max(16, _power(rows.max_rows * group_p)))
-        if wide or pool.head_dim > 128:  # more shared memory and registers per row
-            tile = min(tile, 32 if wide else 64)
-        self.block_q, self.block_n = max(1, tile // group_p), 32 if wide else 64
+        large = wide and pool.head_dim > 64  # float32 sums without tensor cores: more registers per row and key
+        if wide or pool.head_dim > 128:
+            tile = min(tile, 16 if large else 32 if wide else 64)
+        self.block_q = max(1, tile // group_p)
         self.tile = self.block_q * group_p
+        self.block_n = 16 if large else 32 if wide or self._narrow_blocks() else 64
         self.sequences = rows.cu_rows_Z.shape[0] - 1
         if splits is None:
             tiles = min(rows.total, rows.total // self.block_q + self.sequences)  # that have rows, at most
             splits = 1 if batch_invariant else self._useful_splits(tiles)
         self.splits = max(1, min(splits, -(-rows.max_kv // self.block_n)))
-        self.launch = {"num_warps": 8 if self.tile >= 128 else 4, "num_stages": self._stages()}
+        self.launch = {"num_warps": 8 if self.tile >= 128 or large else 4, "num_stages": self._stages()}
 
     def _useful_splits(self, tiles: int) -> int:
         device = self.pool.k[0].device
@@ -56,6 +58,17 @@ class TritonPlan:
             return 1
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         return min(_MOST_SPLITS, _WAVES * processors // max(1, tiles * self.pool.heads))
+
+    def _narrow_blocks(self) -> bool:
+        """Whether 64 keys at once would not fit in the registers beside a tile of more than 16 rows.
+
+        Tensor cores take both sides of a product from registers before compute capability 9.0, and from there on where
+        a tile has less than 64 rows.
+        """
+        device = self.pool.k[0].device
+        if device.type != "cuda" or self.tile <= 16:
+            return False
+        return self.tile < 64 or torch.cuda.get_device_properties(device).major < 9
 
     def _stages(self) -> int:
         """Blocks in flight: as many as shared memory surely holds beside the queries."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wedlm_core.decoding.compiled import choose_compiled
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose, with_filters
+from wedlm_core.devices import on_device
 
 __all__ = ["Chooser", "choose_fused", "chooser"]
 
@@ -93,7 +94,7 @@ def choose_fused(
     best_RP = torch.empty(count, splits, device=device)
     place_RP = torch.empty(count, splits, dtype=torch.int32, device=device)
     stride = logits_RV.stride(0)
-    with torch.cuda.device_of(logits_RV):
+    with on_device(logits_RV.device):
         reduce_tiles[(count, splits)](
             logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R,
             partial_4RG, best_RP, place_RP, count * groups, vocab, mask_token_id, vocab_limit,

@@ -253,9 +253,13 @@ class StreamingDecoding:
         return Wanted(next_SR=(row_R == window.lead_S[:, None]) & chooses_S1, self_SR=masks_SR)
 
     def _head_chooses(self, window: Window) -> Tensor:
-        """Bool ``[S]``: whether the next-token head gives the leftmost slot in this forward."""
+        """Bool ``[S]``: whether the next-token head gives the leftmost slot in this forward.
+
+        It does in a window of no slots, whatever the switches say: there is no mask that could.
+        """
         first_S = window.emitted_S == 0
-        return torch.where(first_S, self.switches.prefill_token, self.switches.head_fills_leftmost)
+        chooses_S = torch.where(first_S, self.switches.prefill_token, self.switches.head_fills_leftmost)
+        return chooses_S | (window.length_S == 0)
 
     def advance(self, window: Window, params: WindowParams, layout: RowLayout, choices: RowChoices) -> Commit:
         """Commit the leading run and the head's token after it; fill where certainty pays for the hole."""

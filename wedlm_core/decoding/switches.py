@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from wedlm_core.checks import is_flag, is_number
 from wedlm_core.errors import ConfigError, explain
 
 __all__ = ["StreamingSwitches"]
+
+_MOST_NATS = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +39,11 @@ class StreamingSwitches:
     def __post_init__(self) -> None:
         """Check that decoding gets on."""
         for name in ("prefill_token", "head_fills_leftmost", "clip", "suppress", "fallback"):
-            if not isinstance(getattr(self, name), bool):
+            if not is_flag(getattr(self, name)):
                 raise ConfigError(explain(f"streaming.{name}", getattr(self, name), "true or false", "Pass a bool."))
-        price = self.hole_price
-        number = isinstance(price, (int, float)) and not isinstance(price, bool)
-        if not number or not math.isfinite(price) or price < 0:
-            raise ConfigError(explain("streaming.hole_price", price, "nats of 0 or more", "Use 0 for no price."))
+        if not is_number(self.hole_price, 0, _MOST_NATS):
+            rule = f"nats of 0 or more, {_MOST_NATS:g} at most"
+            raise ConfigError(explain("streaming.hole_price", self.hole_price, rule, "Use 0 for no price."))
         if not self.head_fills_leftmost and not self.fallback:
             raise ConfigError(
                 explain(

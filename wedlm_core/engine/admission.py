@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wedlm_core.checks import is_whole
 from wedlm_core.errors import CapacityError, RequestError, explain
 from wedlm_core.types import Request, Strategy
 
@@ -26,22 +27,18 @@ def check_request(request: Request, limits: Limits) -> None:
     """Refuse what cannot be served.
 
     Raises:
-        RequestError: empty prompt, ids out of range, too long, window too large, no mask token.
+        RequestError: empty prompt, ids out of range, a seed out of range, too long, window too large, no mask token.
         CapacityError: the KV pool could not hold the request even alone.
     """
     prompt, params = request.prompt_token_ids, request.params
     if not prompt:
         raise RequestError(explain("prompt", (), "a prompt has at least one token", "Give it some text."))
-    for place, token in ((prompt.index(t), t) for t in (min(prompt), max(prompt))):
-        if not 0 <= token < limits.vocab_size:
-            raise RequestError(
-                explain(
-                    f"prompt_token_ids[{place}]",
-                    token,
-                    f"ids are in [0, {limits.vocab_size})",
-                    "Use the tokenizer of this model.",
-                )
-            )
+    for place in _suspects(prompt):
+        _require_id(f"prompt_token_ids[{place}]", prompt[place], limits.vocab_size)
+    for token in params.stop_token_ids:
+        _require_id("stop_token_ids", token, limits.vocab_size)
+    if not is_whole(request.seed, 0, 2**63 - 1):
+        raise RequestError(explain("seed", request.seed, "an integer in [0, 2**63)", "Pick one in range."))
     total = len(prompt) + params.max_tokens
     if total > limits.max_model_len:
         raise RequestError(
@@ -80,3 +77,18 @@ def check_request(request: Request, limits: Limits) -> None:
                 "Raise num_pages or kv_cache_bytes, or lower max_tokens.",
             )
         )
+
+
+def _suspects(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """Places of a prompt that tell whether all its ids are in range: the first of another type, or both extremes."""
+    if set(map(type, prompt)) != {int}:  # several times faster than to look at them one by one
+        for place, token in enumerate(prompt):
+            if not is_whole(token):
+                return (place,)
+    return prompt.index(min(prompt)), prompt.index(max(prompt))
+
+
+def _require_id(name: str, token: int, vocab_size: int) -> None:
+    if not is_whole(token, 0, vocab_size - 1):
+        rule = f"ids are in [0, {vocab_size})"
+        raise RequestError(explain(name, token, rule, "Use the tokenizer of this model."))

@@ -11,6 +11,7 @@ from wedlm_core.engine.batch import gather_groups
 from wedlm_core.engine.bounds import next_rows, wanted_rows
 from wedlm_core.engine.device_pack import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.graphs import DecoderGraphs
+from wedlm_core.engine.joining import join_tensors
 from wedlm_core.engine.outcome import join, outcome_of, words_of
 from wedlm_core.engine.runner import Runner
 from wedlm_core.engine.scheduler import ForwardPlan
@@ -93,7 +94,7 @@ class AheadRunner:
             commit = advance.detail.commit
             state.context_S.index_copy_(0, group.slots_S, group.context_S + commit.context_S)
             words.append(words_of(commit, advance.next_rows_S))
-        flight = Flight(torch.cat([w.flatten() for w in words]), [(w.shape[0], w.shape[1]) for w in words])
+        flight = Flight(join_tensors([w.flatten() for w in words]), [(w.shape[0], w.shape[1]) for w in words])
         runner.profile.lap("fetch")
         return flight
 

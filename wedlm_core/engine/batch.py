@@ -13,6 +13,7 @@ from wedlm_core.attention import PackedRows
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import RowLayout, Window, WindowParams, lay_out
 from wedlm_core.engine.device import DeviceState
+from wedlm_core.engine.joining import join_tensors
 from wedlm_core.engine.scheduler import ForwardPlan
 from wedlm_core.engine.slots import IntArray, SlotTable
 
@@ -124,8 +125,8 @@ def pack(plan: ForwardPlan, groups: list[Group], state: DeviceState, page_size: 
     id_T = state.tokens_SL[put(plan.slots_S[seq_T]), position_T]
     row_D, flat_D = put(decode_row), put(flat)
     if groups:
-        position_T[row_D] = put(context_S[seq_D]) + torch.cat([g.layout.offset_SR.flatten() for g in groups])[flat_D]
-        id_T[row_D] = torch.cat([g.layout.id_SR.flatten() for g in groups])[flat_D]
+        position_T[row_D] = put(context_S[seq_D]) + join_tensors([g.layout.offset_SR.flatten() for g in groups])[flat_D]
+        id_T[row_D] = join_tensors([g.layout.id_SR.flatten() for g in groups])[flat_D]
     return Batch(
         id_T=id_T,
         position_T=position_T,

@@ -13,6 +13,7 @@ from torch import Tensor
 from wedlm_core.decoding.fused import chooser
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.engine.device import DeviceState
+from wedlm_core.engine.joining import join_tensors
 from wedlm_core.engine.slots import IntArray
 from wedlm_core.model.products import RowPadding
 
@@ -104,7 +105,7 @@ class Chooser:
         choices = [choice for _, choice in self._chunks(hidden_TD, picks, state, slots_S)]
         if len(choices) == 1:
             return choices[0]
-        return Choice(**{f.name: torch.cat([getattr(c, f.name) for c in choices]) for f in fields(Choice)})
+        return Choice(**{f.name: join_tensors([getattr(c, f.name) for c in choices]) for f in fields(Choice)})
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray

@@ -75,7 +75,13 @@ class DeviceState:
         )
 
     def set_pages(self, slot: int, pages: Seq[int]) -> None:
-        """Write a slot's page table (called when its pages change)."""
+        """Write a slot's page table (called when its pages change).
+
+        Entries behind the last page are masked where they are read at all, but a weight of 0 times what is no number
+        is none: they name the slot's own page, never one that another sequence writes.
+        """
+        if pages:
+            self.pages_SP[slot, len(pages) :] = pages[0]
         self.pages_SP[slot, : len(pages)] = torch.as_tensor(pages, dtype=torch.int64)
         self._moved_pages.add(slot)
 

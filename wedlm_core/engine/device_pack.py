@@ -19,6 +19,7 @@ from wedlm_core.decoding.compact import compact_indices
 from wedlm_core.engine.batch import Group
 from wedlm_core.engine.choosing import Picks
 from wedlm_core.engine.device import DeviceState
+from wedlm_core.engine.joining import join_tensors
 from wedlm_core.engine.scheduler import ForwardPlan
 from wedlm_core.engine.slots import IntArray
 
@@ -83,9 +84,9 @@ def pack_on_device(
     start_S = torch.where(start_S < 0, state.context_S[slots_S], start_S)
     counts_S, place_S = prefill_S, torch.zeros_like(prefill_S)
     if groups:
-        count_D = torch.cat([g.layout.count_S for g in groups])
+        count_D = join_tensors([g.layout.count_S for g in groups])
         counts_S = prefill_S + F.pad(count_D, (0, prefill_S.shape[0] - count_D.shape[0]))
-        place_S = F.pad(torch.cat([_bases(g) for g in groups]), (0, prefill_S.shape[0] - count_D.shape[0]))
+        place_S = F.pad(join_tensors([_bases(g) for g in groups]), (0, prefill_S.shape[0] - count_D.shape[0]))
     ends_S = counts_S.cumsum(0)
     row_T = torch.arange(shape.total, device=slots_S.device)
     seq_T = torch.searchsorted(ends_S, row_T, right=True).clamp_(max=slots_S.shape[0] - 1)
@@ -97,8 +98,8 @@ def pack_on_device(
         decode_row_T = within_T - prefill_S[seq_T]
         decodes_T = (decode_row_T >= 0) & (seq_T < count_D.shape[0]) & real_T
         flat_T = torch.where(decodes_T, place_S[seq_T] + decode_row_T, 0)
-        offset_T = torch.cat([g.layout.offset_SR.flatten() for g in groups])[flat_T]
-        layout_id_T = torch.cat([g.layout.id_SR.flatten() for g in groups])[flat_T]
+        offset_T = join_tensors([g.layout.offset_SR.flatten() for g in groups])[flat_T]
+        layout_id_T = join_tensors([g.layout.id_SR.flatten() for g in groups])[flat_T]
         context_T = (start_S + prefill_S)[seq_T]
         position_T = torch.where(decodes_T, context_T + offset_T, position_T)
         id_T = torch.where(decodes_T, layout_id_T, id_T)
@@ -129,11 +130,11 @@ def _bases(group: Group) -> Tensor:
 def pick_on_device(groups: list[Group], batch: DeviceBatch, shape: Shape) -> Picks:
     """The rows that need logits, as many as the bound with padding (which repeats row 0, its result is put away)."""
     wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
-    next_F = torch.cat([w.next_SR.flatten() for w in wanted])
-    self_F = torch.cat([w.self_SR.flatten() for w in wanted])
+    next_F = join_tensors([w.next_SR.flatten() for w in wanted])
+    self_F = join_tensors([w.self_SR.flatten() for w in wanted])
     first_S, places = batch.first_S, next_F.shape[0]
-    row_F = torch.cat([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
-    slot_F = torch.cat([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
+    row_F = join_tensors([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
+    slot_F = join_tensors([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
     flat_R, _ = compact_indices(next_F | self_F, shape.wanted, fill=places)
     known_R = flat_R.clamp(max=places - 1)
     row_R = torch.where(flat_R < places, row_F[known_R], 0)

@@ -12,12 +12,14 @@ from wedlm_core.attention import AttentionProblem, resolve_backend
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
+from wedlm_core.devices import on_own_device
 from wedlm_core.engine.admission import Limits, check_request
 from wedlm_core.engine.measure import measured_cost
 from wedlm_core.engine.overlap import Landed, OverlapLoop, ahead_runner, overlaps
 from wedlm_core.engine.planner import WindowPlanner
 from wedlm_core.engine.pool_size import count_pages
 from wedlm_core.engine.profile import StepProfile
+from wedlm_core.engine.room import check_room
 from wedlm_core.engine.runner import Runner, StepDetail
 from wedlm_core.engine.scheduler import ForwardPlan, Scheduler, context_length
 from wedlm_core.engine.sequence import Sequence
@@ -34,9 +36,16 @@ from wedlm_core.types import CommitStats, FinishReason, Generation, Request, Str
 
 __all__ = ["Engine"]
 
+_NOT_NUMBERS = explain(
+    "logits", "nan", "not all of this row's are numbers, so its tokens mean nothing",
+    "Check the weights, or load them with a dtype of wider range (bfloat16, float32).",
+)  # fmt: skip
+
 
 class Engine:
-    """Continuous batching over one model on one device. Not thread safe: one thread calls it.
+    """Continuous batching over one model on one device. Not thread safe: one thread at a time calls it.
+
+    Any thread may: each call makes ``device``, where the model is, the thread's current one for as long as it lasts.
 
     Args:
         model: the decoder; its rotary tables are extended to what windows can reach.
@@ -44,15 +53,21 @@ class Engine:
         config: see :class:`EngineConfig`.
 
     Raises:
-        ConfigError: the attention backend does not fit the configuration.
+        ConfigError: the attention backend does not fit the configuration, or the pool not the device's memory.
         CapacityError: the device has no room for a KV pool.
     """
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig | None = None) -> None:
-        self.config = config = config or EngineConfig()
+        self.config = config or EngineConfig()
         self.tokenizer, self.model_config = tokenizer, model.config
-        device, dtype = model.embed.weight.device, model.embed.weight.dtype
-        kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype)
+        self.device = model.embed.weight.device
+        self._build(model, tokenizer, self.config)
+
+    @on_own_device
+    def _build(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig) -> None:
+        """Make pool, runner, scheduler and loop."""
+        device, dtype = self.device, model.embed.weight.dtype
+        kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype, device)
         backend = resolve_backend(config.attention, _attention_problem(model, config))
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings
         overlapping = overlaps(config, device, backend)
@@ -78,6 +93,7 @@ class Engine:
 
         page_bytes = KVPool.bytes_per_page(model.config, config.page_size, kv_dtype)
         pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
+        check_room(config, pages * page_bytes, reach, device)
         self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
         self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s, config.streaming) for s in Strategy))
         self._runner = Runner(
@@ -112,6 +128,7 @@ class Engine:
 
     # ---- requests -------------------------------------------------------------------------------------
 
+    @on_own_device
     def add(self, request: Request) -> None:
         """Queue a request.
 
@@ -178,6 +195,7 @@ class Engine:
 
     # ---- the step -------------------------------------------------------------------------------------
 
+    @on_own_device
     def step(self) -> list[Generation]:
         """Run one forward; return what finished with it (in no particular order).
 
@@ -265,6 +283,7 @@ class Engine:
                 self._runner.state.set_windows(self._table)
 
     @property
+    @on_own_device
     def step_cost(self) -> StepCost:
         """What this engine's forwards cost; measured when it is first asked for (about 3 s), then kept on disk."""
         if self._step_cost is None:
@@ -295,13 +314,23 @@ class Engine:
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)
-        for i in dict.fromkeys((*stopping, *np.flatnonzero(ended_D).tolist())):
+        unsound_D = table.unsound(slots_D)
+        for i in dict.fromkeys((*stopping, *np.flatnonzero(ended_D | unsound_D).tolist())):
             sequence = plan.sequences[i]
-            if sequence.finish is None:
+            if unsound_D[i]:
+                sequence.finish = FinishReason.ERROR
+                self._discard_pages(sequence)
+            elif sequence.finish is None:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
             if sequence.request.params.adaptive:
                 self._planner.finished(int(table.generated[sequence.slot]))
             self._finish(sequence)
+
+    def _discard_pages(self, sequence: Sequence) -> None:
+        """Clean the pages of a sequence whose KV holds what is no number: a masked entry of that spoils a sum."""
+        if sequence.pages is not None:
+            self._runner.pool.clear(self.pages.discard(sequence.pages))
+            sequence.pages = None
 
     def _stop_strings(
         self, sequences: Seq[Sequence], slots_D: IntArray, outcome: StepOutcome, emission: Emission
@@ -379,13 +408,15 @@ class Engine:
                 cached_prompt_tokens=sequence.cached_prompt_tokens,
                 preemptions=sequence.preemptions,
             )
+        failed = sequence.finish == FinishReason.ERROR
         return Generation(
             request_id=request.request_id,
             sample_index=request.sample_index,
-            text=text,
+            text="" if failed else text,
             token_ids=tuple(tokens),
             prompt_tokens=sequence.prompt_length,
             finish_reason=sequence.finish or FinishReason.LENGTH,
+            error=_NOT_NUMBERS if failed else None,
             seed=request.seed,
             stats=stats,
             timings=Timings(queue_seconds=started - sequence.added_at, run_seconds=now - started),
@@ -405,7 +436,7 @@ def _attention_problem(model: Decoder, config: EngineConfig) -> AttentionProblem
     return AttentionProblem(
         device=device,
         dtype=dtype,
-        kv_dtype=kv_dtype_of(config.kv_cache_dtype, dtype),
+        kv_dtype=kv_dtype_of(config.kv_cache_dtype, dtype, device),
         num_heads=model.config.num_attention_heads,
         num_kv_heads=model.config.num_key_value_heads,
         head_dim=model.config.head_dim,

@@ -81,8 +81,13 @@ class GraphBook:
         place = bisect_left(self.sizes, rows)
         return self.sizes[place] if place < len(self.sizes) else None
 
-    def key(self, size: int, *, sequences: int, max_rows: int, max_kv: int) -> GraphKey:
-        """The graph that suits a forward of a padded size best: bounds are rounded up, to few different ones."""
+    def key(self, size: int, *, sequences: int, max_rows: int, max_kv: int) -> GraphKey | None:
+        """The graph that suits a forward of a padded size best: bounds are rounded up, to few different ones.
+
+        None where the forward has more sequences, or longer ones, than the graphs' buffers hold.
+        """
+        if sequences > min(self._sequences, size) or max_rows > size or max_kv > self._buckets[-1]:
+            return None
         return GraphKey(
             size=size,
             max_kv=self._buckets[bisect_left(self._buckets, max_kv)],

@@ -145,6 +145,8 @@ class DecoderGraphs:
             return None
         sequences = rows.kv_lengths_S.shape[0]
         key = self._book.key(rows.total, sequences=sequences, max_rows=rows.max_rows, max_kv=rows.max_kv)
+        if key is None:
+            return None
         if self._book.wants(key):
             self._inputs.fill(key, batch)
             hidden_TD = self._run_eagerly(key)
@@ -173,7 +175,7 @@ class DecoderGraphs:
         # A capture that fails leaves its own stream the current one: the outer context puts the caller's back.
         with torch.cuda.stream(torch.cuda.current_stream(self._device)):
             torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
-            free, _ = torch.cuda.mem_get_info()
+            free, _ = torch.cuda.mem_get_info(self._device)
             try:
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                     hidden_TD = self._inputs.run(key, self._forward)
@@ -181,6 +183,6 @@ class DecoderGraphs:
                 logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
                 self._broken = True
                 return
-            left, _ = torch.cuda.mem_get_info()
+            left, _ = torch.cuda.mem_get_info(self._device)
         self._graphs[key] = _Captured(graph, hidden_TD, self._holds())
         self._book.captured(key, time.perf_counter() - begin, max(0, free - left))

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.device import DeviceState
 from wedlm_core.engine.profile import NO_PROFILE
@@ -27,13 +28,18 @@ from wedlm_core.types import Strategy
 __all__ = ["measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 9  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 10  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = (64, 512)
 _SECONDS = (2.5, 10.0)  # the measurement's time limit: so long at least and at most, one forward may run over it
 _FORWARDS = 400  # in between, the time of so many of the smallest forward
 _ROUNDS = 5
 _LEAST = 4  # kinds of forwards without which there is no table
-_SEQUENCES = 64  # of the engine's own number independent, so that engines of all sizes share a table
+_SEQUENCES = 64  # at most, and no more than the engine runs: engines of that size and above share a table
+
+
+def _most_sequences(config: EngineConfig) -> int:
+    """Sequences that are measured with at most: the engine's buffers hold no more than its own number."""
+    return min(_SEQUENCES, config.max_num_seqs)
 
 
 def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
@@ -74,6 +80,8 @@ def _key(runner: Runner) -> str:
         graphs=str(runner.config.cuda_graphs),
         page_size=runner.pool.page_size,
         most_rows=runner.config.max_batch_rows,
+        most_sequences=_most_sequences(runner.config),
+        widest=runner.config.max_window,
         padding=runner.padding,
         torch=torch.__version__,
     )
@@ -94,14 +102,15 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
     deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(_CONTEXTS))
     own: list[SequencePages] = []
     try:
-        while deepest > 0 and not (own := _open(pages, deepest + reach)):
+        most = _most_sequences(config)
+        while deepest > 0 and not (own := _open(pages, deepest + reach, most)):
             deepest //= 2
         if deepest <= 0:
             return []
         if runner.device.type == "cpu":
             for scratch in own:
                 runner.pool.clear(scratch.pages)
-        points = list(_points(runner.padding.few, config.max_batch_rows, config.max_window, deepest))
+        points = list(_points(runner.padding.few, config, deepest))
         with _scratch_state(runner, own) as bench:
             return _timed(bench, points)
     finally:
@@ -109,10 +118,10 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
             pages.close(scratch)
 
 
-def _open(pages: PageManager, tokens: int) -> list[SequencePages]:
-    """As many scratch sequences of so many tokens as there is room for, up to what is measured with."""
+def _open(pages: PageManager, tokens: int, most: int) -> list[SequencePages]:
+    """As many scratch sequences of so many tokens as there is room for, at most ``most``."""
     found: list[SequencePages] = []
-    while len(found) < _SEQUENCES:
+    while len(found) < most:
         scratch = pages.open([], 0)
         if not pages.grow(scratch, tokens):
             pages.close(scratch)
@@ -121,19 +130,29 @@ def _open(pages: PageManager, tokens: int) -> list[SequencePages]:
     return found
 
 
-def _points(quantum: int, most_rows: int, widest: int, deepest: int) -> Iterator[tuple[int, int, int]]:
-    """``(rows, sequences, context)``, the most telling first: all row counts, then more sequences, then depth."""
+def _points(quantum: int, config: EngineConfig, deepest: int) -> Iterator[tuple[int, int, int]]:
+    """``(rows, sequences, context)``, the most telling first: all row counts, then more sequences, then depth.
+
+    All are forwards that the engine itself could run: no more sequences, rows, and rows of a sequence than it allows.
+
+    Args:
+        quantum: fewer rows are padded to this many.
+        config: the engine's.
+        deepest: context at most.
+    """
     contexts = sorted({min(c, deepest) for c in _CONTEXTS})
-    counts = [quantum]  # fewer rows are padded to this many
-    while counts[-1] * 2 <= most_rows:
+    most, widest = _most_sequences(config), 2 * config.max_window + 1
+    reachable = min(config.max_batch_rows, most * widest)
+    counts = [min(quantum, reachable)]
+    while counts[-1] * 2 <= reachable:
         counts.append(counts[-1] * 2)
-    few = {rows: -(-rows // min(16, 2 * widest + 1)) for rows in counts}
-    many = {rows: min(rows, _SEQUENCES) for rows in counts}
+    few = {rows: -(-rows // min(16, widest)) for rows in counts}
+    many = {rows: min(rows, most) for rows in counts}
     for context in contexts:
         for sequences in (few, many):
             for rows in counts:
                 own = sequences[rows]
-                if own > _SEQUENCES or -(-rows // own) > 2 * widest + 1 or (sequences is many and own == few[rows]):
+                if own > most or -(-rows // own) > widest or (sequences is many and own == few[rows]):
                     continue
                 yield rows, own, context
 
@@ -177,11 +196,11 @@ def _scratch_state(runner: Runner, scratch: Sequence[SequencePages]) -> Iterator
 
     Sequences share pages only where there are too few: of what all read, caches would keep a copy.
     """
-    config = replace(runner.config, trace=False, max_num_seqs=_SEQUENCES)
+    config = replace(runner.config, trace=False, max_num_seqs=_most_sequences(runner.config))
     state, profile, runner_config = runner.state, runner.profile, runner.config
     decodings = runner.decodings
     own = DeviceState(config, decodings, runner.mask_token_id, state.tokens_SL.shape[1], runner.device)
-    for slot in range(_SEQUENCES):
+    for slot in range(config.max_num_seqs):
         own.set_pages(slot, scratch[slot % len(scratch)].pages)
     own.params.limit_S.fill_(1 << 30)
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)

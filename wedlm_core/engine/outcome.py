@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.strategies import Commit
-from wedlm_core.engine.slots import BoolArray, StepOutcome
+from wedlm_core.engine.joining import join_arrays, join_tensors
+from wedlm_core.engine.slots import OUTCOME_KINDS, BoolArray, StepOutcome
+from wedlm_core.errors import IntegrityError
 
 __all__ = ["fetch", "join", "outcome_of", "take", "words_of"]
 
@@ -28,9 +30,16 @@ def words_of(commit: Commit, next_rows_S: Tensor) -> Tensor:
         commit.intact_S,
         commit.next_intact_S,
     )
-    integers = torch.cat([torch.stack([c.to(torch.int64) for c in counts], dim=1), commit.token_SC], dim=1)
-    bits = (commit.early_SC.to(torch.int32), commit.entropy_SC.view(torch.int32), commit.logprob_SC.view(torch.int32))
-    return torch.cat([integers.to(torch.int32), *bits], dim=1)
+    integers = join_tensors([torch.stack([c.to(torch.int64) for c in counts], dim=1), commit.token_SC], dim=1)
+    bits = (commit.early_SC.to(torch.int32), _bits(commit.entropy_SC), _bits(commit.logprob_SC))
+    return join_tensors([integers.to(torch.int32), *bits], dim=1)
+
+
+def _bits(value: Tensor) -> Tensor:
+    """Floats as the integers that have their bits; of another width they would be other columns."""
+    if value.dtype != torch.float32:
+        raise IntegrityError(f"float32 travels to the host as its bits, and this is {value.dtype}")
+    return value.view(torch.int32)
 
 
 def outcome_of(words: np.ndarray) -> StepOutcome:
@@ -70,13 +79,9 @@ def join(parts: list[StepOutcome]) -> StepOutcome:
     """Outcomes of several groups as one, places padded to the widest."""
     if len(parts) == 1:
         return parts[0]
-    places = max((p.token_DC.shape[1] for p in parts), default=1)
-    nothing = np.zeros((0, places), dtype=np.int64)
-
-    def joined(name: str) -> np.ndarray:
-        if name.endswith("_D"):
-            return np.concatenate([nothing[:, 0], *(getattr(p, name) for p in parts)])
-        matrices = [getattr(p, name) for p in parts]
-        return np.concatenate([nothing, *(np.pad(m, ((0, 0), (0, places - m.shape[1]))) for m in matrices)])
-
-    return StepOutcome(**{f.name: joined(f.name) for f in fields(StepOutcome)})
+    places = max((part.token_DC.shape[1] for part in parts), default=1)
+    columns = {
+        name: join_arrays([getattr(part, name) for part in parts], kind, places if name.endswith("_DC") else 0)
+        for name, kind in OUTCOME_KINDS.items()
+    }
+    return StepOutcome(**columns)

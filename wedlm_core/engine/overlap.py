@@ -25,6 +25,7 @@ from wedlm_core.engine.ahead import AheadRunner, Flight
 from wedlm_core.engine.bounds import Refills, next_rows
 from wedlm_core.engine.graph_sizes import GraphBook
 from wedlm_core.engine.graphs import DecoderGraphs, StaticInputs
+from wedlm_core.engine.joining import join_arrays
 from wedlm_core.engine.outcome import take
 from wedlm_core.engine.runner import Runner
 from wedlm_core.engine.scheduler import ForwardPlan
@@ -166,7 +167,7 @@ class OverlapLoop:
         if (rows_D > plan.decode_S[:decoding]).any():
             raise IntegrityError(f"decode rows {rows_D} ran in room for {plan.decode_S[:decoding]}")
         cached_S = np.where(plan.prefill_S > 0, plan.cached_S, table.cached[plan.slots_S])
-        decode_S = np.concatenate([rows_D, plan.decode_S[decoding:]])
+        decode_S = join_arrays([rows_D, plan.decode_S[decoding:]], np.int64)
         airborne.plan = replace(plan, cached_S=cached_S, decode_S=decode_S)
         after_S = cached_S + plan.prefill_S + decode_S
         table.cached[plan.slots_S] = after_S

@@ -84,7 +84,7 @@ class WindowPlanner:
         """
         table = self._table
         self._turnover += len(slots_S)
-        self._survival.clear(slots_S)
+        self._survival.clear(slots_S, table.group[slots_S])
         self._promise[:, slots_S] = self._promise[:, self._nobody, None]
         if self._fresh is None or running > _GROWN * self._planned_for:
             self._fresh = None
@@ -210,6 +210,8 @@ class WindowPlanner:
         """Allot, and write what follows to the table."""
         table, survival = self._table, self._survival
         with_fresh = np.append(slots_S, self._nobody)
+        # Newcomers are taken to be decoded as most are.
+        survival.clear(with_fresh[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         broken_SW, intact_SW = survival.by_kind(with_fresh)
         alive_W = survival.alive()
         prefill, ends = (self._flow[1:] / (self._flow[0] + _FLOW_PRIOR)).tolist()

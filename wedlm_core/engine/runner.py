@@ -27,6 +27,7 @@ from wedlm_core.engine.batch import Batch, Group, gather_groups, pack
 from wedlm_core.engine.bounds import Refills, next_rows
 from wedlm_core.engine.choosing import Chooser, Picks
 from wedlm_core.engine.device import DeviceState
+from wedlm_core.engine.joining import join_tensors
 from wedlm_core.engine.outcome import fetch, join
 from wedlm_core.engine.profile import NO_PROFILE, StepProfile
 from wedlm_core.engine.scheduler import ForwardPlan
@@ -215,8 +216,8 @@ class Runner:
     def _picks(self, groups: list[Group], batch: Batch) -> Picks:
         """The rows of the forward that need logits."""
         wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
-        next_F = torch.cat([w.next_SR.flatten() for w in wanted])
-        self_F = torch.cat([w.self_SR.flatten() for w in wanted])
+        next_F = join_tensors([w.next_SR.flatten() for w in wanted])
+        self_F = join_tensors([w.self_SR.flatten() for w in wanted])
         picked_R = torch.nonzero((next_F | self_F)[batch.flat_D]).squeeze(1)
         flat_R, row_R = batch.flat_D[picked_R], batch.row_D[picked_R]
         return Picks(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from wedlm_core.errors import IntegrityError
 from wedlm_core.types import CommitStats
 
-__all__ = ["Emission", "SlotTable", "StepOutcome"]
+__all__ = ["OUTCOME_KINDS", "Emission", "SlotTable", "StepOutcome"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -22,6 +25,10 @@ class StepOutcome:
     ``token_DC`` int64; ``entropy_DC, logprob_DC`` float32 nats; ``early_DC`` bool; ``next_rows_D`` rows of
     the next forward; ``context_D`` tokens whose KV became final; ``drafts_D, agreed_D`` verified drafts;
     ``offered_D, intact_D, next_intact_D`` as in :class:`wedlm_core.decoding.strategies.Commit`.
+
+    Raises:
+        IntegrityError: a column is not of its dtype (:data:`OUTCOME_KINDS`): flags are used as masks and as indices,
+            and as integers they would be taken for something else without an error.
     """
 
     count_D: IntArray
@@ -36,6 +43,21 @@ class StepOutcome:
     entropy_DC: FloatArray
     logprob_DC: FloatArray
     early_DC: BoolArray
+
+    def __post_init__(self) -> None:
+        """Check the dtypes, whoever made the columns: a kernel, the words of a copy, a join of groups."""
+        for name, kind in OUTCOME_KINDS.items():
+            found = getattr(self, name).dtype
+            if found != kind:
+                raise IntegrityError(f"{name} of a forward's outcome is {found} and has to be {kind}")
+
+
+_FLAGS, _FLOATS = ("intact_D", "next_intact_D", "early_DC"), ("entropy_DC", "logprob_DC")
+OUTCOME_KINDS: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(np.bool_ if name in _FLAGS else np.float32 if name in _FLOATS else np.int64)
+    for name in StepOutcome.__dataclass_fields__
+}
+"""Dtype of each column of :class:`StepOutcome`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +171,10 @@ class SlotTable:
         self._drafts[slots_D] += np.minimum(outcome.drafts_D, emit_D)
         self._agreed[slots_D] += np.minimum(outcome.agreed_D, emit_D)
         self.generated[slots_D] += emit_D
+
+    def unsound(self, slots_S: IntArray) -> BoolArray:
+        """Slots with output that was chosen from logits that are not all numbers: their entropy is none either."""
+        return ~np.isfinite(self._entropy_sum[slots_S])
 
     def stats(self, slot: int, *, tokens: int, cached_prompt_tokens: int, preemptions: int) -> CommitStats:
         """The finished sequence's statistics; ``tokens`` is N_gen after any cut by a stop string."""

@@ -14,11 +14,24 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["CostSample", "StepCost", "cache_folder", "cache_key", "fit", "load_cached", "monotone", "save_cached"]
+from wedlm_core.checks import is_number, is_whole
+
+__all__ = [
+    "CostSample",
+    "StepCost",
+    "cache_folder",
+    "cache_key",
+    "fit",
+    "load_cached",
+    "monotone",
+    "save_cached",
+    "why_not",
+]
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -92,6 +105,25 @@ class StepCost:
         )
 
 
+def why_not(cost: object) -> str | None:
+    """Why this is no cost that a planner could reckon with; None where it is one."""
+    if not isinstance(cost, StepCost):
+        return "None or a StepCost"
+    rows, seconds = cost.rows, cost.seconds
+    if not (isinstance(rows, tuple) and isinstance(seconds, tuple) and 1 <= len(rows) == len(seconds)):
+        return "rows and seconds are tuples of the same length, 1 or more"
+    if not all(is_whole(r, 1) for r in rows) or any(a >= b for a, b in pairwise(rows)):
+        return "rows are integers of 1 or more, ascending"
+    if not all(is_number(s, _LEAST_SECONDS, _MOST_SECONDS) for s in seconds) or any(
+        a > b for a, b in pairwise(seconds)
+    ):
+        return f"seconds are numbers above 0, never falling, {_MOST_SECONDS:g} at most"
+    if not all(is_number(slope, 0, _MOST_SECONDS) for slope in (cost.per_sequence, cost.per_kv, cost.per_row_kv)):
+        return f"per_sequence, per_kv and per_row_kv are seconds of 0 or more, {_MOST_SECONDS:g} at most"
+    return None if is_whole(cost.quantum, 1) else "quantum is an integer of 1 or more"
+
+
+_LEAST_SECONDS, _MOST_SECONDS = 1e-30, 1e9
 _PRIOR = 0.1
 """Weight, in samples, of "rows explain it all": samples tell sequences from rows only where both vary."""
 
@@ -162,7 +194,7 @@ def load_cached(key: str) -> StepCost | None:
     """The table kept under ``key``; None where there is none, or none that can be read."""
     try:
         raw = json.loads((cache_folder() / f"step-cost-{key}.json").read_text(encoding="utf-8"))
-        return StepCost(
+        cost = StepCost(
             rows=tuple(raw["rows"]),
             seconds=tuple(raw["seconds"]),
             per_sequence=float(raw["per_sequence"]),
@@ -170,8 +202,9 @@ def load_cached(key: str) -> StepCost | None:
             per_row_kv=float(raw["per_row_kv"]),
             quantum=int(raw["quantum"]),
         )
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+    return cost if why_not(cost) is None else None
 
 
 def save_cached(key: str, cost: StepCost) -> None:

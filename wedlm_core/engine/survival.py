@@ -5,11 +5,16 @@ A forward that verifies d drafts and accepts a of them tells of offsets 1 .. min
 censored, not failed. Estimates are kept apart for two kinds of drafts: *intact* ones, proposed behind
 accepted drafts by masks the first of which agreed with the verifier, and *broken* ones, which were proposed
 behind a token that turned out wrong. Survival of draft j is the product of the hazards up to it.
+
+Strategies accept drafts by rules of their own, so what is learned over the job is kept apart by *family*: sequences
+that share a decoding. Those of a mixed batch do not tell of each other.
 """
 
 from __future__ import annotations
 
 import numpy as np
+
+from wedlm_core.types import Strategy
 
 __all__ = ["Survival"]
 
@@ -41,23 +46,36 @@ class Survival:
         self._offset_W = np.arange(1, widest + 1)
         # [broken or intact, slot, (tested, right), offset or "the first mask agreed" in the last place]
         self._counts = np.zeros((2, slots, 2, widest + 1))
-        self._job = np.zeros((2, 2, widest + 1))
+        self._job = np.zeros((len(Strategy), 2, 2, widest + 1))  # by family, else the same without slots
+        self._family_S = np.zeros(slots, dtype=np.int64)
         # Sums over sequences that went: expected failures squared, and what failures vary beyond chance.
         self._spread = np.zeros(2)
         self._lengths = np.zeros(_LENGTHS, dtype=np.int64)
         self._finished = 0
 
-    def clear(self, slots_S: IntArray) -> None:
-        """Forget the past of slots; the job keeps its share of it."""
+    def clear(self, slots_S: IntArray, family_S: IntArray | int = 0) -> None:
+        """Forget the past of slots, which are of these families now; the job keeps its share of it."""
         self._compare(slots_S)
         self._counts[:, slots_S] = 0
+        self._family_S[slots_S] = family_S
+
+    def _of_families(self, slots_S: IntArray) -> FloatArray:
+        """:meth:`job_hazard` of the families of slots, ``[2, S or 1, W]``."""
+        family_S = self._family_S[slots_S]
+        families = set(family_S.tolist())
+        if len(families) == 1:
+            return self.job_hazard(families.pop())[:, None]
+        hazard = np.empty((2, len(slots_S), len(self._offset_W)))
+        for family in families:
+            hazard[:, family_S == family] = self.job_hazard(family)[:, None]
+        return hazard
 
     def _compare(self, slots_S: IntArray) -> None:
         """How far sequences failed more or less often than the job (gamma-Poisson, method of moments)."""
         trials, hits = self._by_offset(slots_S)
         if not trials.any():
             return  # they had no masks
-        expected_S = (trials * (1 - self.job_hazard())[:, None]).sum(axis=(0, 2))
+        expected_S = (trials * (1 - self._of_families(slots_S))).sum(axis=(0, 2))
         failed_S = (trials - hits).sum(axis=(0, 2))
         self._spread += ((expected_S**2).sum(), ((failed_S - expected_S) ** 2 - expected_S).sum())
         if self._spread[0] > _SPREAD_MOST:
@@ -98,9 +116,12 @@ class Survival:
         told[:, 0, -1] = through_D
         told[:, 1, -1] = through_D & next_intact_D
         self._counts[kind_D, slots_D] = self._counts[kind_D, slots_D] * _FORGET + told
-        for kind, own in enumerate((~intact_D, intact_D)):
-            if own.any():
-                self._job[kind] = self._job[kind] * _JOB_KEPT + told[own].sum(axis=0)
+        family_D = self._family_S[slots_D]
+        for family in set(family_D.tolist()):
+            mine = family_D == family
+            for kind, own in enumerate((mine & ~intact_D, mine & intact_D)):
+                if own.any():
+                    self._job[family, kind] = self._job[family, kind] * _JOB_KEPT + told[own].sum(axis=0)
 
     def doubt(self) -> None:
         """Half of what is known of the job is taken back: it does not go on as it did."""
@@ -112,12 +133,12 @@ class Survival:
         self._lengths[self._finished % _LENGTHS] = tokens
         self._finished += 1
 
-    def job_hazard(self) -> FloatArray:
-        """``[2, W]`` (broken, intact): hazard over the whole job.
+    def job_hazard(self, family: int = 0) -> FloatArray:
+        """``[2, W]`` (broken, intact): hazard over the whole job, of one family.
 
         An offset not seen yet is like the one before; broken drafts are like intact ones until they show otherwise.
         """
-        (broken_tested, broken_right), (tested, right) = self._job[:, :, :-1].tolist()
+        (broken_tested, broken_right), (tested, right) = self._job[family, :, :, :-1].tolist()
         intact, before = [], _PRIOR_HAZARD
         for trials, hits in zip(tested, right, strict=True):
             before = (hits + _JOB_PRIOR * before) / (trials + _JOB_PRIOR)
@@ -131,7 +152,7 @@ class Survival:
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
         """``[2, S, W]`` (broken, intact): probability that the drafts up to each offset are all accepted."""
-        job_fail, alike = 1 - self.job_hazard()[:, None], self.alike()
+        job_fail, alike = 1 - self._of_families(slots_S), self.alike()
         prior_failures, prior_trials = alike * _PRIOR_FAILURES, alike * _PRIOR_TRIALS
         trials, hits = self._by_offset(slots_S)
         # A sequence fails in proportion to the job's profile over offsets (proportional hazards) ...
@@ -145,10 +166,10 @@ class Survival:
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
         """``[2, S]`` (broken, intact): how often the first mask agrees once all drafts were accepted."""
-        times, agreed = self._job[:, :, -1].T
+        times, agreed = self._job[self._family_S[slots_S], :, :, -1].transpose(2, 1, 0)
         job = (agreed + _JOB_PRIOR * _PRIOR_HAZARD) / (times + _JOB_PRIOR)
         own = self._counts[..., -1][:, slots_S]
-        return (own[..., 1] + _PRIOR_TRIALS * job[:, None]) / (own[..., 0] + _PRIOR_TRIALS)
+        return (own[..., 1] + _PRIOR_TRIALS * job) / (own[..., 0] + _PRIOR_TRIALS)
 
     def _by_offset(self, slots_S: IntArray) -> tuple[FloatArray, FloatArray]:
         """How often drafts were tested and right, each ``[2, S, W]`` (broken, intact)."""

@@ -49,6 +49,7 @@ def _block(  # type: ignore[no-untyped-def]
     k_head,
     v_head,
     pages,
+    page,
     begin,
     kv_length,
     place,
@@ -63,7 +64,7 @@ def _block(  # type: ignore[no-untyped-def]
     """Take one block of keys and values into the running maximum, sum and context of each row."""
     key = begin + tl.arange(0, BLOCK_N)
     if PAGE % BLOCK_N == 0:  # a block lies in one page
-        slot = tl.load(pages + begin // PAGE).to(tl.int64) * PAGE + begin % PAGE + tl.arange(0, BLOCK_N)
+        slot = page.to(tl.int64) * PAGE + begin % PAGE + tl.arange(0, BLOCK_N)
     else:
         slot = tl.load(pages + key // PAGE, mask=key < kv_length, other=0).to(tl.int64) * PAGE + key % PAGE
     real = (key < kv_length)[:, None] & (place < DIM)[None, :]
@@ -166,18 +167,25 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     top = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_Q * GROUP_P,), dtype=tl.float32)
     whole = begin
+    # Where a block lies in one page, the next block's page is read ahead: else no load of keys could be under way
+    # before this block's were used, for their addresses would not be known.
+    page = tl.load(page_row + begin // PAGE)
     if SKIP_MASK:  # blocks that the tile's first row sees to their end
         whole = tl.maximum(begin, tl.minimum(end, (cached + first + 1) // BLOCK_N * BLOCK_N))
         for at in range(begin, whole, BLOCK_N):
+            following = tl.load(page_row + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
             acc, top, total = _block(
-                acc, top, total, query, limit, k + head_base, v + head_base, page_row, at, kv_length, place, scale,
-                False, DIM, DIM_P, PAGE, BLOCK_N, FP8,
+                acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, kv_length, place,
+                scale, False, DIM, DIM_P, PAGE, BLOCK_N, FP8,
             )  # fmt: skip
+            page = following
     for at in range(whole, end, BLOCK_N):
+        following = tl.load(page_row + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
         acc, top, total = _block(
-            acc, top, total, query, limit, k + head_base, v + head_base, page_row, at, kv_length, place, scale,
-            True, DIM, DIM_P, PAGE, BLOCK_N, FP8,
+            acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, kv_length, place,
+            scale, True, DIM, DIM_P, PAGE, BLOCK_N, FP8,
         )  # fmt: skip
+        page = following
 
     if SPLIT:
         part_at = (row_at * HEADS + head) * splits + split

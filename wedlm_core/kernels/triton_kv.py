@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wedlm_core.kernels.triton_rounding import to_e4m3
+
 if TYPE_CHECKING:
     from wedlm_core.kv.pool import KVPool
 
@@ -25,7 +27,7 @@ def _entry(x, scale, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
     """``x`` as the pool stores it; bytes of ``clamp(x / scale)`` where that is an 8-bit float."""
     if FP8:
         held = tl.clamp(tl.math.div_rn(x.to(tl.float32), scale), -_FP8_LARGEST, _FP8_LARGEST)
-        return held.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        return to_e4m3(held).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     return x.to(like)
 
 

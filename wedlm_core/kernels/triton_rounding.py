@@ -5,11 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["round_rows"]
+__all__ = ["round_rows", "to_e4m3"]
 
 
 @triton.jit
-def _to_e4m3(x):  # type: ignore[no-untyped-def]
+def to_e4m3(x):  # type: ignore[no-untyped-def]
     """The nearest float8_e4m3fn, as float32; even on ties, for |x| up to 448.
 
     So the conversion is exact whatever carries it out: Triton's interpreter rounds without carrying over.
@@ -38,6 +38,6 @@ def round_rows(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexp
     x = tl.load(x_ptr + row * row_stride + place, mask=place < width, other=0.0).to(tl.float32)
     largest = tl.max(tl.abs(x), axis=0)
     scale = tl.maximum(tl.div_rn(largest, 448.0), 1.0e-12)
-    share = _to_e4m3(tl.div_rn(x, tl.zeros_like(x) + scale)).to(tl.float8e4nv)
+    share = to_e4m3(tl.div_rn(x, tl.zeros_like(x) + scale)).to(tl.float8e4nv)
     tl.store(byte_ptr + row * width + place, share, mask=place < width)
     tl.store(scale_ptr + row, scale)

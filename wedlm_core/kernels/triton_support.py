@@ -8,6 +8,8 @@ import os
 
 import torch
 
+from wedlm_core.devices import on_device
+
 __all__ = ["why_no_triton"]
 
 
@@ -24,9 +26,10 @@ def why_no_triton(device: torch.device) -> str | None:
     try:
         from wedlm_core.kernels.triton_kv import doubled
 
-        given = torch.arange(8, device=device, dtype=torch.float32)
-        if not torch.equal(doubled(given), 2 * given):
-            return "a first kernel computed wrong numbers on this device"
+        with on_device(device):
+            given = torch.arange(8, device=device, dtype=torch.float32)
+            if not torch.equal(doubled(given), 2 * given):
+                return "a first kernel computed wrong numbers on this device"
     except Exception as error:  # no C compiler, no driver, an unknown architecture: all the same to the caller
         return f"a first kernel failed on this device ({type(error).__name__}: {error})"
     return None

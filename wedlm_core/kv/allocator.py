@@ -104,6 +104,18 @@ class PageAllocator:
             raise IntegrityError(f"page {page} is indexed while not in use")
         self._worth_keeping[page] = True
 
+    def drop(self, page: int) -> None:
+        """The content of a kept page is worthless: it is blank from now on.
+
+        Raises:
+            IntegrityError: the page is not kept.
+        """
+        if page not in self._kept:
+            raise IntegrityError(f"page {page} is dropped and not kept")
+        del self._kept[page]
+        self._worth_keeping[page] = False
+        self._blank.append(page)
+
     def keeps_content(self, page: int) -> bool:
         """Whether the content of ``page`` counts as indexed."""
         return self._worth_keeping[page]

@@ -134,6 +134,21 @@ class PageManager:
         seq.sealed_pages = 0
         seq.chain = ROOT
 
+    def discard(self, seq: SequencePages) -> list[int]:
+        """:meth:`close` a sequence whose KV is worthless: none of it is shared any more.
+
+        Returns:
+            Its pages that no other sequence holds; the caller cleans what is in them.
+        """
+        pages = list(seq.pages)
+        self.close(seq)
+        free = [page for page in pages if self._allocator.references(page) == 0]
+        for page in free:
+            if self._allocator.keeps_content(page):
+                self._allocator.drop(page)
+                self._index.forget(page)
+        return free
+
     def _require_open(self, seq: SequencePages) -> None:
         if seq not in self._open:
             raise IntegrityError("the sequence is not open here (closed twice, or of another pool)")

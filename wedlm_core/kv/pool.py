@@ -9,16 +9,28 @@ import torch
 from torch import Tensor
 
 from wedlm_core.config import ModelConfig
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.triton_support import why_no_triton
 
 __all__ = ["KVPool", "kv_dtype_of"]
 
 _KEY_BLOCK = 64
+_EIGHT_BITS = (8, 9)  # compute capability from which a GPU converts 8-bit floats
 
 
-def kv_dtype_of(kv_cache_dtype: str, dtype: torch.dtype) -> torch.dtype:
-    """What ``EngineConfig.kv_cache_dtype`` means for a model of this dtype."""
-    return dtype if kv_cache_dtype == "auto" else torch.float8_e4m3fn
+def kv_dtype_of(kv_cache_dtype: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What ``EngineConfig.kv_cache_dtype`` means for a model of this dtype on this device.
+
+    Raises:
+        ConfigError: the device does not convert 8-bit floats. No attention backend could run: all read one pool.
+    """
+    if kv_cache_dtype == "auto":
+        return dtype
+    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < _EIGHT_BITS:
+        has = f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}"
+        rule = f"8-bit floats need a device of compute capability {_EIGHT_BITS[0]}.{_EIGHT_BITS[1]}, {has}"
+        raise ConfigError(explain("kv_cache_dtype", kv_cache_dtype, rule, 'Use kv_cache_dtype="auto".'))
+    return torch.float8_e4m3fn
 
 
 class KVPool:

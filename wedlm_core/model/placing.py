@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from wedlm_core.config import ModelConfig
-from wedlm_core.errors import WeightsError, explain
+from wedlm_core.devices import on_device
+from wedlm_core.errors import WeightsError, explain, first_line
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.slots import Slot
 
@@ -68,7 +69,7 @@ def opened(path: Path, device: str | torch.device = "cpu") -> Any:
     try:
         return safe_open(path, framework="pt", device=str(device))
     except (SafetensorError, OSError) as error:
-        rule = f"not a whole safetensors file ({error})"
+        rule = f"not a whole safetensors file ({first_line(error)})"
         raise WeightsError(explain("model", str(path), rule, "Download it again.")) from error
 
 
@@ -87,7 +88,7 @@ def place(files: Mapping[str, Path], slots: Mapping[str, Slot], model: Decoder, 
 
     def fill(share: Sequence[_Piece]) -> None:
         for path, own in groupby(share, key=lambda piece: piece.path):
-            with opened(path, device) as handle:
+            with on_device(device), opened(path, device) as handle:
                 for piece in own:
                     slot = slots[piece.name]
                     rows = places[slot.parameter].narrow(0, slot.start + piece.start, piece.stop - piece.start)

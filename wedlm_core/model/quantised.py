@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
 
@@ -106,7 +107,7 @@ def round_in_one_pass(x_RI: Tensor) -> tuple[Tensor, Tensor]:
         x_RI = x_RI.contiguous()
     byte_RI = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x_RI.device)
     scale_R1 = torch.empty(rows, 1, device=x_RI.device)
-    with torch.cuda.device_of(x_RI):
+    with on_device(x_RI.device):
         block = 1 << (width - 1).bit_length()
         round_rows[(rows,)](x_RI, x_RI.stride(0), byte_RI, scale_R1, width, BLOCK=block, num_warps=8)
     return byte_RI, scale_R1
@@ -139,7 +140,8 @@ def quantise(model: Decoder, weight_dtype: str) -> Decoder:
     if weight_dtype not in QUANTISED_DTYPES:
         rule = f'one of {sorted(QUANTISED_DTYPES)} or "auto"'
         raise ConfigError(explain("weight_dtype", weight_dtype, rule, 'Use "auto".'))
-    for layer in model.layers:
-        for name in _PROJECTIONS:
-            setattr(layer, name, QuantisedLinear(getattr(layer, name), QUANTISED_DTYPES[weight_dtype]))
+    with on_device(model.embed.weight.device):
+        for layer in model.layers:
+            for name in _PROJECTIONS:
+                setattr(layer, name, QuantisedLinear(getattr(layer, name), QUANTISED_DTYPES[weight_dtype]))
     return model

@@ -16,13 +16,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from wedlm_core.errors import ConfigError, WeightsError, explain
+from wedlm_core.checks import is_text
+from wedlm_core.errors import ConfigError, WeightsError, explain, first_line
+from wedlm_core.redaction import keep_secret, redact
 
 __all__ = ["MODEL_FILES", "cache_root", "resolve"]
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
 """Patterns of the files a model needs; nothing else is downloaded (no pickles, no code)."""
 
+_LONGEST = 4096  # characters of a path or URL
 _TINY = Path(__file__).resolve().parent.parent / "tiny"
 
 
@@ -41,9 +44,15 @@ def resolve(
 
     Raises:
         WeightsError: nothing usable is there; the message says what to do.
-        ConfigError: ``revision`` given for something that has none.
+        ConfigError: ``revision`` given for something that has none, or what cannot be a name.
     """
-    name = os.fspath(model)
+    given = os.fspath(model) if isinstance(model, os.PathLike) else model
+    name = _text("model", given, "Give a folder, URL or hub id.")
+    if revision is not None:
+        _text("revision", revision, "Give a branch, tag or commit.")
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise ConfigError(explain("storage_options", type(storage_options), "a mapping", "Pass a dict."))
+    keep_secret(storage_options)
     is_url = "://" in name
     folder = _TINY if name == "tiny" else Path(name.removeprefix("file://")).expanduser()
     is_local = name == "tiny" or (not is_url and folder.is_dir()) or name.startswith("file://")
@@ -58,6 +67,12 @@ def resolve(
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise WeightsError(explain("model", name, "no such folder", "Check the path (relative to the working folder)."))
     return _checked(_from_hub(name, revision), name)
+
+
+def _text(name: str, value: object, remedy: str) -> str:
+    if not is_text(value) or not 1 <= len(value) <= _LONGEST or "\0" in value:
+        raise ConfigError(explain(name, value, f"valid text of 1 to {_LONGEST} characters", remedy))
+    return value
 
 
 def cache_root() -> Path:
@@ -85,13 +100,9 @@ def _from_hub(name: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
-        reason = f"neither a local folder nor loadable from the hub ({type(error).__name__}: {_first_line(error)})"
+        reason = f"neither a local folder nor loadable from the hub ({type(error).__name__}: {first_line(error)})"
         remedy = "Check the name and revision; offline, give a local folder or fill the hub's cache beforehand."
         raise WeightsError(explain("model", name, reason, remedy)) from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "no message")
 
 
 def _download(url: str, options: dict[str, Any]) -> Path:
@@ -113,9 +124,11 @@ def _download(url: str, options: dict[str, Any]) -> Path:
     except WeightsError:
         raise
     except Exception as error:  # every file system has exceptions of its own
-        reason = f"cannot be read ({type(error).__name__}: {_first_line(error)})"
+        reason = f"cannot be read ({type(error).__name__}: {first_line(error)})"
         remedy = "Check the URL, credentials and storage_options, and that its fsspec package is installed."
-        raise WeightsError(explain("model", url, reason, remedy)) from error
+        # What quotes credentials is no cause to show either.
+        cause = error if redact(str(error)) == str(error) else None
+        raise WeightsError(explain("model", url, reason, remedy)) from cause
     return target
 
 

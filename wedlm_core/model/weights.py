@@ -12,14 +12,17 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from safetensors.torch import save_file
 
-from wedlm_core.config import ModelConfig
-from wedlm_core.errors import WeightsError, explain
+from wedlm_core.checks import is_text, is_whole
+from wedlm_core.config import ModelConfig, id_tuple
+from wedlm_core.devices import on_device
+from wedlm_core.errors import WeightsError, explain, first_line
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.placing import empty_decoder, equal_rows, opened, place
 from wedlm_core.model.slots import Slot, hf_slots
@@ -28,6 +31,8 @@ __all__ = ["load_config", "load_model", "save_model", "stored_dtype"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DERIVED = "rotary_emb.inv_freq"  # old checkpoints store this; it follows from the configuration
+_SHOWN = 3  # names in one line
+_LISTED = 20  # problems of a kind, at most; the rest is counted
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -47,8 +52,7 @@ def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
     mask = next((source["mask_token_id"] for source in (raw, generation) if source.get("mask_token_id") is not None),
                 None)  # fmt: skip
     config = ModelConfig.from_hf(raw, mask_token_id=mask if mask is not None else _tokenizer_mask_id(folder))
-    eos = generation.get("eos_token_id")
-    more = (eos,) if isinstance(eos, int) else tuple(eos or ())
+    more = id_tuple("eos_token_id", generation.get("eos_token_id"))
     return replace(config, eos_token_ids=tuple(dict.fromkeys(config.eos_token_ids + more)))
 
 
@@ -60,47 +64,86 @@ def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
         if not required:
             return {}
         raise WeightsError(explain("model", str(path), "this file is required", "Give a complete folder.")) from error
-    except (ValueError, OSError) as error:
-        raise WeightsError(explain("model", str(path), f"not readable JSON ({error})", "Download it again.")) from error
+    except (ValueError, OSError, RecursionError) as error:
+        reason = f"not readable JSON ({first_line(error)})"
+        raise WeightsError(explain("model", str(path), reason, "Download it again.")) from error
     if not isinstance(value, dict):
         raise WeightsError(explain("model", str(path), "a JSON object is expected", "Download it again."))
     return value
 
 
 def _tokenizer_mask_id(folder: Path) -> int | None:
+    """Id of the mask token that the tokenizer's configuration names; None where it names none, or an absent one.
+
+    Raises:
+        WeightsError: these files are not as tokenizers write them.
+    """
     settings = _read_json(folder / "tokenizer_config.json")
     token = settings.get("mask_token")
     text = token.get("content") if isinstance(token, dict) else token
     if text is None:
         return None
-    for key, entry in settings.get("added_tokens_decoder", {}).items():
-        if entry.get("content") == text:
-            return int(key)
-    tokenizer = _read_json(folder / "tokenizer.json")
-    added = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens", ())}
-    vocab = tokenizer.get("model", {}).get("vocab", {})
-    return added.get(text, vocab.get(text) if isinstance(vocab, dict) else None)
+    try:
+        for key, entry in settings.get("added_tokens_decoder", {}).items():
+            if entry.get("content") == text:
+                return int(key)
+        tokenizer = _read_json(folder / "tokenizer.json")
+        added = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens", ())}
+        vocab = tokenizer.get("model", {}).get("vocab", {})
+        found = added.get(text, vocab.get(text) if isinstance(vocab, dict) else None)
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        reason = f"its tokenizer's files are not as tokenizers write them ({type(error).__name__}: {first_line(error)})"
+        raise WeightsError(explain("model", str(folder), reason, "Download them again.")) from error
+    if found is not None and not is_whole(found):
+        raise WeightsError(explain("mask_token", found, "its id is an integer of 0 or more", "Download it again."))
+    return found
 
 
 def _files_by_tensor(folder: Path) -> dict[str, Path]:
     """``{tensor name: file}`` from the index where there is one, else from the single file.
 
     Raises:
-        WeightsError: no weights, or files the index names are absent.
+        WeightsError: no weights, or files the index names are absent or not in the folder.
     """
     if (folder / _INDEX).is_file():
-        weight_map = _read_json(folder / _INDEX).get("weight_map", {})
-        absent = sorted({name for name in weight_map.values() if not (folder / name).is_file()})
+        weight_map = _read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            rule = f"{_INDEX} maps the name of each tensor to its file"
+            raise WeightsError(explain("weight_map", weight_map, rule, "Download it again."))
+        files = {name: _file_within(folder, name) for name in _distinct(weight_map)}
+        absent = sorted(name for name, path in files.items() if not path.is_file())
         if absent:
-            raise WeightsError(explain("model", str(folder), f"shards named in {_INDEX} are absent: {absent}",
+            few = f"{absent[:_SHOWN]}" + (f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else "")
+            raise WeightsError(explain("model", str(folder), f"shards named in {_INDEX} are absent: {few}",
                                        "Download them."))  # fmt: skip
-        return {tensor: folder / name for tensor, name in weight_map.items()}
+        return {tensor: files[name] for tensor, name in weight_map.items()}
     single = folder / _SINGLE
     if not single.is_file():
         raise WeightsError(explain("model", str(folder), f"has neither {_SINGLE} nor {_INDEX}",
                                    "Convert the checkpoint to safetensors."))  # fmt: skip
     with opened(single) as handle:
         return dict.fromkeys(handle.keys(), single)
+
+
+def _distinct(weight_map: Mapping[str, Any]) -> list[str]:
+    """The names of files in an index, each once; anything but a plain name is refused."""
+    for tensor, name in weight_map.items():
+        plain = is_text(name) and 1 <= len(name) <= 255 and name not in (".", "..")
+        if not plain or any(mark in name for mark in ("/", "\\", ":", "\0")):
+            rule = f"{_INDEX} names files of its own folder only, without a path"
+            raise WeightsError(explain(f"weight_map[{tensor[:80]!r}]", name, rule, "Download it again."))
+    return list(dict.fromkeys(weight_map.values()))
+
+
+def _file_within(folder: Path, name: str) -> Path:
+    """A file of the folder; a link must stay in it, or lead to the blobs beside a snapshot of the hub's cache."""
+    path, home = folder / name, folder.resolve()
+    target = path.resolve()
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if target.is_relative_to(home) or target.is_relative_to(blobs):
+        return path
+    rule = f"a link out of the model's folder (to {target}) is not followed"
+    raise WeightsError(explain("weight_map", name, rule, "Put the file itself there."))
 
 
 def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype:
@@ -142,10 +185,11 @@ def load_model(
     files = _files_by_tensor(folder)
     slots = hf_slots(config)
     _check_tensors(folder, config, slots, files)
-    model = empty_decoder(config, device=device, dtype=dtype)
-    place(files, slots, model, workers=workers)
-    _check_tied_head(folder, files, model)
-    model.set_max_positions(max_positions or config.max_position_embeddings)
+    with on_device(torch.device(device)):
+        model = empty_decoder(config, device=device, dtype=dtype)
+        place(files, slots, model, workers=workers)
+        _check_tied_head(folder, files, model)
+        model.set_max_positions(max_positions or config.max_position_embeddings)
     return model
 
 
@@ -183,7 +227,11 @@ def _check_tied_head(folder: Path, files: Mapping[str, Path], model: Decoder) ->
 
 
 def _raise_listed(folder: Path, problems: list[str]) -> NoReturn:
-    listing = "".join(f"\n  {problem}" for problem in problems)
+    lines = []
+    for kind, found in groupby(problems, key=lambda problem: problem.split()[0]):
+        own = list(found)
+        lines += own[:_LISTED] + ([f"and {len(own) - _LISTED} more {kind}"] if len(own) > _LISTED else [])
+    listing = "".join(f"\n  {line}" for line in lines)
     raise WeightsError(f"model={str(folder)!r}: the tensors are not those that config.json describes. "
                        f"Mend config.json or convert the checkpoint.{listing}")  # fmt: skip
 

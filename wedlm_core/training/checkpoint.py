@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from wedlm_core.errors import WeightsError, explain, first_line
+
 __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
 
 
@@ -43,13 +45,19 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimisers: list[torch.optim.Optimizer]) -> Progress:
-    """Restore everything in place.
+    """Restore everything in place. Tensors and plain values are read; a file that holds code is refused.
 
     Raises:
         RuntimeError: the checkpoint is of another model.
+        WeightsError: it is damaged, or holds more than tensors and plain values.
     """
-    # The file holds generator states (tuples) beside tensors; it is this program's own output.
-    state = torch.load(path, map_location="cpu", weights_only=False)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # the reader raises whatever a damaged file leads it to
+        reason = f"not a checkpoint of tensors and plain values ({first_line(error)})"
+        raise WeightsError(explain("checkpoint", str(path), reason, "Begin again, or take an older one.")) from error
     model.load_state_dict(state["model"])
     for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
         optimiser.load_state_dict(saved)

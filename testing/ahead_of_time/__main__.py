@@ -1,0 +1,63 @@
+"""Compile every kernel for one architecture and print what each takes.
+
+    python -m testing.ahead_of_time 80|90 [--json]
+
+Without ``TRITON_INTERPRET``. Exit code 1 where a kernel breaks a limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+__all__ = ["SHARED_BYTES", "faults", "main"]
+
+SHARED_BYTES = {80: 163 << 10, 90: 227 << 10}
+"""Shared memory that a block may take, by compute capability."""
+
+
+def faults(capability: int, kernel: dict[str, object]) -> list[str]:
+    """What is wrong with a kernel (the fields of a :class:`testing.ahead_of_time.Kernel`)."""
+    wrong = []
+    if int(str(kernel["shared"])) > SHARED_BYTES[capability]:
+        wrong.append(f"takes {kernel['shared']} bytes of shared memory of {SHARED_BYTES[capability]}")
+    if kernel["stack"]:
+        wrong.append(f"spills {kernel['stack']} bytes")
+    return wrong
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("capability", type=int, choices=sorted(SHARED_BYTES))
+    parser.add_argument("--json", action="store_true", help="a list of objects")
+    options = parser.parse_args(arguments)
+
+    from testing.ahead_of_time.driver import install
+    from testing.ahead_of_time.variants import variants
+
+    install(options.capability)
+
+    from wedlm_core.model.shapes import WEDLM_8B
+    from wedlm_core.model.sources import resolve
+    from wedlm_core.model.weights import load_config
+
+    shapes = {"8B": WEDLM_8B, "tiny": load_config(Path(resolve("tiny")))}
+    found = [asdict(v) for v in variants(shapes, eight_bits=options.capability >= 89)]
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    broken = 0
+    for each in found:
+        wrong = faults(options.capability, each["kernel"])
+        broken += bool(wrong)
+        print(each["launch"], {k: v for k, v in each["kernel"].items() if k != "name"}, *wrong)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

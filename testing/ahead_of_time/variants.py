@@ -1,0 +1,145 @@
+"""Every form of the kernels that an engine launches for a model's shape, launched through the engine's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from testing.ahead_of_time.driver import Kernel
+from testing.pretend import LOG
+from wedlm_core.attention.protocol import DeviceRows
+from wedlm_core.attention.triton_paged import TritonPlan
+from wedlm_core.config import EngineConfig, ModelConfig
+from wedlm_core.decoding.fused import choose_fused
+from wedlm_core.decoding.sampling import SamplingRows
+from wedlm_core.kernels.triton_kv import write_kv
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model.fused import FusedForward
+from wedlm_core.model.placing import empty_decoder
+from wedlm_core.model.quantised import round_in_one_pass
+
+__all__ = ["Variant", "variants"]
+
+_DEVICE = torch.device("cuda", 0)
+_FP8 = torch.float8_e4m3fn
+_PAGES, _DEEPEST = 256, 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A compiled kernel and the launch that it is of, in words."""
+
+    launch: str
+    kernel: Kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attention:
+    """One kind of forward. ``rows`` of each of ``sequences``; the fewer of both, the more the KV is split."""
+
+    rows: int
+    sequences: int
+    page_size: int = 64
+    invariant: bool = False
+
+
+# Tiles of 16 to 128 query rows, whole and split; pages smaller than a block; places for more sequences; invariance.
+_FULL = (
+    *(_Attention(rows=rows, sequences=sequences) for rows in (1, 8, 16, 64) for sequences in (1, 128)),
+    *(_Attention(rows=rows, sequences=1, page_size=16) for rows in (1, 64)),
+    _Attention(rows=4, sequences=256),
+    *(_Attention(rows=17, sequences=8, page_size=size, invariant=True) for size in (16, 64)),
+)
+_FEW = (
+    _Attention(rows=1, sequences=1),
+    _Attention(rows=64, sequences=128),
+    _Attention(rows=17, sequences=8, invariant=True),
+)
+
+
+def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool) -> Iterator[Variant]:
+    """Compile what engines of these shapes launch, in float32 and bfloat16; the first shape in more forms.
+
+    Args:
+        shapes: by name.
+        eight_bits: whether the device converts 8-bit floats.
+    """
+    for number, (name, shape) in enumerate(shapes.items()):
+        one = replace(shape, num_hidden_layers=1)  # all layers launch the same
+        for dtype in (torch.bfloat16, torch.float32):
+            label = f"{name} {str(dtype).removeprefix('torch.')}"
+            many = _FULL if number == 0 and dtype == torch.bfloat16 else _FEW
+            for kind in many:
+                yield from _taken(f"{label} {kind}", partial(_attend, one, dtype, kind, None))
+            if eight_bits and many is _FULL:
+                for kind in _FEW:
+                    yield from _taken(f"{label} fp8 {kind}", partial(_attend, one, dtype, kind, _FP8))
+            yield from _taken(f"{label} layer", partial(_layer, one, dtype))
+            yield from _taken(f"{label} sampler", partial(_sample, one, dtype))
+            if eight_bits:
+                yield from _taken(f"{label} rounding", partial(_round, one, dtype))
+
+
+def _taken(label: str, launch: Callable[[], None]) -> Iterator[Variant]:
+    LOG.launches.clear()
+    launch()
+    for each in LOG.launches:
+        yield Variant(launch=f"{each.name}: {label}", kernel=each.made)
+
+
+def _rows(kind: _Attention) -> DeviceRows:
+    def ids(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int32, device=_DEVICE)
+
+    return DeviceRows(
+        cu_rows_Z=ids(kind.sequences + 1),
+        kv_lengths_S=ids(kind.sequences),
+        pages_SP=ids(kind.sequences, _DEEPEST // kind.page_size),
+        max_rows=kind.rows,
+        max_kv=_DEEPEST,
+        total=kind.rows * kind.sequences,
+    )
+
+
+def _attend(shape: ModelConfig, dtype: torch.dtype, kind: _Attention, kv_dtype: torch.dtype | None) -> None:
+    pool = KVPool(shape, _PAGES, kind.page_size, device=_DEVICE, dtype=dtype, kv_dtype=kv_dtype)
+    rows = _rows(kind)
+    plan = TritonPlan(rows, pool, shape.num_attention_heads, batch_invariant=kind.invariant)
+    k = torch.empty(rows.total, shape.num_key_value_heads, shape.head_dim, dtype=dtype, device=_DEVICE)
+    write_kv(pool, 0, torch.empty(rows.total, dtype=torch.int64, device=_DEVICE), k, k)
+    plan.attend(0, torch.empty(rows.total, shape.num_attention_heads, shape.head_dim, dtype=dtype, device=_DEVICE))
+
+
+def _layer(shape: ModelConfig, dtype: torch.dtype) -> None:
+    model = empty_decoder(shape, device=_DEVICE, dtype=dtype)
+    model.cos, model.sin = (torch.empty(64, shape.head_dim // 2, dtype=dtype, device=_DEVICE) for _ in range(2))
+    ids = torch.empty(16, dtype=torch.int64, device=_DEVICE)
+    FusedForward(model)(ids, ids, lambda layer, q, k, v: q)
+
+
+def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
+    most = EngineConfig().logits_rows(shape.vocab_size)
+    for rows, sampled, suppressing in ((1, False, False), (64, True, False), (most, True, True)):
+        inputs = SamplingRows(
+            temperature_R=torch.empty(rows, device=_DEVICE),
+            top_k_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
+            top_p_R=torch.empty(rows, device=_DEVICE),
+            seed_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
+            position_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
+            suppress_R=torch.empty(rows, dtype=torch.bool, device=_DEVICE),
+            sampled=sampled,
+            filtered_k=False,
+            filtered_p=False,
+            suppressing=suppressing,
+        )
+        logits = torch.empty(rows, shape.vocab_size, dtype=dtype, device=_DEVICE)
+        choose_fused(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
+
+
+def _round(shape: ModelConfig, dtype: torch.dtype) -> None:
+    for width in {shape.hidden_size, shape.intermediate_size, shape.num_attention_heads * shape.head_dim}:
+        round_in_one_pass(torch.empty(8, width, dtype=dtype, device=_DEVICE))

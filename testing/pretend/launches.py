@@ -1,0 +1,112 @@
+"""Launches of Triton kernels on pretend devices: checked, then interpreted, or handed to a recorder."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from testing.pretend.guard import guard
+from testing.pretend.state import LOG, STATE, Launch, MixError, place
+from testing.pretend.tensors import DeviceTensor
+
+__all__ = ["interpret_launches", "record_launches"]
+
+_running = threading.Lock()  # the interpreter knows one program at a time
+
+
+def _checked_device(name: str, args: Any) -> int:
+    """The device of a launch's tensors.
+
+    Raises:
+        MixError: they are not all on one device, or it is not the thread's current one: Triton launches there.
+    """
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    host = [a for a in tensors if not isinstance(a, DeviceTensor)]
+    if host:
+        raise MixError(f"kernel {name} at {place()} was given a host tensor {tuple(host[0].shape)}")
+    devices = {a.device.index for a in tensors}
+    if devices - {guard().device}:
+        raise MixError(
+            f"kernel {name} at {place()} was launched on cuda:{guard().device} with tensors of "
+            f"{sorted(f'cuda:{index}' for index in devices)}"
+        )
+    LOG.used[guard().device] += 1
+    return guard().device
+
+
+def interpret_launches() -> None:
+    """Let Triton's interpreter run kernels on what device tensors hold (``TRITON_INTERPRET=1``)."""
+    from triton.runtime import interpreter
+
+    _patch_language_once(interpreter)
+    _multiply_bfloat16(interpreter)
+    plain = interpreter.InterpretedFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        name = self.fn.__name__
+        LOG.launches.append(Launch(name, _checked_device(name, args)))
+        inner = [a.inner if isinstance(a, DeviceTensor) else a for a in args]
+        if "LIBM" in options:  # the device's mathematical library is not here
+            options["LIBM"] = False
+
+        def go() -> None:
+            with _running:
+                plain(self, *inner, grid=grid, warmup=warmup, **options)
+
+        if STATE.captured is not None:
+            STATE.captured.append(go)
+        else:
+            go()
+
+    interpreter.InterpretedFunction.run = run
+
+
+def _patch_language_once(interpreter: Any) -> None:
+    """Let the interpreter's changes to the language stay: making and undoing them at every call takes most of a run."""
+    plain, done = interpreter._patch_lang, set[int]()
+
+    def patch(function: Any) -> Any:
+        modules = frozenset(id(v) for v in function.__globals__.values() if inspect.ismodule(v) and v in (tl, tl.core))
+        if not modules <= done:
+            done.update(modules)
+            plain(function)
+        return interpreter._LangPatchScope()
+
+    tl = interpreter.tl
+    interpreter._patch_lang = patch
+
+
+def _multiply_bfloat16(interpreter: Any) -> None:
+    """Let products of bfloat16 be those of the numbers: the interpreter keeps them as bits and multiplies these."""
+    plain, tl = interpreter.InterpreterBuilder.create_dot, interpreter.tl
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle
+        wide = interpreter._convert_float(handle.data, tl.bfloat16, tl.float32, None)
+        return interpreter.TensorHandle(wide.view("float32"), tl.float32)
+
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return plain(self, widened(a), widened(b), *rest)
+
+    interpreter.InterpreterBuilder.create_dot = dot
+
+
+def record_launches(compiled: Callable[..., Any]) -> None:
+    """Hand launches to ``compiled(kernel, args, options)`` instead of running them; the log keeps what it makes."""
+    from triton.runtime.jit import JITFunction
+
+    plain = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        name = self.fn.__name__
+        device = _checked_device(name, args)
+        made = compiled(lambda: plain(self, *args, grid=grid, warmup=True, **options))
+        LOG.launches.append(Launch(name, device, made))
+        return made
+
+    JITFunction.run = run
