@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from pipeline.config import RunConfig
     from pipeline.errors import (
         ConfigError,
+        DamagedError,
         EngineDiedError,
         FingerprintError,
         LeaseError,
+        LeaseLostError,
         OutputError,
         PipelineError,
         ResourceError,
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigError",
+    "DamagedError",
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
     "FingerprintError",
     "LeaseError",
+    "LeaseLostError",
     "OutputError",
     "PipelineError",
     "Progress",

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ResourceError
+from pipeline.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
 
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
 
 __all__ = [
-    "LOOPBACK",
     "PRIVATE_SYSTEM_CONFIG",
     "ActorResources",
     "check_workers",
@@ -31,8 +31,6 @@ __all__ = [
     "ray_session",
 ]
 
-LOOPBACK = "127.0.0.2"
-"""Ray replaces 127.0.0.1 by the interface's address; other loopback addresses it keeps."""
 PRIVATE_SYSTEM_CONFIG = {
     # Ray starts workers at low priority. Here they are the job itself, not a guest on the machine.
     "worker_niceness": 0,
@@ -82,14 +80,16 @@ def ensure_ray() -> bool:
     if address:
         ray.init(address=address, logging_level=logging.WARNING)
     else:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            logging_level=logging.WARNING,
-            log_to_driver=False,
-            _node_ip_address=LOOPBACK,
-            _system_config=PRIVATE_SYSTEM_CONFIG,
-        )
+        with on_loopback():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                logging_level=logging.WARNING,
+                log_to_driver=False,
+                _node_ip_address=LOOPBACK,
+                _system_config=PRIVATE_SYSTEM_CONFIG,
+            )
+        warn_unless_on_loopback()
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's
     return True

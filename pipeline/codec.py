@@ -18,10 +18,14 @@ import pyarrow as pa
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
+from wedlm_core.redaction import keep_secret, masked, redact, redact_forms
 from wedlm_core.seeds import row_seed, sample_seed
+from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
 __all__ = [
+    "BoundedEnvironment",
+    "BoundedTemplate",
     "CapacityError",
     "EngineConfig",
     "Failure",
@@ -31,13 +35,19 @@ __all__ = [
     "RequestError",
     "RowResult",
     "SamplingParams",
+    "TemplateLimitError",
+    "TemplateSyntaxError",
     "WeDLMError",
     "dead_arrays",
     "explain",
+    "keep_secret",
     "make_requests",
+    "masked",
     "output_arrays",
     "params_hash",
     "params_of_row",
+    "redact",
+    "redact_forms",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))

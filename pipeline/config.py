@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
-from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
+from pipeline.codec import (
+    EngineConfig,
+    SamplingParams,
+    WeDLMError,
+    explain,
+    keep_secret,
+    masked,
+    redact,
+    redact_forms,
+)
 from pipeline.errors import ConfigError
 from pipeline.rendering import check_template
 
@@ -74,6 +83,7 @@ class RunConfig:
         max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
+        repair: check every published file, and generate the rows of those that are damaged or missing anew.
         expect_autoscaling: do not insist that the cluster has the resources already.
         output_format: of the published files: "parquet", "ipc" (Arrow, Feather version 2) or "jsonl".
         dataset_options: keyword arguments of ``datasets.load_dataset``, for which ``input`` then is the name;
@@ -120,6 +130,7 @@ class RunConfig:
     max_row_deaths: int = 2
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
+    repair: bool = False
     expect_autoscaling: bool = False
     output_format: Literal["parquet", "ipc", "jsonl"] = "parquet"
     dataset_options: Mapping[str, Any] | None = None
@@ -132,6 +143,8 @@ class RunConfig:
         object.__setattr__(self, "output", os.fspath(self.output))
         object.__setattr__(self, "model", os.fspath(self.model))
         object.__setattr__(self, "sampling_columns", dict(self.sampling_columns))
+        for name in _OPTIONS:
+            _check_options(name, getattr(self, name))
         if self.columns is not None:
             _require(not isinstance(self.columns, str), "columns", self.columns, "a list of names", "Use [name].")
             object.__setattr__(self, "columns", tuple(self.columns))
@@ -149,10 +162,22 @@ class RunConfig:
         self._check_prompts()
         _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
                  "mode='new' discards the rows that failed", "Drop one of the two.")  # fmt: skip
+        _require(not (self.repair and self.mode == "new"), "repair", True,
+                 "mode='new' discards what could be repaired", "Drop one of the two.")  # fmt: skip
         known = {f.name for f in fields(SamplingParams)}
         unknown = [name for name in self.sampling_columns if name not in known]
         _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
                  "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Every field; credentials in URLs and options are masked."""
+        shown = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return f"RunConfig({', '.join(f'{name}={redact(repr(masked(value)))}' for name, value in shown)})"
+
+    @property
+    def model_name(self) -> str:
+        """The model as it is written into outputs and records: without credentials."""
+        return redact_forms(self.model)
 
     def _check_prompts(self) -> None:
         places = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
@@ -241,6 +266,20 @@ class RunConfig:
             return self.units_in_flight
         rows = 8 * self.engine.max_num_seqs
         return min(64, max(2, -(-rows // (unit_rows * self.sampling.n))))
+
+
+_OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
+
+
+def _check_options(name: str, options: object) -> None:
+    """Whether these are keyword arguments. The message does not show them: they hold credentials."""
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
+        raise ConfigError(
+            f"{name}: a mapping of keyword arguments, got a {type(options).__name__} (not shown). Write {{key: value}}."
+        )
+    if options is None and name == "storage_options":
+        raise ConfigError(f"{name}=None: a mapping of keyword arguments. Leave it out, or write {{key: value}}.")
+    keep_secret(options)
 
 
 def _is_int(value: object) -> bool:

@@ -1,12 +1,16 @@
-"""The exception tree of ``pipeline``. A leaf: imports nothing of this project."""
+"""The exception tree of ``pipeline``. Messages name URLs and settings: credentials in them are masked."""
 
 from __future__ import annotations
 
+from pipeline.codec import redact
+
 __all__ = [
     "ConfigError",
+    "DamagedError",
     "EngineDiedError",
     "FingerprintError",
     "LeaseError",
+    "LeaseLostError",
     "OutputError",
     "PipelineError",
     "ResourceError",
@@ -18,6 +22,9 @@ __all__ = [
 
 class PipelineError(Exception):
     """Root of every error this package raises on purpose."""
+
+    def __init__(self, *message: object) -> None:
+        super().__init__(*(redact(part) if isinstance(part, str) else part for part in message))
 
 
 class ConfigError(PipelineError, ValueError):
@@ -36,8 +43,16 @@ class FingerprintError(OutputError, ValueError):
     """The output was begun with other settings than these; the message lists each difference."""
 
 
+class DamagedError(OutputError):
+    """A file of the output is missing, cut or altered, and cannot be made again without being asked to."""
+
+
 class LeaseError(OutputError):
     """Another live run is writing to this output."""
+
+
+class LeaseLostError(PipelineError):
+    """Another run took this output over while this one was writing; what was committed stays, a re-run continues."""
 
 
 class SinkError(PipelineError):

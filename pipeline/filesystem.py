@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pipeline.codec import keep_secret, redact
+
 __all__ = [
     "READ_AHEAD_BYTES",
     "MisuseError",
@@ -84,18 +86,42 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """
     import fsspec
 
+    keep_secret(options)
     with as_os_errors():
         return fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **options})
 
 
 @contextmanager
 def as_os_errors() -> Iterator[None]:
-    """Turn whatever a file system raises inside the block into an OSError."""
+    """Turn whatever a file system raises inside the block into an OSError, without the credentials that it quotes."""
     try:
         yield
-    except OSError:
+    except OSError as error:
+        if _quotes_secrets(error):
+            raise _without_secrets(error) from None
         raise
-    except _MISUSE as error:
-        raise MisuseError(f"{type(error).__name__}: {error}") from error
     except Exception as error:  # every file system has exceptions of its own
-        raise OSError(f"{type(error).__name__}: {error}") from error
+        kind = MisuseError if isinstance(error, _MISUSE) else OSError
+        # What quotes credentials is no cause to show either.
+        raise kind(redact(f"{type(error).__name__}: {error}")) from (None if _quotes_secrets(error) else error)
+
+
+def _quotes_secrets(error: BaseException | None) -> bool:
+    """Whether an exception, or one of those behind it, would show credentials in a traceback."""
+    seen: set[int] = set()  # an error that is raised again while its effect is handled stands behind itself
+    while error is not None and id(error) not in seen:
+        if redact(str(error)) != str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _without_secrets(error: OSError) -> OSError:
+    """An error of the same kind, as callers tell one that is worth another attempt by its kind and number."""
+    text = redact(str(error.strerror or error))
+    names = [redact(name) if isinstance(name, str) else name for name in (error.filename, error.filename2)]
+    kind = next(k for k in type(error).__mro__ if k.__module__ in ("builtins", MisuseError.__module__))
+    if error.errno is None:
+        return kind(text)
+    return kind(error.errno, text, names[0], None, names[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,10 @@ from pipeline.actors.loading import EngineLoader, load_engine
 from pipeline.actors.watch import start_tally
 from pipeline.cluster import ActorResources, check_workers, plan_actors, ray_session
 from pipeline.config import RunConfig
-from pipeline.errors import EngineDiedError
+from pipeline.errors import EngineDiedError, PipelineError
 from pipeline.gathering import together
 from pipeline.job import Job
-from pipeline.parts import PartJob, PartRecord, write_part
+from pipeline.parts import PartDamage, PartJob, PartRecord, write_part
 from pipeline.plan import Work
 from pipeline.pool import Pool, generate
 from pipeline.reading_ahead import TASK_CPUS, read_ahead
@@ -26,6 +27,7 @@ from pipeline.types import CommitRecord
 
 __all__ = ["Executor", "RayExecutor", "units_per_actor"]
 
+_ADVICE = re.compile(r"\nFailed to .+? after \d+/\d+ attempts.*", re.DOTALL)
 _ROWS_PER_SLOT = 3
 """Rows in an actor's units for each slot of its engine: some are done and wait for the rest of their unit."""
 
@@ -41,7 +43,7 @@ class Executor(Protocol):
         """Generate and stage the units of ``work``; the records of those staged since the last look, in any order."""
         ...
 
-    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """:func:`pipeline.parts.write_part` over jobs, which are read as they are written; results in order."""
         ...
 
@@ -74,7 +76,7 @@ class RayExecutor:
         held = units_per_actor(self._config, work.unit_rows, work.units)
         return together(_run_graph(job, work, self._load, resources, held))
 
-    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In tasks, so that what is held of a part while it is written is not held here."""
         import ray
 
@@ -116,6 +118,13 @@ def _run_graph(
         raise _explained(error, job.storage, begin) from error
 
 
+def _without_advice(error: Exception) -> Exception:
+    """An error of ours as it was raised: Ray Data appends how often it tried, and settings of its own."""
+    if isinstance(error, PipelineError) and error.args and isinstance(error.args[0], str):
+        error.args = (_ADVICE.sub("", error.args[0]), *error.args[1:])
+    return error
+
+
 def _explained(error: Exception, storage: Storage, since: float) -> Exception:
     """What ended the graph, in the words of its cause; ``since``: when it began, seconds since the epoch."""
     import ray
@@ -124,7 +133,7 @@ def _explained(error: Exception, storage: Storage, since: float) -> Exception:
     while isinstance(cause, ray.exceptions.RayTaskError) and isinstance(cause.cause, Exception):
         cause = cause.cause
     if not isinstance(cause, ray.exceptions.RayError):
-        return cause
+        return _without_advice(cause)
     notes = [key for key in storage.keys(layout.CRASHES) if layout.time_of_crash_note(key) >= since]
     if notes:
         why = f"The last one:\n{storage.read(notes[-1]).decode().strip()}"

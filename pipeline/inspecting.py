@@ -30,6 +30,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         failed rows by error class; of units by attempt; the publications; and who is writing there, if anybody is.
 
     Raises:
+        DamagedError: the state cannot be read.
         OutputError: no run was begun there.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
@@ -38,7 +39,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
     manifest = Manifest.load(storage)
     with Index() as index:
-        read_ledger(storage, index.records)
+        read_ledger(storage, index.records, state.begun)
         total, attempts = index.records.totals(), index.records.attempts()
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)
@@ -62,5 +63,5 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "publications": [p.name for p in manifest.publications],
         "crash_notes": len(storage.keys(layout.CRASHES)),
         "being_written": holder is not None,
-        "writer": None if holder is None else f"process {holder.pid} on {holder.host}",
+        "writer": None if holder is None else holder.describe(),
     }

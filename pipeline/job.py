@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from pipeline.config import RunConfig
 from pipeline.errors import SourceError
+from pipeline.parts import Rows
 from pipeline.rendering import WHOLE_ROW, PromptTemplate
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
-from pipeline.sinks import check_format
+from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import Source
 from pipeline.storage import Storage
 
@@ -35,6 +36,7 @@ class Job:
         columns: the input columns that pass through.
         schema: of the output table.
         dead_schema: of the dead-letter table.
+        model_digest: of the model as the run found it; empty where nobody has looked.
     """
 
     config: RunConfig
@@ -45,6 +47,26 @@ class Job:
     columns: pa.Schema
     schema: pa.Schema
     dead_schema: pa.Schema
+    model_digest: str = ""
+
+    @property
+    def rows(self) -> Rows:
+        """The output table."""
+        return self._rows(self.schema)
+
+    @property
+    def dead_rows(self) -> Rows:
+        """The dead-letter table."""
+        return self._rows(self.dead_schema)
+
+    def _rows(self, schema: pa.Schema) -> Rows:
+        return Rows(
+            format=FORMATS[self.config.output_format],
+            schema=schema,
+            inputs=len(self.columns),
+            prefix=self.config.column_prefix,
+            derived_ids=self.config.id_column is None,
+        )
 
     @property
     def result_fields(self) -> list[pa.Field]:

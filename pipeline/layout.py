@@ -2,14 +2,23 @@
 
 The state folder begins with two underscores: Arrow, Spark and Ray skip names with one, Hugging Face
 ``datasets`` those with two, so plain readers of the whole folder see published data only.
+
+State that is written again and again is never written over: its name holds the epoch of its writer's lease, and the
+one with the highest epoch counts. So whatever a writer that slept through its lease does when it wakes up, it does
+to names that no longer count.
 """
 
 from __future__ import annotations
+
+import re
+from dataclasses import dataclass
 
 __all__ = [
     "CRASHES",
     "DEAD_LETTERS",
     "DISCARDED",
+    "EARLIER_RUN",
+    "FENCES",
     "INPUT",
     "LEASES",
     "LEDGER",
@@ -21,15 +30,28 @@ __all__ = [
     "STAGED",
     "STATE",
     "UNITS",
+    "Segment",
     "crash_note",
     "dead_letters",
+    "discard_mark",
+    "epoch_of",
+    "fence",
+    "fenced",
+    "is_part",
+    "is_publication",
     "lease",
+    "manifest",
     "named_units",
+    "number_of",
     "part",
     "publication",
     "publication_record",
     "published_dead_letters",
     "publishing",
+    "run_record",
+    "segment",
+    "segment_of",
+    "slot_of",
     "staged_attempt",
     "staged_dead",
     "staged_rows",
@@ -38,10 +60,13 @@ __all__ = [
 ]
 
 STATE = "__wedlm"
-RUN = f"{STATE}/run.json"
+RUN = f"{STATE}/run"
+EARLIER_RUN = f"{STATE}/run.json"
+"""Where development versions before this one kept the record of a run."""
 LEASES = f"{STATE}/lease"
-MANIFEST = f"{STATE}/manifest.json"
+MANIFEST = f"{STATE}/manifest"
 LEDGER = f"{STATE}/ledger"
+FENCES = f"{STATE}/fences"
 STAGED = f"{STATE}/staged"
 PUBLISH = f"{STATE}/publish"
 PUBLICATIONS = f"{STATE}/publications"
@@ -49,8 +74,11 @@ SCRATCH = f"{STATE}/tmp"
 INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
 DEAD_LETTERS = f"{STATE}/dead_letters"
-DISCARDED = f"{STATE}/discarded"
+DISCARDED = f"{STATE}/discards"
 UNITS = f"{STATE}/units"
+
+_PUBLICATION = re.compile(r"data-(\d{6,})(-r\d{3,})?")
+_PART = re.compile(r"part-\d{6,}(\.\w+)+")
 
 
 def publication(slot: int, revision: int = 0) -> str:
@@ -58,19 +86,93 @@ def publication(slot: int, revision: int = 0) -> str:
     return f"data-{slot:06d}" + (f"-r{revision:03d}" if revision else "")
 
 
+def is_publication(name: str) -> bool:
+    """Whether a folder has such a name."""
+    return _PUBLICATION.fullmatch(name) is not None
+
+
+def slot_of(name: str) -> tuple[int, int]:
+    """Slot and revision of such a folder."""
+    found = _PUBLICATION.fullmatch(name)
+    assert found is not None, "asked of publications only"
+    return int(found[1]), int(found[2][2:]) if found[2] else 0
+
+
+def is_part(name: str) -> bool:
+    """Whether a file has the name of a part, in any format."""
+    return _PART.fullmatch(name) is not None
+
+
 def lease(epoch: int) -> str:
     """Key of a lease; the one with the highest epoch counts."""
     return f"{LEASES}/{epoch:08d}.json"
 
 
-def publishing(number: int, token: str) -> str:
+def run_record(epoch: int) -> str:
+    """Key of the record of a run."""
+    return f"{RUN}/{epoch:08d}.json"
+
+
+def manifest(epoch: int, decided: int) -> str:
+    """Key of a manifest of so many publications; of one epoch the one with the most counts."""
+    return f"{MANIFEST}/{epoch:08d}-{decided:06d}.json"
+
+
+def epoch_of(key: str) -> int:
+    """The epoch that the name of a lease, a run's record or a manifest begins with; -1 for other files."""
+    found = re.match(r"\d+", key.rsplit("/", 1)[-1])
+    return -1 if found is None else int(found[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """What the name of a ledger segment says: its writer's epoch, and how many that one had put before it."""
+
+    epoch: int
+    number: int
+
+
+def discard_mark(epoch: int) -> str:
+    """Key by which the holder of a lease begins to discard an output; or of the fence in its place."""
+    return f"{DISCARDED}/{epoch:08d}"
+
+
+def segment(epoch: int, number: int, token: str) -> str:
+    """Key of a ledger segment; ``token``: of the lease, should epochs ever come twice."""
+    return f"{LEDGER}/{epoch:08d}-{number:08d}-{token[:8]}.jsonl"
+
+
+def segment_of(key: str) -> Segment | None:
+    """Inverse of :func:`segment`; None for a file that has no such name."""
+    found = re.fullmatch(r"(\d+)-(\d+)-\w*\.jsonl", key.rsplit("/", 1)[-1])
+    return None if found is None else Segment(epoch=int(found[1]), number=int(found[2]))
+
+
+def fence(epoch: int, segments: int) -> str:
+    """Key of the fence behind the first ``segments`` ledger segments of an epoch: later ones do not count."""
+    return f"{FENCES}/{epoch:08d}-{segments:08d}"
+
+
+def fenced(key: str) -> tuple[int, int] | None:
+    """Inverse of :func:`fence`; None for other files."""
+    found = re.fullmatch(r"(\d+)-(\d+)", key.rsplit("/", 1)[-1])
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def publishing(number: int, epoch: int) -> str:
     """Where the holder of a lease assembles a publication before it is given its visible name."""
-    return f"{PUBLISH}/{publication(number)}.{token}"
+    return f"{PUBLISH}/{publication(number)}.{epoch:08d}"
 
 
-def publication_record(number: int, token: str) -> str:
+def publication_record(number: int, epoch: int) -> str:
     """The record by which the holder of a lease decides a publication; or the fence in its place."""
-    return f"{PUBLICATIONS}/{publication(number)}.{token}.json"
+    return f"{PUBLICATIONS}/{publication(number)}.{epoch:08d}.json"
+
+
+def number_of(key: str) -> tuple[int, int]:
+    """The number of the publication, and the epoch, that a key of one of these kinds belongs to."""
+    found = re.search(r"/data-(\d+)\.(\d+)", key)
+    return (-1, -1) if found is None else (int(found[1]), int(found[2]))
 
 
 def part(number: int) -> str:
@@ -78,9 +180,9 @@ def part(number: int) -> str:
     return f"part-{number:06d}"
 
 
-def dead_letters(number: int, token: str) -> str:
+def dead_letters(number: int, epoch: int) -> str:
     """Key of the dead-letter table of a publication, without its format's suffix."""
-    return f"{DEAD_LETTERS}/{publication(number)}.{token}"
+    return f"{DEAD_LETTERS}/{publication(number)}.{epoch:08d}"
 
 
 def published_dead_letters(name: str) -> str:
@@ -88,9 +190,9 @@ def published_dead_letters(name: str) -> str:
     return f"{DEAD_LETTERS}/{name}"
 
 
-def units(number: int, token: str) -> str:
+def units(number: int, epoch: int) -> str:
     """Key of the list of a publication's units."""
-    return f"{UNITS}/{publication(number)}.{token}.arrow"
+    return f"{UNITS}/{publication(number)}.{epoch:08d}.arrow"
 
 
 def named_units(name: str) -> str:
@@ -98,18 +200,14 @@ def named_units(name: str) -> str:
     return f"{UNITS}/{name}"
 
 
-def staged_rows(unit_id: str, attempt: int = 1, copy: int = 0) -> str:
-    """Key of a unit's generations as of an attempt; ``copy`` tells the results of several actors apart."""
-    return f"{_staged(unit_id, attempt, copy)}.rows.arrow"
+def staged_rows(unit_id: str, attempt: int, sha256: str) -> str:
+    """Key of a unit's generations as of an attempt; ``sha256``: of the object, so that no other takes its place."""
+    return f"{STAGED}/{unit_id}.{attempt}.{sha256[:16]}.rows.arrow"
 
 
-def staged_dead(unit_id: str, attempt: int = 1, copy: int = 0) -> str:
+def staged_dead(unit_id: str, attempt: int, sha256: str) -> str:
     """Key of a unit's dead letters as of an attempt; present only where a row failed."""
-    return f"{_staged(unit_id, attempt, copy)}.dead.arrow"
-
-
-def _staged(unit_id: str, attempt: int, copy: int) -> str:
-    return f"{STAGED}/{unit_id}.{attempt}" + (f".{copy}" if copy else "")
+    return f"{STAGED}/{unit_id}.{attempt}.{sha256[:16]}.dead.arrow"
 
 
 def staged_attempt(key: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pipeline.sources.base import Source
 from pipeline.types import Slice, SourceFile, Unit
 
-__all__ = ["ReadTask", "Work", "derived_row_id", "plan_units", "read_tasks"]
+__all__ = ["ReadTask", "Work", "plan_units", "read_tasks"]
 
 _MOST_UNITS_PER_TASK = 256
 _FEW_UNITS = 32
@@ -95,8 +95,3 @@ def _together(held: list[Unit], unit: Unit) -> bool:
     # Starting a task costs about as much as reading a few units; rows that are skipped cost as much as others.
     adjacent = last.index + 1 == unit.index and len(held) < _FEW_UNITS
     return adjacent or last.rows.group == unit.rows.group
-
-
-def derived_row_id(file: SourceFile, row: int) -> str:
-    """Row id where no id column is configured: file key and row number, stable under re-runs and moves."""
-    return f"{file.key}:{row}"

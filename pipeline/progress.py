@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.types import CommitRecord, Totals
 
@@ -31,6 +31,10 @@ class Progress:
     def nothing(cls) -> Progress:
         """Of a session that has nothing to do."""
         return cls(total_rows=0, done=Totals(), session=Totals(), seconds=0.0)
+
+    def followed_by(self, later: Progress) -> Progress:
+        """Of this session when more work was found after this moment, and done until the moment ``later``."""
+        return replace(later, session=self.session.together_with(later.session), seconds=self.seconds + later.seconds)
 
     @property
     def tokens_per_second(self) -> float:

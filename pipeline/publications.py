@@ -1,9 +1,12 @@
-"""The records of what was published: publications, the list of their units, and the manifest."""
+"""The records of what was published: publications, the list of their units, and the manifest.
+
+The manifest holds the publications' records once more, whole: each can be made again from the other.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -11,18 +14,25 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.errors import OutputError
+from pipeline.damage import is_unreadable
+from pipeline.errors import DamagedError, OutputError, SinkError
 from pipeline.index import PublishedUnit, PublishedUnits
-from pipeline.parts import HashedFile, PartRecord
+from pipeline.parts import PartRecord
+from pipeline.sealed import read_state, seal, unseal
+from pipeline.sinks.hashed import HashedFile
+from pipeline.state import Origin
 from pipeline.storage import Storage
 from pipeline.storage_retrying import with_retries
 
-__all__ = ["Manifest", "Publication", "decided", "index_publication", "visible_name", "write_units"]
+__all__ = ["FENCE", "Manifest", "Publication", "index_publication", "write_units"]
 
-_VERSION = 2
-"""Of the record. 1 held the units themselves."""
+_VERSION = 3
+"""Of the record. 1 held the units themselves; 2 was named by a token."""
+FENCE = b"fenced off "
+"""What the object begins with that takes the place of a record which must not come."""
 _UNITS = pa.schema([("unit_id", pa.string()), ("attempt", pa.int32()), ("rows", pa.int64()), ("failed", pa.int64())])
 _BATCH_UNITS = 4096
+_CHUNK_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +42,7 @@ class Publication:
     Attributes:
         number: publications and revisions are numbered from 0, in the order in which they were decided.
         slot, revision: publications are numbered from 0, and so are those that took the place of each other.
-        token: of the lease under which it was decided.
+        epoch: of the lease under which it was decided.
         format: of its files, see :data:`pipeline.sinks.FORMATS`.
         schema, dead_schema: of the tables; the files may hold less exact types.
         parts: its files, in input order.
@@ -43,7 +53,7 @@ class Publication:
     number: int
     slot: int
     revision: int
-    token: str
+    epoch: int
     format: str
     schema: pa.Schema
     dead_schema: pa.Schema
@@ -59,7 +69,7 @@ class Publication:
     @property
     def record_key(self) -> str:
         """Where its record is."""
-        return layout.publication_record(self.number, self.token)
+        return layout.publication_record(self.number, self.epoch)
 
     @property
     def units_key(self) -> str:
@@ -71,14 +81,14 @@ class Publication:
         """Where its parts are."""
         return [f"{self.name}/{part.name}" for part in self.parts]
 
-    def to_bytes(self) -> bytes:
-        """What :meth:`parse` reads back."""
-        raw = {
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that :meth:`parse` reads back."""
+        return {
             "version": _VERSION,
             "number": self.number,
             "slot": self.slot,
             "revision": self.revision,
-            "token": self.token,
+            "epoch": self.epoch,
             "format": self.format,
             "schema": self.schema.serialize().to_pybytes().hex(),
             "dead_schema": self.dead_schema.serialize().to_pybytes().hex(),
@@ -86,16 +96,18 @@ class Publication:
             "dead_letters": None if self.dead_letters is None else asdict(self.dead_letters),
             "units": asdict(self.units),
         }
-        return json.dumps(raw, indent=1).encode()
+
+    def to_bytes(self) -> bytes:
+        """The record."""
+        return seal(self.to_dict())
 
     @classmethod
-    def parse(cls, record: bytes) -> Publication:
-        """Inverse of :meth:`to_bytes`.
+    def parse(cls, raw: Mapping[str, Any]) -> Publication:
+        """Inverse of :meth:`to_dict`.
 
         Raises:
             OutputError: written by a version with other records.
         """
-        raw: dict[str, Any] = json.loads(record)
         version = raw.get("version", 1)
         if version != _VERSION:
             raise OutputError(
@@ -108,7 +120,7 @@ class Publication:
             number=raw["number"],
             slot=raw["slot"],
             revision=raw["revision"],
-            token=raw["token"],
+            epoch=raw["epoch"],
             format=raw["format"],
             schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["schema"]))),
             dead_schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["dead_schema"]))),
@@ -118,17 +130,15 @@ class Publication:
         )
 
 
-def visible_name(record: bytes) -> str:
-    """The visible folder of the publication that a record of any version decides."""
-    raw = json.loads(record)
-    return layout.publication(raw["slot"], raw["revision"])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was decided and made visible, in that order: publications, and revisions in the place of some."""
+    """What was decided and made visible, in that order: publications, and revisions in the place of some.
+
+    ``first``: the number from which they, and their slots, are counted.
+    """
 
     decided: tuple[Publication, ...] = ()
+    first: int = 0
 
     @property
     def publications(self) -> tuple[Publication, ...]:
@@ -136,31 +146,52 @@ class Manifest:
         last = {publication.slot: publication for publication in self.decided}
         return tuple(last[slot] for slot in sorted(last))
 
+    @property
+    def next_number(self) -> int:
+        """Of the publication that is decided next."""
+        return 1 + max((publication.number for publication in self.decided), default=self.first - 1)
+
+    @property
+    def next_slot(self) -> int:
+        """Of the publication that takes the place of no other."""
+        return 1 + max((publication.slot for publication in self.decided), default=self.first - 1)
+
     @classmethod
-    def load(cls, storage: Storage) -> Manifest:
-        """Read the manifest; empty where nothing was published.
+    def load(cls, storage: Storage, origin: Origin | None = None) -> Manifest:
+        """Read the latest manifest; empty where nothing was published.
+
+        Args:
+            storage: the output.
+            origin: of the run; None looks it up. Manifests from before it began do not count.
 
         Raises:
+            DamagedError: it cannot be read; a run makes it again from the publications' records.
             OutputError: written by a version with other records.
         """
+        origin = Origin.of(storage) if origin is None else origin
+        keys = [key for key in storage.keys(layout.MANIFEST) if layout.epoch_of(key) >= origin.begun]
+        if not keys:
+            return cls(first=origin.first)
+        key = max(keys)
         try:
-            keys = json.loads(storage.read(layout.MANIFEST))["publications"]
+            raw = unseal(read_state(storage, key))
+            decided = tuple(Publication.parse(publication) for publication in raw["publications"])
+            return cls(decided=decided, first=origin.first)
         except FileNotFoundError:
-            return cls()
-        return cls(decided=tuple(Publication.parse(record) for record in storage.read_many(keys)))
+            return cls.load(storage, origin)  # a later one has just taken its place
+        except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise DamagedError(
+                f"{storage.url}/{key}: the manifest is {error}. Run the same command as before again: it is made anew "
+                "from the records of what was published. The published files themselves are plain tables."
+            ) from error
 
-    def save(self, storage: Storage) -> None:
-        """Write the manifest."""
+    def save(self, storage: Storage, epoch: int) -> None:
+        """Write the manifest, as the holder of the lease of this epoch."""
         parts = {f"{p.name}/{part.name}": part.rows for p in self.publications for part in p.parts}
-        raw = {"publications": [p.record_key for p in self.decided], "parts": parts}
-        storage.put(layout.MANIFEST, json.dumps(raw, indent=1).encode())
-
-
-def decided(storage: Storage, first: int = 0) -> list[bytes]:
-    """The records of all that was ever decided, visible or not, from number ``first`` on, in no order."""
-    beyond = f"{layout.PUBLICATIONS}/{layout.publication(first)}"
-    keys = [key for key in storage.keys(layout.PUBLICATIONS) if key >= beyond]
-    return [record for record in storage.read_many(keys) if record.startswith(b"{")]  # the others are fences
+        raw = {"publications": [p.to_dict() for p in self.decided], "parts": parts}
+        key = layout.manifest(epoch, len(self.decided))
+        storage.put(key, seal(raw))
+        storage.delete_objects([other for other in storage.keys(layout.MANIFEST) if other < key])
 
 
 def write_units(storage: Storage, key: str, units: Callable[[], Iterable[PublishedUnit]]) -> PartRecord:
@@ -188,28 +219,43 @@ def _write_units(storage: Storage, key: str, units: Iterable[PublishedUnit]) -> 
                 arrays = [pa.array(c, field.type) for c, field in zip(columns, _UNITS, strict=True)]
                 writer.write_batch(pa.record_batch(arrays, schema=_UNITS))
                 count += len(batch)
-    return hashed.record(key, count)
+    return PartRecord.of(key, count, hashed)
 
 
 def index_publication(storage: Storage, publication: Publication, published: PublishedUnits) -> None:
     """Enter a publication's units in the index, in the place of what was in its slot, some in memory at a time.
 
     Raises:
-        OutputError: the list of its units is damaged.
+        DamagedError: the list of its units is missing or damaged.
     """
 
     def load() -> None:
+        _check_list(storage, publication)
         units = _placed(publication, _read_units(storage, publication.units_key))
-        published.replace(publication.slot, publication.part_keys, publication.format, units)
+        shas = [part.sha256 for part in publication.parts]
+        published.replace(publication.slot, publication.part_keys, shas, publication.format, units)
 
     key = f"{storage.url}/{publication.units_key}"
     try:
         with_retries(load, f"reading {key}")
-    except (pa.ArrowException, ValueError) as error:
-        raise OutputError(
-            f"{key}: not a readable list of the units of {publication.name} ({error}). Restore it from a copy, or "
-            "discard the run with mode='new'."
+    except (DamagedError, pa.ArrowException, ValueError, SinkError) as error:
+        missing = isinstance(error.__cause__, FileNotFoundError)
+        if isinstance(error, SinkError) and not missing and not is_unreadable(error):
+            raise
+        fault = "missing" if missing else str(error)
+        raise DamagedError(
+            f"{key}: the list of the units of {publication.name} is {fault}. Run the same command again: it is made "
+            "anew from the published rows; or restore it from a copy, or discard the run with mode='new'."
         ) from error
+
+
+def _check_list(storage: Storage, publication: Publication) -> None:
+    digest = hashlib.sha256()
+    with storage.open(publication.units_key) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    if digest.hexdigest() != publication.units.sha256:
+        raise DamagedError("altered (its checksum differs)")
 
 
 def _read_units(storage: Storage, key: str) -> Iterator[PublishedUnit]:

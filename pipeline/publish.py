@@ -1,12 +1,12 @@
 """From staged units to plain files that appear at once, in input order.
 
-Steps, each of which a kill may interrupt: (1) write the part files, the dead letters and the list of units aside; (2)
-put the publication record: from here on the publication is decided and only rolled forward; (3) give the folder
-its visible name (one rename; on object stores copies inside the store, all at once); (4) list it in the
-manifest; (5) remove the staged units. A run that begins calls :func:`recover` first, which redoes (3) to (5)
-for a decided publication.
+Steps, each of which a kill may interrupt: (1) write the part files, the dead letters and the list of units aside, and
+prove every staged unit while it is read; (2) put the publication record: from here on the publication is decided and
+only rolled forward; (3) give the folder its visible name (one rename; on object stores copies inside the store, all at
+once); (4) list it in the manifest; (5) remove the staged units. A run that begins calls
+:func:`pipeline.recover.recover` first, which redoes (3) and (4) for a decided publication.
 
-A revision (:mod:`pipeline.revising`) takes the place of a publication some of whose failed rows were done again:
+A revision (:mod:`pipeline.revising`) takes the place of a publication some of whose rows were done again:
 it is a publication too, whose step (3) begins with removing the folder of the one before. A reader of the folder
 never sees both; for the moment between, one that lists the folder sees neither.
 
@@ -15,9 +15,8 @@ of it, everywhere. A plain reader that lists the folder sees the same on a local
 store, between (2) and the end of (3), it sees some of the publication's parts: each of them whole, none twice,
 and no other files.
 
-The record's name holds the writer's token and its put succeeds once. Whoever takes over a lease that was not
-given back puts a fence under the name that the former holder would use (:func:`recover`): should that one
-wake up, its put fails.
+The record's name holds the writer's epoch and its put succeeds once. Whoever takes over a lease that was not
+given back puts a fence under the name that the former holder would use: should that one wake up, its put fails.
 
 In memory are a publication's parts, of some hundred megabytes each; its units, of which there may be many
 millions, are read from the index and written out one after the other.
@@ -26,82 +25,48 @@ millions, are read from the index and written out one after the other.
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-
-import pyarrow as pa
+from dataclasses import replace
 
 from pipeline import layout
-from pipeline.errors import LeaseError
-from pipeline.index import Index, PublishedUnit, PublishedUnits
+from pipeline.damage import FoundDamageError
+from pipeline.errors import DamagedError, LeaseLostError
+from pipeline.index import Index, PublishedUnit
+from pipeline.job import Job
 from pipeline.lease import Lease
-from pipeline.parts import PartJob, PartRecord, staged_dead_place, staged_place, write_part, write_rows
-from pipeline.publications import (
-    Manifest,
-    Publication,
-    decided,
-    index_publication,
-    write_units,
+from pipeline.parts import (
+    PartDamage,
+    PartJob,
+    PartRecord,
+    Rows,
+    check_pieces,
+    staged_dead_place,
+    staged_keys,
+    staged_place,
+    write_part,
+    write_rows,
 )
-from pipeline.sinks.base import PartFormat
+from pipeline.publications import Manifest, Publication, index_publication, write_units
 from pipeline.storage import Storage
 from pipeline.types import CommitRecord, Place
 
-__all__ = ["WriteParts", "decide", "publish", "recover", "write_dead_letters"]
+__all__ = [
+    "WriteParts",
+    "clean",
+    "decide",
+    "make_visible",
+    "publish",
+    "write_dead_letters",
+    "write_parts_here",
+    "written",
+]
 
-WriteParts = Callable[[Iterable[PartJob]], Iterable[PartRecord]]
+WriteParts = Callable[[Iterable[PartJob]], Iterable[PartRecord | PartDamage]]
 """Runs :func:`pipeline.parts.write_part` over jobs, which it draws as it needs them; results in order."""
 
 
-def recover(storage: Storage, published: PublishedUnits, lease: Lease | None = None) -> Manifest:
-    """Finish a publication that was decided before a kill; the manifest as it then is.
-
-    Args:
-        storage: the output.
-        published: the index of what is visible, to be filled.
-        lease: held by the caller; former holders that never gave theirs back can decide nothing after this.
-    """
-    manifest = Manifest.load(storage)
-    if lease is not None:
-        first = len(manifest.decided)
-        manifest = _roll_forward(storage, manifest)
-        for token in lease.predecessors:
-            manifest = _fence_off(storage, manifest, token, first)
-        lease.forget_predecessors()
-    manifest = _roll_forward(storage, manifest)
-    for publication in manifest.publications:
-        index_publication(storage, publication, published)
-    _clean(storage, manifest, published)
-    return manifest
-
-
-def _roll_forward(storage: Storage, manifest: Manifest) -> Manifest:
-    records = [Publication.parse(record) for record in decided(storage, len(manifest.decided))]
-    for publication in sorted(records, key=lambda publication: publication.number):
-        manifest = _make_visible(storage, manifest, publication)
-    return manifest
-
-
-def _fence_off(storage: Storage, manifest: Manifest, token: str, first: int) -> Manifest:
-    """Take the names of the records that a former holder may yet put: of the publications since it looked."""
-    for number in range(first, len(manifest.decided) + 1):
-        fence = f"fenced off by {uuid.uuid4().hex}".encode()
-        if not storage.put_new(layout.publication_record(number, token), fence):
-            manifest = _roll_forward(storage, manifest)
-    return manifest
-
-
 def publish(
-    storage: Storage,
-    manifest: Manifest,
-    index: Index,
-    *,
-    lease: Lease,
-    schema: pa.Schema,
-    dead_schema: pa.Schema,
-    format: PartFormat,
-    target_bytes: int,
-    write_parts: WriteParts | None = None,
+    job: Job, manifest: Manifest, index: Index, *, lease: Lease, write_parts: WriteParts | None = None
 ) -> Manifest:
     """Make visible the planned units that are committed and not visible yet, in input order; the manifest then.
 
@@ -109,64 +74,71 @@ def publish(
     readers find a schema.
 
     Args:
-        storage: the output.
+        job: whose output it is.
         manifest: what is visible already.
         index: of the plan, the ledger, and what is visible.
         lease: the caller's; without it nothing is published.
-        schema: of the output table.
-        dead_schema: of the dead-letter table.
-        format: of the files.
-        target_bytes: a part is closed when its staged (compressed) bytes reach this.
         write_parts: writes the parts; None does it here, one by one.
 
     Raises:
-        LeaseError: another run took over.
+        FoundDamageError: staged units are not what was committed; nothing is published.
+        LeaseLostError: another run took over.
         SinkError: the parts could not be written.
     """
-    number = len(manifest.decided)
-    folder = layout.publishing(number, lease.token)
+    storage, number = job.storage, manifest.next_number
+    folder = layout.publishing(number, lease.epoch)
+    storage.delete(folder)  # an attempt that met with damage may have left parts there
+    derived = job.rows.derived_ids
     jobs = (
-        PartJob(
-            storage=storage,
-            format=format,
-            schema=schema,
-            key=f"{folder}/{layout.part(i)}{format.suffix}",
-            pieces=pieces,
-        )
-        for i, pieces in enumerate(_grouped(index.publishable(), target_bytes))
+        PartJob(storage=storage, rows=job.rows, key=f"{folder}/{layout.part(i)}{job.rows.format.suffix}", pieces=pieces)
+        for i, pieces in enumerate(_grouped(index.publishable(), job.config.target_part_bytes, derived))
     )
-    parts = tuple((write_parts or _one_by_one)(jobs))
+    parts = written((write_parts or write_parts_here)(jobs))
     dead = write_dead_letters(
-        storage, number, lease, format, dead_schema, lambda: map(staged_dead_place, index.publishable(failed_only=True))
+        storage, number, lease, job.dead_rows, lambda: map(staged_dead_place, index.publishable(failed_only=True))
     )
     units = write_units(
-        storage, layout.units(number, lease.token), lambda: map(PublishedUnit.of, index.publishable())
+        storage, layout.units(number, lease.epoch), lambda: map(PublishedUnit.of, index.publishable())
     )  # fmt: skip
     publication = Publication(
         number=number,
-        slot=len(manifest.publications),
+        slot=manifest.next_slot,
         revision=0,
-        token=lease.token,
-        format=format.name,
-        schema=schema,
-        dead_schema=dead_schema,
+        epoch=lease.epoch,
+        format=job.rows.format.name,
+        schema=job.schema,
+        dead_schema=job.dead_schema,
         parts=parts,
         dead_letters=dead,
         units=units,
     )
-    return decide(storage, manifest, publication, index.published, lease)
+    return decide(storage, manifest, publication, index, lease)
 
 
-def _one_by_one(jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
+def write_parts_here(jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
+    """One after the other, in this process."""
     return map(write_part, jobs)
 
 
-def _grouped(records: Iterable[CommitRecord], target_bytes: int) -> Iterator[tuple[Place, ...]]:
+def written(results: Iterable[PartRecord | PartDamage]) -> tuple[PartRecord, ...]:
+    """The records of files, all of which have been written.
+
+    Raises:
+        FoundDamageError: some have not; names all that was found in all of them.
+    """
+    every = list(results)
+    damages = [damage for result in every if isinstance(result, PartDamage) for damage in result.damages]
+    if damages:
+        raise FoundDamageError(damages)
+    return tuple(result for result in every if isinstance(result, PartRecord))
+
+
+def _grouped(records: Iterable[CommitRecord], target_bytes: int, derived_ids: bool) -> Iterator[tuple[Place, ...]]:
     """The pieces of each part, at least one part."""
     group: list[Place] = []
     size = parts = 0
     for record in records:
-        group.append(staged_place(record))
+        group.append(staged_place(record, derived_ids=derived_ids))
         size += record.staged_bytes
         if size >= target_bytes:
             yield tuple(group)
@@ -176,64 +148,91 @@ def _grouped(records: Iterable[CommitRecord], target_bytes: int) -> Iterator[tup
 
 
 def write_dead_letters(
-    storage: Storage,
-    number: int,
-    lease: Lease,
-    format: PartFormat,
-    schema: pa.Schema,
-    pieces: Callable[[], Iterator[Place]],
+    storage: Storage, number: int, lease: Lease, rows: Rows, pieces: Callable[[], Iterator[Place]]
 ) -> PartRecord | None:
     """Write the dead-letter table of a publication; None where there are no failed rows.
 
     Raises:
+        FoundDamageError: pieces are not what was committed; names all of them.
         SinkError: it failed repeatedly.
     """
     if next(pieces(), None) is None:
         return None
-    return write_rows(storage, format, schema, layout.dead_letters(number, lease.token) + format.suffix, pieces)
+    try:
+        return write_rows(storage, rows, layout.dead_letters(number, lease.epoch) + rows.format.suffix, pieces)
+    except FoundDamageError:
+        raise FoundDamageError(check_pieces(storage, rows, pieces())) from None
 
 
-def decide(
-    storage: Storage, manifest: Manifest, publication: Publication, published: PublishedUnits, lease: Lease
-) -> Manifest:
+def decide(storage: Storage, manifest: Manifest, publication: Publication, index: Index, lease: Lease) -> Manifest:
     """Publish what is written under its publishing name: steps (2) to (5); the manifest as it then is.
 
     Raises:
-        LeaseError: another run took over.
+        LeaseLostError: another run took over.
     """
-    _decide(storage, publication, lease)
-    manifest = _make_visible(storage, manifest, publication)
-    index_publication(storage, publication, published)
-    _clean(storage, manifest, published)
-    return manifest
-
-
-def _decide(storage: Storage, publication: Publication, lease: Lease) -> None:
-    """Put the record: the moment of publication."""
     lease.verify()
     if not storage.put_new(publication.record_key, publication.to_bytes()):
-        raise LeaseError(f"{storage.url}: another run took over this output. This one publishes nothing.")
-
-
-def _make_visible(storage: Storage, manifest: Manifest, publication: Publication) -> Manifest:
-    if publication.revision:
-        storage.delete(layout.publication(publication.slot, publication.revision - 1))
-    storage.promote(layout.publishing(publication.number, publication.token), publication.name)
-    manifest = Manifest(decided=(*manifest.decided, publication))
-    manifest.save(storage)
+        raise LeaseLostError(f"{storage.url}: another run took over this output. This one publishes nothing.")
+    try:
+        manifest = make_visible(storage, manifest, (publication,), lease.epoch)
+    except FileNotFoundError as error:
+        lease.verify()  # a successor has discarded all
+        raise DamagedError(
+            f"{storage.url}: the parts of {publication.name} were removed before they became visible ({error}). Run "
+            "again to continue."
+        ) from error
+    index_publication(storage, publication, index.published)
+    lease.verify()  # what is removed now is nobody else's
+    clean(storage, manifest, index, lease.epoch)
     return manifest
 
 
-def _clean(storage: Storage, manifest: Manifest, published: PublishedUnits) -> None:
-    """Remove what is published from the staging folder, and what runs that were killed left unfinished."""
+def make_visible(storage: Storage, manifest: Manifest, decided: tuple[Publication, ...], epoch: int) -> Manifest:
+    """Steps (3) and (4) for publications in the order of their numbers; what is done already is left."""
+    manifest = replace(manifest, decided=(*manifest.decided, *decided))
+    last = {publication.slot: publication for publication in manifest.decided}
+    for publication in decided:
+        if last[publication.slot] is not publication:
+            continue  # another has taken its place since
+        for revision in range(publication.revision):
+            storage.delete(layout.publication(publication.slot, revision))
+        storage.promote(layout.publishing(publication.number, publication.epoch), publication.name)
+    manifest.save(storage, epoch)
+    return manifest
+
+
+def clean(storage: Storage, manifest: Manifest, index: Index, epoch: int, *, unnamed: bool = False) -> None:
+    """Remove what is published from the staging folder, and what runs that were killed left unfinished.
+
+    Of what was written in later epochs, or for publications that this manifest does not know, nothing is touched:
+    should this process sleep here, it is a successor's.
+
+    Args:
+        storage: the output.
+        manifest: what is visible.
+        index: of the ledger and of what is visible.
+        epoch: of the caller's lease.
+        unnamed: also what is staged and not in the ledger; no unit may be under way.
+    """
     for keys in storage.walk(layout.STAGED):
         staged = [(key, *layout.staged_attempt(key)) for key in keys]
-        attempts = published.attempts([unit_id for _, unit_id, _ in staged])
-        storage.delete_objects([key for key, unit_id, attempt in staged if attempt <= attempts.get(unit_id, 0)])
+        ids = list({unit_id for _, unit_id, _ in staged})
+        attempts = index.published.attempts(ids)
+        done = {key for key, unit_id, attempt in staged if attempt <= attempts.get(unit_id, 0)}
+        if unnamed:
+            done |= set(keys) - {key for record in index.records.among(ids) for key in staged_keys(record)}
+        storage.delete_objects(sorted(done))
     visible = manifest.publications
     named = {layout.published_dead_letters(p.dead_letters.name) for p in visible if p.dead_letters is not None}
     named |= {p.units_key for p in visible}
     there = itertools.chain(storage.keys(layout.DEAD_LETTERS), storage.keys(layout.UNITS))
-    storage.delete_objects([key for key in there if key not in named])
-    storage.delete(layout.PUBLISH)  # what is decided has left this folder
+    storage.delete_objects([key for key in there if key not in named and _is_past(key, manifest, epoch)])
+    unfinished = {key.rpartition("/")[0] for key in storage.keys(layout.PUBLISH) if _is_past(key, manifest, epoch)}
+    for folder in sorted(unfinished):
+        storage.delete(folder)
     storage.sweep()
+
+
+def _is_past(key: str, manifest: Manifest, epoch: int) -> bool:
+    number, written = layout.number_of(key)
+    return number < manifest.next_number and written <= epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.cluster import ensure_ray
-from pipeline.errors import OutputError
+from pipeline.damage import Damage
+from pipeline.errors import DamagedError, OutputError
 from pipeline.filesystem import is_url, join, open_filesystem
 from pipeline.publications import Manifest, Publication
+from pipeline.repairing import describe_damage
 from pipeline.sinks import FORMATS
 from pipeline.storage import Storage, open_storage
 
@@ -38,8 +41,14 @@ class _Part:
 
     def tables(self) -> Iterator[pa.Table]:
         """Its rows, piece by piece."""
-        with self.storage.open(self.key) as file:
-            yield from FORMATS[self.format].tables(file, self.schema)
+        try:
+            with self.storage.open(self.key) as file:
+                yield from FORMATS[self.format].tables(file, self.schema)
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EIO):
+                raise  # the store's trouble
+            fault = "missing" if isinstance(error, FileNotFoundError) else f"not as it was published ({error})"
+            raise DamagedError(describe_damage(self.storage.url, [Damage(key=self.key, fault=fault)])) from error
 
 
 @overload

@@ -1,4 +1,4 @@
-"""Prompt templates: Jinja over a row's columns, sandboxed and strict. Knows no Arrow and no tokenizer."""
+"""Prompt templates: Jinja over a row's columns, in a sandbox and within limits. Knows no Arrow and no tokenizer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import StrictUndefined, meta
 
+from pipeline.codec import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError, explain
 from pipeline.errors import ConfigError
 
 __all__ = ["WHOLE_ROW", "PromptTemplate", "check_template"]
@@ -18,19 +18,33 @@ WHOLE_ROW = "row"
 
 
 @functools.cache
-def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+def _environment() -> BoundedEnvironment:
+    return BoundedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str) -> tuple[BoundedTemplate, frozenset[str]]:
+    """The template and the variables it takes from outside."""
+    template = BoundedTemplate(_environment(), text)
+    every = meta.find_undeclared_variables(_environment().parse(text))
+    return template, frozenset(every - set(_environment().globals))
 
 
 def check_template(text: str) -> None:
-    """Raise ConfigError unless ``text`` is a template."""
+    """Raise ConfigError unless ``text`` is a template, and one that ends where it is the same for every row."""
     if not isinstance(text, str) or not text:
         raise ConfigError(f"prompt_template={text!r}: a template is text and not empty. Write for example "
                           "'{{ question }}'.")  # fmt: skip
     try:
-        _environment().parse(text)
-    except TemplateError as error:
-        raise ConfigError(f"prompt_template={text!r}: not a Jinja template ({error}). Mend it.") from error
+        template, names = _compiled(text)
+        if not names:
+            template.render({})
+    except TemplateSyntaxError as error:
+        raise ConfigError(explain("prompt_template", text, f"not a Jinja template ({error})", "Mend it.")) from error
+    except TemplateLimitError as error:
+        raise ConfigError(explain("prompt_template", text, f"no row can be rendered: {error}", "Mend it.")) from error
+    except Exception:
+        pass
 
 
 class PromptTemplate:
@@ -42,9 +56,7 @@ class PromptTemplate:
 
     def __init__(self, text: str) -> None:
         check_template(text)
-        every = meta.find_undeclared_variables(_environment().parse(text))
-        self.names = frozenset(every - set(_environment().globals))
-        self._template = _environment().from_string(text)
+        self._template, self.names = _compiled(text)
 
     @property
     def takes_whole_row(self) -> bool:
@@ -52,5 +64,13 @@ class PromptTemplate:
         return WHOLE_ROW in self.names
 
     def render(self, row: Mapping[str, Any]) -> str:
-        """The prompt of a row; raises what Jinja or an expression of the template raises."""
-        return self._template.render(row) if not self.takes_whole_row else self._template.render({"row": row, **row})
+        """The prompt of a row.
+
+        Raises:
+            TemplateLimitError: it would take too long, or too much memory.
+            Exception: what Jinja or an expression of the template raises.
+        """
+        try:
+            return self._template.render(row if not self.takes_whole_row else {"row": row, **row})
+        except TemplateLimitError as error:
+            raise TemplateLimitError(f"prompt_template: {error}.") from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pipeline.codec import redact
 from pipeline.failures import describe_failures
 from pipeline.reading import read
 from pipeline.types import Totals
@@ -21,7 +22,7 @@ class RunSummary:
     """What a run did.
 
     Attributes:
-        output: the folder.
+        output: the folder or URL, with whatever credentials it was given with: :meth:`describe` masks them.
         total: totals over the whole output.
         session: totals over what this call generated; all zero where everything had been done before.
         seconds: wall-clock time of this call's generation, start of the actors included.
@@ -29,7 +30,7 @@ class RunSummary:
         publications: folders of the output that hold published parts.
     """
 
-    output: str
+    output: str = field(repr=False)
     total: Totals
     session: Totals
     seconds: float
@@ -45,7 +46,7 @@ class RunSummary:
         """A few lines for people."""
         total, session = self.total, self.session
         lines = [
-            f"Output: {self.output} ({', '.join(self.publications) or 'nothing published'})",
+            f"Output: {redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
             f"Rows: {total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
             f"{total.samples} generations",
             f"Tokens: {total.prompt_tokens} prompt, {total.completion_tokens} generated; "

@@ -17,25 +17,32 @@ from pipeline.codec import FinishReason
 from pipeline.index import Index
 from pipeline.job import Job
 from pipeline.parts import staged_place
-from pipeline.sinks.places import read_place
 from pipeline.types import Place, Unit
 
 __all__ = ["failed_rows", "load_place", "merge_retried", "with_previous"]
 
 
-def with_previous(units: Iterable[Unit], index: Index) -> Iterator[Unit]:
-    """Units as they are to be done: those of a later attempt with the place of the rows of the one before."""
+def with_previous(units: Iterable[Unit], index: Index, *, derived_ids: bool) -> Iterator[Unit]:
+    """Units as they are to be done: those of a later attempt with what is known of the one before.
+
+    Where that was revoked, or its record is lost, all rows of the unit are done again.
+    """
     for unit in units:
-        yield unit if unit.attempt == 1 else replace(unit, previous=_previous(unit, index))
-
-
-def _previous(unit: Unit, index: Index) -> Place:
-    place = index.published.place(unit.unit_id, unit.attempt - 1)
-    if place is None:
+        if unit.attempt == 1:
+            yield unit
+            continue
         record = index.records.get(unit.unit_id)
-        assert record is not None, "what is done again has been done before"
-        place = staged_place(record)
-    return place
+        if record is None:
+            revoked = index.records.revoked(unit.unit_id)
+            yield replace(unit, input_sha256=None if revoked is None else revoked.input_sha256 or None)
+            continue
+        place = index.published.place(unit.unit_id, record.attempt)
+        before = (
+            staged_place(record, derived_ids=derived_ids)
+            if place is None
+            else replace(place, data_sha256=record.data_sha256)
+        )
+        yield replace(unit, previous=before, input_sha256=record.input_sha256 or None)
 
 
 def failed_rows(out: pa.Table, prefix: str) -> list[int]:
@@ -69,5 +76,9 @@ def merge_retried(before: pa.Table, retried: pa.Table, prefix: str) -> pa.Table:
 
 
 def load_place(job: Job, place: Place) -> pa.Table:
-    """The output rows at a place."""
-    return pa.concat_tables(read_place(job.storage, place, job.schema))
+    """The output rows at a place.
+
+    Raises:
+        FoundDamageError: they are not what was committed.
+    """
+    return pa.concat_tables(job.rows.reader(job.storage).read(place))

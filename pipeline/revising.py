@@ -1,4 +1,4 @@
-"""Revisions: a publication again, with the units whose failed rows were done once more as they are now.
+"""Revisions: a publication again, with the units that were done once more as they are now.
 
 Knows tables' places and the publication protocol; nothing of Ray or models.
 """
@@ -11,12 +11,12 @@ from itertools import groupby
 
 from pipeline import layout
 from pipeline.index import Index, IndexedUnit, PublishedUnit
+from pipeline.job import Job
 from pipeline.lease import Lease
-from pipeline.parts import PartJob, staged_dead_place, staged_place, write_part
+from pipeline.parts import PartJob, Rows, staged_dead_place, staged_place
 from pipeline.publications import Manifest, Publication, write_units
-from pipeline.publish import WriteParts, decide, write_dead_letters
+from pipeline.publish import WriteParts, decide, write_dead_letters, write_parts_here, written
 from pipeline.sinks import FORMATS
-from pipeline.storage import Storage
 from pipeline.types import Place
 
 __all__ = ["outdated", "revise"]
@@ -29,7 +29,7 @@ def outdated(manifest: Manifest, index: Index) -> list[Publication]:
 
 
 def revise(
-    storage: Storage,
+    job: Job,
     manifest: Manifest,
     publication: Publication,
     index: Index,
@@ -40,7 +40,7 @@ def revise(
     """Put a publication in the place of ``publication`` that holds the latest attempt of each of its units.
 
     Args:
-        storage: the output.
+        job: whose output it is.
         manifest: what is visible.
         publication: one of it.
         index: of the ledger and what is visible.
@@ -48,42 +48,46 @@ def revise(
         write_parts: writes the parts; None does it here.
 
     Raises:
-        LeaseError: another run took over.
+        FoundDamageError: published parts or staged units are not what was committed; nothing is published.
+        LeaseLostError: another run took over.
         SinkError: the parts could not be written.
     """
-    number = len(manifest.decided)
+    storage, number = job.storage, manifest.next_number
     format_ = FORMATS[publication.format]
-    jobs = _part_jobs(storage, publication, index, layout.publishing(number, lease.token))
-    parts = tuple((write_parts or (lambda js: map(write_part, js)))(jobs))
-    dead = write_dead_letters(
-        storage, number, lease, format_, publication.dead_schema, lambda: _joined(_dead_pieces(publication, index))
-    )
+    rows = replace(job.rows, format=format_, schema=publication.schema)
+    letters = replace(job.dead_rows, format=format_, schema=publication.dead_schema)
+    folder = layout.publishing(number, lease.epoch)
+    storage.delete(folder)  # an attempt that met with damage may have left parts there
+    jobs = _part_jobs(job, rows, publication, index, folder)
+    parts = written((write_parts or write_parts_here)(jobs))
+    dead = write_dead_letters(storage, number, lease, letters, lambda: _joined(_dead_pieces(publication, index)))
     units = write_units(
-        storage, layout.units(number, lease.token), lambda: map(_latest, index.published.units(publication.slot))
+        storage, layout.units(number, lease.epoch), lambda: map(_latest, index.published.units(publication.slot))
     )
     revision = replace(
         publication,
         number=number,
         revision=publication.revision + 1,
-        token=lease.token,
+        epoch=lease.epoch,
         parts=parts,
         dead_letters=dead,
         units=units,
     )
-    return decide(storage, manifest, revision, index.published, lease)
+    return decide(storage, manifest, revision, index, lease)
 
 
-def _part_jobs(storage: Storage, publication: Publication, index: Index, folder: str) -> Iterator[PartJob]:
+def _part_jobs(job: Job, rows: Rows, publication: Publication, index: Index, folder: str) -> Iterator[PartJob]:
     """The parts again, one part's units in memory at a time."""
     for number, group in groupby(index.published.units(publication.slot), key=lambda unit: unit.part):
-        units = list(group)
+        units, part = list(group), publication.parts[number]
+        pieces = (_piece(unit, derived_ids=rows.derived_ids) for unit in units)
         yield PartJob(
-            storage=storage,
-            format=FORMATS[publication.format],
-            schema=publication.schema,
-            key=f"{folder}/{publication.parts[number].name}",
-            pieces=tuple(_joined(map(_piece, units))),
+            storage=job.storage,
+            rows=rows,
+            key=f"{folder}/{part.name}",
+            pieces=tuple(_joined(pieces)),
             copy_of=publication.part_keys[number] if all(unit.latest is None for unit in units) else None,
+            copy_sha256=part.sha256,
         )
 
 
@@ -91,8 +95,8 @@ def _latest(unit: IndexedUnit) -> PublishedUnit:
     return unit.unit if unit.latest is None else PublishedUnit.of(unit.latest)
 
 
-def _piece(unit: IndexedUnit) -> Place:
-    return unit.place if unit.latest is None else staged_place(unit.latest)
+def _piece(unit: IndexedUnit, *, derived_ids: bool) -> Place:
+    return unit.place if unit.latest is None else staged_place(unit.latest, derived_ids=derived_ids)
 
 
 def _dead_pieces(publication: Publication, index: Index) -> Iterator[Place]:
@@ -106,7 +110,8 @@ def _dead_pieces(publication: Publication, index: Index) -> Iterator[Place]:
         elif failed:
             assert publication.dead_letters is not None
             key = layout.published_dead_letters(publication.dead_letters.name)
-            yield Place(key=key, first_row=row, num_rows=failed, format=publication.format)
+            sha256 = publication.dead_letters.sha256
+            yield Place(key=key, first_row=row, num_rows=failed, format=publication.format, sha256=sha256)
         row += failed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -10,30 +10,32 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline import layout
-from pipeline.actors.model import check_model, model_digest
+from pipeline.actors.model import check_model
+from pipeline.begin import Begun, begin, prepare_output, say
 from pipeline.config import RunConfig
-from pipeline.discarding import discard, finish_discard
-from pipeline.errors import OutputError
+from pipeline.damage import FoundDamageError
+from pipeline.errors import DamagedError
 from pipeline.failures import FailureLimit
 from pipeline.graph import Executor, RayExecutor
-from pipeline.index import Index, PlannedUnits
-from pipeline.job import Job, resolve_job
+from pipeline.index import Index
+from pipeline.inputs import changed_since_planned, check_committed_rows
+from pipeline.job import Job
 from pipeline.lease import Lease, hold_lease
 from pipeline.ledger import Ledger
-from pipeline.plan import Work, plan_units, read_tasks
+from pipeline.plan import Work, read_tasks
 from pipeline.progress import Progress, ProgressTracker
 from pipeline.publications import Manifest
-from pipeline.publish import publish, recover
+from pipeline.publish import publish
+from pipeline.repairing import revoke
 from pipeline.results import RunResult, RunSummary
 from pipeline.retrying import with_previous
 from pipeline.revising import outdated, revise
-from pipeline.sinks import FORMATS
-from pipeline.sources import check_apart, source_of
-from pipeline.state import RunState
+from pipeline.sources import check_apart
 from pipeline.storage import Storage, open_storage
-from pipeline.unique_ids import check_unique_ids
 
-__all__ = ["new_state", "run", "run_on"]
+__all__ = ["run", "run_on"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def run(
@@ -59,7 +61,9 @@ def run(
     Raises:
         ConfigError, SourceError, ResourceError: before anything is generated; the message says what to do.
         FingerprintError: the output was begun with other settings; each difference is named.
+        DamagedError: published files or state are lost; the message says what to do.
         LeaseError: another run is writing to this output.
+        LeaseLostError: another run took this output over.
         EngineDiedError, SinkError, TooManyFailuresError: during the run; what is committed stays, a re-run
             continues.
     """
@@ -87,23 +91,15 @@ def _run(
     lease: Lease,
     on_progress: Callable[[Progress], None],
 ) -> RunSummary:
-    _prepare_output(config, storage)
+    origin = prepare_output(config, storage, lease)
     check_model(config)  # a model that is not there ends the run here, not in an actor
     with Index() as index:
-        manifest = recover(storage, index.published, lease)
-        job = resolve_job(config, source_of(config, storage), storage)
-        _plan(job, index.units)
-        if config.id_column is not None:
-            check_unique_ids(job.source, index.units, config.id_column)
-        ledger = Ledger.load(storage, index.records)
+        begun = begin(config, storage, lease, index, origin)
         index.units.mark_work(retry_failed=config.retry_failed)
-        work = index.units.work_units
-        session, seconds = Progress.nothing(), 0.0
-        if work or not _is_published(index, manifest):
+        session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
+        if index.units.work_units or not _is_published(index, manifest):
             with executor.session():
-                if work:
-                    session, seconds = _generate(executor, job, index, ledger, lease, on_progress)
-                manifest = _publish(executor, job, index, lease, manifest)
+                session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
         return RunSummary(
             output=storage.url,
             total=index.records.totals(),
@@ -120,6 +116,48 @@ def _is_published(index: Index, manifest: Manifest) -> bool:
     return there and not outdated(manifest, index)
 
 
+def _generate_and_publish(
+    executor: Executor, begun: Begun, index: Index, lease: Lease, on_progress: Callable[[Progress], None]
+) -> tuple[Progress, float, Manifest]:
+    """Do the work that is marked and publish it; what turns out to be damaged meanwhile is done again, once.
+
+    Returns:
+        The progress of this session, its wall-clock seconds, and the manifest.
+    """
+    job, ledger, manifest = begun.job, begun.ledger, begun.manifest
+    session, seconds = Progress.nothing(), 0.0
+    done_again: set[str] = set()
+    while True:
+        if index.units.work_units:
+            last, took = _generate(executor, job, index, ledger, lease, on_progress)
+            session, seconds = session.followed_by(last), seconds + took
+        _check_inputs(job, index)
+        try:
+            return session, seconds, _publish(executor, job, index, lease, manifest)
+        except FoundDamageError as error:
+            lease.verify()  # a successor may have published, and removed, what is missed here
+            manifest = Manifest.load(job.storage)  # revisions before the damage was found are published
+            units = revoke(error.damages, manifest, index, ledger)
+            if done_again & units:
+                raise DamagedError(
+                    f"{job.storage.url}: what units {sorted(done_again & units)[:3]} had staged was damaged twice in "
+                    f"this run, last {error.damages[0].fault}. Check the storage, and run again to continue."
+                ) from error
+            done_again |= units
+            index.units.mark_work(retry_failed=False)
+
+
+def _check_inputs(job: Job, index: Index) -> None:
+    """Before anything is published: the input is still what was planned and read.
+
+    Raises:
+        FingerprintError, SourceError: it is not.
+    """
+    changed, gone = changed_since_planned(job.source)
+    say(f"{path}: gone since it was read; its rows were checked when they were read" for path in gone)
+    check_committed_rows(job.source, index, changed)
+
+
 def _generate(
     executor: Executor,
     job: Job,
@@ -134,11 +172,15 @@ def _generate(
     tracker = ProgressTracker(units.rows, index.settled(), on_progress)
     limit = FailureLimit(job.config.max_failed_fraction)
     work = Work(
-        tasks=read_tasks(with_previous(units.work(), index)), units=units.work_units, unit_rows=units.largest_work
+        tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
+        units=units.work_units,
+        unit_rows=units.largest_work,
     )
     for records in executor.run_units(job, work):
         lease.check()
         for record, before in zip(records, ledger.commit(records), strict=True):
+            if record.redone:
+                _LOG.warning("%s; all rows of its unit were generated anew", record.redone)
             tracker.add(record, before)
         limit.check(tracker.now().done)
     missing = units.missing()
@@ -149,57 +191,7 @@ def _generate(
 
 def _publish(executor: Executor, job: Job, index: Index, lease: Lease, manifest: Manifest) -> Manifest:
     for publication in outdated(manifest, index):
-        manifest = revise(job.storage, manifest, publication, index, lease=lease, write_parts=executor.write_parts)
+        manifest = revise(job, manifest, publication, index, lease=lease, write_parts=executor.write_parts)
     if manifest.publications and next(index.units.unpublished(), None) is None:
         return manifest
-    return publish(
-        job.storage,
-        manifest,
-        index,
-        lease=lease,
-        schema=job.schema,
-        dead_schema=job.dead_schema,
-        format=FORMATS[job.config.output_format],
-        target_bytes=job.config.target_part_bytes,
-        write_parts=executor.write_parts,
-    )
-
-
-def new_state(job: Job) -> RunState:
-    """The record of a run that begins now."""
-    config = job.config
-    return RunState(
-        fingerprint={**config.fingerprint_fields(), "model": f"{config.model}@{model_digest(config)}"},
-        unit_rows=config.resolved_unit_rows(),
-        files={file.key: file.digest for file in job.source.files},
-        columns=job.columns,
-    )
-
-
-def _plan(job: Job, units: PlannedUnits) -> None:
-    """Begin a run, or check that this one continues what is there; and its units."""
-    config, new = job.config, new_state(job)
-    old = RunState.load(job.storage)
-    state = new if old is None else old.continued_by(new, job.storage.url)
-    units.fill(plan_units(job.source, state.unit_rows, state.fingerprint_hash, config.limit))
-    state = replace(state, units=len(units), rows=units.rows)
-    if state != old:
-        state.save(job.storage)
-
-
-def _prepare_output(config: RunConfig, storage: Storage) -> None:
-    """Apply ``mode``; refuse a folder with someone else's tables, which readers would mix with ours."""
-    finish_discard(storage)
-    begun = storage.exists(layout.RUN)
-    if begun and config.mode == "error_if_exists":
-        raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
-    if config.mode == "new":
-        discard(storage)
-    elif not begun:
-        suffix = FORMATS[config.output_format].suffix
-        there = itertools.chain.from_iterable(storage.walk("."))
-        foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
-        if foreign is not None:
-            raise OutputError(
-                f"{storage.url}: holds {foreign!r}, which no run of this package wrote. Write to an empty folder."
-            )
+    return publish(job, manifest, index, lease=lease, write_parts=executor.write_parts)

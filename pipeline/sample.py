@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pipeline.actors.tokenise import prepare_table
+from pipeline.actors.tokenise import FAILURE_CLASS, prepare_table
+from pipeline.codec import TemplateLimitError
 from pipeline.index import Index, PlannedUnits
 from pipeline.job import Job
 from pipeline.plan import plan_units
 from pipeline.types import Unit
 
 __all__ = ["prepared_sample", "sample_units"]
+
+_FEW = 3
 
 
 def sample_units(units: PlannedUnits, rows: int) -> list[Unit]:
@@ -31,9 +34,21 @@ def sample_units(units: PlannedUnits, rows: int) -> list[Unit]:
 
 
 def prepared_sample(job: Job, rows: int) -> tuple[int, pa.Table | None]:
-    """The number of rows of the input, and a sample of them as the generate actor gets them; None of an empty input."""
+    """The number of rows of the input, and a sample of them as the generate actor gets them; None of an empty input.
+
+    Where a template ends for none of the first rows, those are the sample: each of the others would take as long.
+    """
     with Index() as index:
         index.units.fill(plan_units(job.source, job.config.resolved_unit_rows(), "sample", job.config.limit))
         sample, total = sample_units(index.units, rows), index.units.rows
-    tables = [prepare_table(next(job.source.read([u.rows])), u, job) for u in sample]
-    return total, pa.concat_tables(tables) if tables else None
+    if not sample:
+        return total, None
+    first = sample[0].rows
+    few = _prepared(replace(sample[0], rows=replace(first, num_rows=min(_FEW, first.num_rows))), job)
+    if set(few[FAILURE_CLASS].to_pylist()) == {TemplateLimitError.__name__}:
+        return total, few
+    return total, pa.concat_tables([_prepared(unit, job) for unit in sample])
+
+
+def _prepared(unit: Unit, job: Job) -> pa.Table:
+    return prepare_table(next(job.source.read([unit.rows])), unit, job)

@@ -30,7 +30,7 @@ class Storage(Protocol):
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """A small object, in one piece, replacing what was there."""
+        """A small object, in one piece, replacing what was there. When this returns, it outlives a power loss."""
         ...
 
     def put_new(self, key: str, data: bytes) -> bool:
@@ -59,6 +59,14 @@ class Storage(Protocol):
 
     def keys(self, prefix: str) -> list[str]:
         """Sorted keys of all objects below the folder ``prefix``; empty where it does not exist."""
+        ...
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each of :meth:`keys`, by key."""
+        ...
+
+    def folders(self) -> list[str]:
+        """Sorted names of the folders that lie in the output itself."""
         ...
 
     def walk(self, prefix: str) -> Iterator[list[str]]:

@@ -1,4 +1,9 @@
-"""An output in a local or mounted folder: temporary files, renames and links."""
+"""An output in a local or mounted folder: temporary files, renames and links.
+
+What is given a name is on the disk before it has the name, and the name is on the disk before the call returns: the
+file is flushed first, its folder (and folders made for it) after the rename or link. So a power loss leaves a file
+whole or absent, and never takes back what another file already speaks of.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,8 @@ __all__ = ["LocalStorage"]
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
 """What file systems without hard links (some mounted stores) answer."""
+_NO_FOLDER_FLUSH = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
+"""What file systems answer whose folders cannot be flushed."""
 _PAGE = 1000
 """Directory entries looked at together."""
 
@@ -42,17 +49,23 @@ class LocalStorage:
     def put_new(self, key: str, data: bytes) -> bool:
         """Write aside, then link: that fails where the name is taken."""
         target = self._root / key
-        target.parent.mkdir(parents=True, exist_ok=True)
         with self._aside(target) as aside:
-            aside.write_bytes(data)
+            with _opened(aside) as file:
+                file.write(data)
+                _flush(file)
+            _make_folder(target.parent)
             try:
                 os.link(aside, target)
             except FileExistsError:
                 return False
+            except FileNotFoundError as error:
+                raise _swept(aside) from error
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                return _write_new(target, data)
+                if not _write_new(target, data):
+                    return False
+            _flush_folder(target.parent)
         return True
 
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
@@ -62,17 +75,20 @@ class LocalStorage:
     @contextmanager
     def _create(self, target: Path) -> Iterator[BinaryIO]:
         with self._aside(target) as aside:
-            with aside.open("wb") as file:
+            with _opened(aside) as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(aside, target)
+                _flush(file)
+            _make_folder(target.parent)
+            try:
+                os.replace(aside, target)
+            except FileNotFoundError as error:
+                raise _swept(aside) from error
+            _flush_folder(target.parent)
 
     @contextmanager
     def _aside(self, target: Path) -> Iterator[Path]:
         """A name of this write alone; whatever is still under it at the end is removed."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
+        _make_folder(self._scratch)
         aside = self._scratch / f"{target.name}.{uuid.uuid4().hex[:12]}"
         try:
             yield aside
@@ -99,6 +115,18 @@ class LocalStorage:
         """Sorted keys below ``prefix``."""
         folder = self._root / prefix
         return sorted(path.relative_to(self._root).as_posix() for path in folder.rglob("*") if path.is_file())
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Sizes below ``prefix``."""
+        return {key: (self._root / key).stat().st_size for key in self.keys(prefix)}
+
+    def folders(self) -> list[str]:
+        """Names of the folders in the root."""
+        try:
+            with os.scandir(self._root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
         """Keys below ``prefix``, folder by folder, a page at a time."""
@@ -135,8 +163,10 @@ class LocalStorage:
         """One rename: readers see all files of the folder or none."""
         here, there = self._root / source, self._root / target
         if here.exists():
-            there.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(there.parent)
             os.rename(here, there)
+            _flush_folder(there.parent)
+            _flush_folder(here.parent)
         elif not there.exists():
             raise FileNotFoundError(f"neither {here} nor {there} exists")
 
@@ -145,11 +175,50 @@ class LocalStorage:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _write_new(target: Path, data: bytes) -> bool:
-    """Create a file that is not there yet; False where it is."""
+def _opened(aside: Path) -> BinaryIO:
     try:
-        with target.open("xb", buffering=0) as file:
+        return aside.open("wb")
+    except FileNotFoundError as error:
+        raise _swept(aside) from error
+
+
+def _swept(aside: Path) -> OSError:
+    """The folder of unfinished files is gone: a writer that was asleep has swept it. Another attempt will do."""
+    return OSError(errno.ESTALE, "removed by another process", str(aside))
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    """Put a folder's entries on the disk, where the file system can do that."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_FLUSH:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path) -> None:
+    """A folder with those it lies in, all of them on the disk."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _flush_folder(folder.parent)
+
+
+def _write_new(target: Path, data: bytes) -> bool:
+    """Create a file that is not there yet; False where it is. A crash may leave a part of it: readers check."""
+    try:
+        with target.open("xb") as file:
             file.write(data)
+            _flush(file)
     except FileExistsError:
         return False
     return True

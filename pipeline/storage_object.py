@@ -155,10 +155,30 @@ class ObjectStorage:
 
     def _found(self, key: str) -> list[str]:
         """Paths of the object ``key`` and of those below it."""
+        return list(self._found_objects(key))
+
+    def _found_objects(self, key: str) -> dict[str, Any]:
+        """The same with what the listing says of each."""
         with as_os_errors():
             self._fs.invalidate_cache()
             found = self._fs.find(self._path(key), detail=True)
-        return [path for path, info in found.items() if info["type"] == "file" and not path.endswith("/")]
+        return {path: info for path, info in found.items() if info["type"] == "file" and not path.endswith("/")}
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Sizes below ``prefix``, as the listing has them."""
+        folder, beyond = f"{self._path(prefix)}/", len(self._root) + 1
+        found = self._found_objects(prefix)
+        return {path[beyond:]: int(info["size"]) for path, info in found.items() if path.startswith(folder)}
+
+    def folders(self) -> list[str]:
+        """Names of the folders in the root."""
+        try:
+            with as_os_errors():
+                self._fs.invalidate_cache()
+                found = self._fs.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        return sorted(info["name"].rstrip("/").rsplit("/", 1)[-1] for info in found if info["type"] == "directory")
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
         """Keys below ``prefix``: on S3 as the pages of its listing come; of other stores, which list at once, all."""

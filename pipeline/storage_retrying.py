@@ -117,6 +117,14 @@ class RetryingStorage:
         """See :class:`~pipeline.storage.Storage`."""
         return self._try(functools.partial(self.inner.keys, prefix), "listing", prefix)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """See :class:`~pipeline.storage.Storage`."""
+        return self._try(functools.partial(self.inner.sizes, prefix), "listing", prefix)
+
+    def folders(self) -> list[str]:
+        """See :class:`~pipeline.storage.Storage`."""
+        return self._try(self.inner.folders, "listing", "")
+
     def walk(self, prefix: str) -> Iterator[list[str]]:
         """The same; after a failure from the beginning, so that a key may come twice."""
         pages = self.inner.walk(prefix)

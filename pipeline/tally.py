@@ -99,8 +99,8 @@ class Tally:
             # were it more, the fault would be the machine's, and every row left out in the end.
             allowed += 4 + self._searched * (1 + self._max_row_deaths)
         elif self._searched:
-            # As many more as it may take to find a row or two where nothing else succeeds.
-            allowed += 4 + math.ceil(math.log2(self._searched)) + 2 * self._max_row_deaths
+            # As many more as it may take to find a few rows where nothing else succeeds.
+            allowed += 4 + math.ceil(math.log2(self._searched)) + 3 * self._max_row_deaths
         return Verdict(go_on=deaths <= allowed, deaths=deaths)
 
     def leave(self, slot: str) -> None:

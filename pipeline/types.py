@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-__all__ = ["CommitRecord", "Place", "Slice", "SourceFile", "Totals", "Unit"]
+__all__ = ["CommitRecord", "Place", "Revocation", "Slice", "SourceFile", "Totals", "Unit", "derived_row_id"]
 
 _NO_FAILURES: Mapping[str, int] = {}
 
@@ -20,11 +20,19 @@ class SourceFile:
         key: name inside the source, stable when the whole source moves; part of row ids.
         path: where to open it.
         digest: hash of size and (sampled) content; another digest under the same key is another file.
+        stamp: what the file system says of it without reading it (see :mod:`pipeline.sources.identity`); the same
+            stamp is the same content, another may be.
     """
 
     key: str
     path: str
     digest: str
+    stamp: str
+
+
+def derived_row_id(file_key: str, row: int) -> str:
+    """Row id where no id column is configured: file key and row number, stable under re-runs and moves."""
+    return f"{file_key}:{row}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +57,27 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Consecutive rows of an object of the output: of a published part in some format, or of a staged unit (None)."""
+    """Consecutive rows of an object of the output: of a published part in some format, or of a staged unit (None).
+
+    Attributes:
+        key: of the object.
+        first_row, num_rows: of its rows.
+        format: of a published part.
+        sha256: of the whole object, where it is to be proven.
+        data_sha256: checksum of the data columns of these rows, where that is to be proven.
+        file_key, file_row, input_rows: of a staged unit, where its rows are in the input; ``file_key`` is None for
+            dead letters.
+    """
 
     key: str
     first_row: int
     num_rows: int
     format: str | None = None
+    sha256: str | None = None
+    data_sha256: str | None = None
+    file_key: str | None = None
+    file_row: int = 0
+    input_rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +86,8 @@ class Unit:
 
     Attributes:
         attempt: 1, or for failed rows that are done again the number of this attempt.
-        previous: then, where the output rows of the attempt before are; only those that failed are done.
+        previous: where the output rows of the attempt before are, if only those of them that failed are to be done.
+        input_sha256: checksum of the input rows as an attempt before has read them; None where there was none.
     """
 
     unit_id: str
@@ -71,6 +95,7 @@ class Unit:
     rows: Slice
     attempt: int = 1
     previous: Place | None = None
+    input_sha256: str | None = None
 
     def to_json(self) -> str:
         """Text that :meth:`from_json` reads back."""
@@ -87,18 +112,24 @@ class Unit:
             rows=Slice(**raw["rows"]),
             attempt=raw["attempt"],
             previous=None if before is None else Place(**before),
+            input_sha256=raw["input_sha256"],
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitRecord:
-    """A ledger entry: this unit's results are staged, whole, under its deterministic name.
+    """A ledger entry: this unit's results are staged, whole, under the name that follows from it.
 
     Counts are over the unit; ``samples`` are generations of rows that succeeded, ``data_sha256`` is the
     checksum of the data columns (those that do not depend on load); ``engine_seconds`` is how long its actor's
     engine had been ready when the unit was staged. ``failures`` counts failed rows by error class. Of a unit's
-    records that of the highest ``attempt`` counts; each speaks of the whole unit. ``copy`` is part of the name under
-    which it is staged: several actors may do the same unit, and the first counts.
+    records that of the highest ``attempt`` counts; each speaks of the whole unit.
+
+    Attributes:
+        rows_sha256, dead_sha256: SHA-256 of the staged objects; of dead letters empty where no row failed.
+        input_sha256: checksum of the input rows, all columns, as they were read.
+        copy: 0 of the actor that had the unit first, counted on for those that did it again because that one was late.
+        redone: why the attempt before, whose good rows this one was to keep, was of no use; empty where it was.
     """
 
     unit_id: str
@@ -116,6 +147,10 @@ class CommitRecord:
     engine_seconds: float = 0.0
     attempt: int = 1
     copy: int = 0
+    rows_sha256: str = ""
+    dead_sha256: str = ""
+    input_sha256: str = ""
+    redone: str = ""
     failures: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -139,6 +174,32 @@ class CommitRecord:
         raw: dict[str, Any] = json.loads(line)
         raw["failures"] = raw.get("failures") or _NO_FAILURES
         return cls(**{f.name: raw[f.name] for f in fields(cls) if f.name in raw})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revocation:
+    """A ledger entry: what was committed for a unit up to an attempt counts no more, and is done again.
+
+    Attributes:
+        unit_id, attempt: of the commitment.
+        reason: what was found of its results.
+        input_sha256: of the commitment: the next attempt has to read the same rows.
+    """
+
+    unit_id: str
+    attempt: int
+    reason: str
+    input_sha256: str = ""
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps({"revoked": asdict(self)})
+
+    @classmethod
+    def from_json(cls, line: str) -> Revocation | None:
+        """Inverse of :meth:`to_json`; None for a line that says something else."""
+        raw = json.loads(line).get("revoked")
+        return None if raw is None else cls(**raw)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +237,11 @@ class Totals:
             rows_forwarded=self.rows_forwarded + record.rows_forwarded,
             failures=_added(self.failures, record.failures),
         )
+
+    def together_with(self, other: Totals) -> Totals:
+        """The sums of both."""
+        own = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "failures"}
+        return Totals(**own, failures=_added(self.failures, other.failures))
 
     @property
     def tokens_per_forward(self) -> float:

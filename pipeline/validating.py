@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from pipeline import layout
 from pipeline.actors.model import check_model, load_tokenizer, model_length
 from pipeline.actors.tokenise import FAILURE, PROMPT_IDS, ROW_ID
+from pipeline.begin import new_state
 from pipeline.cluster import plan_actors, ray_session
 from pipeline.codec import WeDLMError
 from pipeline.config import RunConfig
 from pipeline.errors import OutputError, PipelineError, SinkError
 from pipeline.job import Job, resolve_job
-from pipeline.running import new_state
 from pipeline.sample import prepared_sample
 from pipeline.sinks import check_format
 from pipeline.sources import source_of

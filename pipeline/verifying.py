@@ -43,6 +43,8 @@ class Verification:
         against_source: whether the input was read too, and compared.
         problems: one line for each, at most 50; empty where the output is proven.
         more_problems: how many there are beyond these.
+        notes: what was found and does not matter to the rows.
+        proved, not_proved: one line for each thing that was, or could not be.
     """
 
     output: str
@@ -55,6 +57,9 @@ class Verification:
     against_source: bool
     problems: tuple[str, ...]
     more_problems: int
+    notes: tuple[str, ...] = ()
+    proved: tuple[str, ...] = ()
+    not_proved: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -76,7 +81,8 @@ def verify(
     other files lie beside; each committed unit is published once, with the attempt, the rows, the order and the
     checksum of the data columns that the ledger has; row ids follow from the source's file and row numbers, and
     samples are numbered from 0; dead letters are the failed rows, in order. With ``input`` also: each unit of the
-    input is there, in input order, and the passed-through columns (and ids from a column) equal the input's.
+    input is there, in input order, the passed-through columns (and ids from a column) equal the input's, and all
+    columns of its rows, prompts among them, have the checksum of what was read when they were generated.
 
     Args:
         output: the folder or URL of a run.
@@ -86,6 +92,7 @@ def verify(
         dataset_options: as in ``RunConfig``.
 
     Raises:
+        DamagedError: the state cannot be read.
         OutputError: no run was begun there, or nothing is published.
         SourceError: ``input`` cannot be read.
     """
@@ -98,7 +105,7 @@ def verify(
         raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue.")
     found = Findings()
     with Index() as index:
-        read_ledger(storage, index.records)
+        found.notes += read_ledger(storage, index.records, state.begun).describe(storage.url)
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)
         _check_ledger(manifest, index, state, found)
@@ -118,8 +125,32 @@ def verify(
         against_source=input is not None,
         problems=tuple(found.problems),
         more_problems=found.more,
+        notes=tuple(found.notes),
+        proved=() if found.problems else _proved(against_source=input is not None),
+        not_proved=_not_proved(against_source=input is not None),
         **found.counts,
     )
+
+
+def _proved(*, against_source: bool) -> tuple[str, ...]:
+    every = (
+        "the published files are, byte for byte, those that were published",
+        "each committed row is there once, in order, with the values that were committed",
+    )
+    if not against_source:
+        return every
+    return (
+        *every,
+        "each row of the input is there, its passed-through columns equal the input's, and everything that prompts and "
+        "parameters were made of is, value for value, what was read for them",
+    )
+
+
+def _not_proved(*, against_source: bool) -> tuple[str, ...]:
+    generation = "that the model gives these tokens for these prompts: generate some rows again and compare"
+    if against_source:
+        return (generation,)
+    return (generation, "that the rows are those of the input, and their prompts made of it: give --input")
 
 
 @contextmanager
@@ -167,7 +198,7 @@ def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> N
 
 def _check_source(source: Source, state: RunState, manifest: Manifest, index: Index, found: Findings) -> None:
     """Whether the input's units, which are then in the index, are the output's."""
-    changed = [f.key for f in source.files if state.files.get(f.key, f.digest) != f.digest]
+    changed = [f.key for f in source.files if f.key in state.files and state.files[f.key].digest != f.digest]
     for key in changed:
         found.problem(f"input file {key!r}: its content is not what the run read")
     if changed:

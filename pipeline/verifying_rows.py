@@ -14,18 +14,19 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, SourceError
 from pipeline.index import Index, IndexedUnit
 from pipeline.parts import PartRecord
 from pipeline.plan import read_tasks
 from pipeline.publications import Publication
 from pipeline.schema import data_columns, dead_schema, output_schema
 from pipeline.sinks import FORMATS
+from pipeline.sinks.places import unit_row_faults
 from pipeline.sinks.staging import data_checksum
 from pipeline.sources import Source
 from pipeline.state import RunState
 from pipeline.storage import Storage
-from pipeline.types import CommitRecord
+from pipeline.types import CommitRecord, derived_row_id
 
 __all__ = ["Expected", "Findings", "check_publication"]
 
@@ -40,6 +41,7 @@ class Findings:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(
         ("parts", "bytes", "units", "rows", "output_rows", "failed_rows"), 0))  # fmt: skip
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     more: int = 0
 
     def add(self, name: str, count: int) -> None:
@@ -104,7 +106,10 @@ def check_publication(storage: Storage, publication: Publication, expected: Expe
 
 def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
     """The source's rows of a unit; those of units before it, which were not asked for, are passed over."""
-    return next(table for own_id, table in inputs if own_id == unit_id)
+    found = next((table for own_id, table in inputs if own_id == unit_id), None)
+    if found is None:
+        raise SourceError("the input ended before these rows, or could not be read up to them")
+    return found
 
 
 def _check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -> bool | None:
@@ -193,9 +198,8 @@ def _unit_faults(
     faults = []
     if table.num_rows != record.output_rows:
         faults.append(f"{table.num_rows} output rows where {record.output_rows} were committed")
-    samples = table[f"{prefix}sample_index"].to_numpy()
-    numbers = np.cumsum(samples == 0) - 1
-    faults += _order_faults(table, record, samples, numbers, source_rows, expected)
+    faults += unit_row_faults(table, _wanted_ids(record, source_rows, expected), record.num_rows, prefix)
+    numbers = np.cumsum(table[f"{prefix}sample_index"].to_numpy() == 0) - 1
     failed = int(np.count_nonzero(table[f"{prefix}finish_reason"].to_numpy() == "error"))
     if failed != record.failed_rows:
         faults.append(f"{failed} failed rows where {record.failed_rows} were committed")
@@ -203,36 +207,12 @@ def _unit_faults(
     if data_checksum(table, names) != record.data_sha256:
         faults.append("the values of the data columns are not those that were committed (checksum differs)")
     if source_rows is not None and len(numbers) and numbers.min() >= 0 and numbers.max() < source_rows.num_rows:
-        wanted = source_rows.select(columns.names).take(pa.array(numbers))
+        wanted = source_rows.take(pa.array(numbers))
         for name in columns.names:
             if data_checksum(table, [name]) != data_checksum(wanted, [name]):
                 faults.append(f"column {name!r} differs from the input's")
-    return faults
-
-
-def _order_faults(
-    table: pa.Table,
-    record: CommitRecord,
-    samples: np.ndarray,
-    numbers: np.ndarray,
-    source_rows: pa.Table | None,
-    expected: Expected,
-) -> list[str]:
-    """Every input row once, in order, with its samples from 0."""
-    faults = []
-    if len(samples) and (samples[0] != 0 or np.any((samples[1:] != 0) & (np.diff(samples) != 1))):
-        faults.append("the samples of a row are not numbered from 0 without a gap")
-    ids = table[f"{expected.prefix}row_id"].to_pylist()
-    wanted = _wanted_ids(record, source_rows, expected)
-    if wanted is not None:
-        first = next((i for i, own in enumerate(ids) if numbers[i] < 0 or numbers[i] >= len(wanted)
-                      or own != wanted[numbers[i]]), None)  # fmt: skip
-        if first is not None:
-            right = wanted[numbers[first]] if 0 <= numbers[first] < len(wanted) else "none"
-            faults.append(f"row {ids[first]!r} where {right!r} belongs")
-    rows = int(numbers[-1]) + 1 if len(numbers) else 0
-    if rows != record.num_rows:
-        faults.append(f"{rows} input rows where the unit has {record.num_rows}")
+    if source_rows is not None and data_checksum(source_rows, source_rows.column_names) != record.input_sha256:
+        faults.append("the input's rows are not those that were read for it (checksum of all their columns differs)")
     return faults
 
 
@@ -240,7 +220,7 @@ def _wanted_ids(record: CommitRecord, source_rows: pa.Table | None, expected: Ex
     """The unit's row ids in order; None where they are in a column of an input that is not at hand."""
     column = expected.state.fingerprint["id_column"]
     if column is None:
-        return [f"{record.file_key}:{record.first_row + i}" for i in range(record.num_rows)]
+        return [derived_row_id(record.file_key, record.first_row + i) for i in range(record.num_rows)]
     return None if source_rows is None else [str(value) for value in source_rows[column].to_pylist()]
 
 

@@ -21,7 +21,7 @@ __all__ = ["encode_unit", "record_of"]
 
 def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
     """``(output rows, dead letters)`` of prepared rows, in input order and then sample order."""
-    prefix, model = job.config.column_prefix, job.config.model
+    prefix, model = job.config.column_prefix, job.config.model_name
     inputs = table.select(job.columns.names)
     counts = [max(1, len(row.generations)) for row in results]
     whole = inputs

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pipeline.actors.engine_thread import EngineLike
+from pipeline.actors.model import check_same_model
 from pipeline.codec import SamplingParams
 from pipeline.job import Job
 
@@ -44,6 +45,7 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         revision=config.revision,
         storage_options=dict(config.storage_options) or None,
     )
+    check_same_model(config, job.model_digest)  # after the weights were read, so that no later edit gets by
     _warm_up(llm, config.sampling)
     return llm.engine
 

@@ -13,7 +13,15 @@ from pipeline.sources.finding import file_digest
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["check_model", "load_tokenizer", "model_digest", "model_folder", "model_length"]
+__all__ = [
+    "check_model",
+    "check_same_model",
+    "folder_digest",
+    "load_tokenizer",
+    "model_digest",
+    "model_folder",
+    "model_length",
+]
 
 
 def model_folder(config: RunConfig) -> Path:
@@ -27,12 +35,39 @@ def model_folder(config: RunConfig) -> Path:
 
 def model_digest(config: RunConfig) -> str:
     """Hash of configuration, tokenizer and weights (of large files: size and samples of the content)."""
+    return folder_digest(model_folder(config))
+
+
+def folder_digest(folder: Path) -> str:
+    """The same of a model's local folder."""
     digest = hashlib.blake2b(digest_size=12)
-    folder = model_folder(config)
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt":
             digest.update(f"{path.name}\x1f{file_digest(path)}\x1f".encode())
     return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=4)
+def _check_digest(config_key: str, wanted: str, folder: Path) -> None:
+    if folder_digest(folder) != wanted:
+        raise ConfigError(
+            f"model={config_key!r}: {folder} is not what it was when the run began. Restore it and run again to "
+            "continue; or begin anew with mode='new'."
+        )
+
+
+def check_same_model(config: RunConfig, wanted: str) -> None:
+    """Whether this process loads what the driver has seen; once per process.
+
+    Args:
+        config: names the model.
+        wanted: its digest; nothing is checked where it is empty.
+
+    Raises:
+        ConfigError: the model's files were changed since the run began.
+    """
+    if wanted:
+        _check_digest(config.model_name, wanted, model_folder(config))
 
 
 def check_model(config: RunConfig) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from pipeline import envelope
-from pipeline.actors.tokenise import PROMPT_IDS, failed_table, prepare_rows, prepare_table, rows_to_do
+from pipeline.actors.tokenise import PROMPT_IDS, failed_table, prepare_rows, prepare_table
 from pipeline.actors.watch import RowWatch, TallyLike
 from pipeline.codec import Failure
 from pipeline.errors import EngineDiedError
@@ -35,16 +36,14 @@ def prepare_units(units: Sequence[Unit], job: Job, tally: TallyLike) -> Iterator
     watch = RowWatch(tally, process, alone=True) if verdict.deaths else None
     tables = job.source.read([unit.rows for unit in units])
     for unit, table in zip(units, tables, strict=True):
-        prepared = prepare_table(table, unit, job) if watch is None else _watched(table, unit, job, watch)
+        prepared = prepare_table(table, unit, job, None if watch is None else partial(_watched, watch))
         yield _sketch(prepared, job)
         yield envelope.pack(prepared)
     tally.leave(task)
 
 
-def _watched(table: pa.Table, unit: Unit, job: Job, watch: RowWatch) -> pa.Table:
-    """:func:`prepare_table`, leaving out the rows that kill."""
-    numbers = rows_to_do(table, unit, job)
-    rows = table.take(pa.array(numbers, pa.int64()))
+def _watched(watch: RowWatch, rows: pa.Table, numbers: Sequence[int], unit: Unit, job: Job) -> pa.Table:
+    """:func:`prepare_rows`, leaving out the rows that kill."""
 
     def prepare(some: Sequence[int]) -> list[pa.Table]:
         own = [numbers[i] for i in some]

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.actors.model import load_tokenizer
 from pipeline.codec import RequestError, explain
 from pipeline.job import Job
+from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 
 __all__ = ["NO_TEXT", "TemplateRenderError", "prompt_of", "text_prompt"]
 
@@ -83,6 +84,10 @@ def _mappings(name: str, value: Any) -> list[dict[str, Any]]:
             value = json.loads(value)
         except ValueError as error:
             raise RequestError(explain(name, value, f"not JSON ({error})", "Write a list of mappings.")) from error
+        except RecursionError as error:
+            raise RequestError(explain(name, value, "nested too deeply", "Flatten it.")) from error
+    if is_too_deep(value):
+        raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
     return [_without_nulls(item) for item in value]

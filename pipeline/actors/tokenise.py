@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.actors.model import load_tokenizer, model_length
+from pipeline.actors.model import check_same_model, load_tokenizer, model_length
 from pipeline.actors.prompts import NO_TEXT, TemplateRenderError, prompt_of, text_prompt
 from pipeline.codec import Failure, RequestError, explain
 from pipeline.config import RunConfig
+from pipeline.damage import FoundDamageError
+from pipeline.errors import SourceError
 from pipeline.job import Job
-from pipeline.plan import derived_row_id
 from pipeline.rendering import PromptTemplate
 from pipeline.retrying import failed_rows, load_place
-from pipeline.sources import BAD, RAW
-from pipeline.types import Unit
+from pipeline.sinks.staging import data_checksum
+from pipeline.sources import BAD, RAW, RESTORE_INPUT
+from pipeline.types import Unit, derived_row_id
 from wedlm_core.tokenizer import Tokenizer
 
 __all__ = [
     "FAILURE",
     "FAILURE_CLASS",
+    "INPUT_SHA256",
     "PARAMS",
     "PROMPT_IDS",
     "RAW_TEXT",
+    "REDONE",
     "ROW_ID",
     "failed_table",
     "prepare_rows",
     "prepare_table",
-    "rows_to_do",
 ]
 
 ROW_ID = "__wedlm_row_id"
@@ -40,6 +43,8 @@ PARAMS = "__wedlm_params"
 FAILURE_CLASS = "__wedlm_failure_class"
 FAILURE = "__wedlm_failure"
 RAW_TEXT = "__wedlm_raw_text"
+INPUT_SHA256 = b"wedlm.input_sha256"
+REDONE = b"wedlm.redone"
 
 _PREPARED = (
     pa.field(ROW_ID, pa.string()),
@@ -55,23 +60,48 @@ _Prompt = str | list[int] | Failure
 """Of a row: text to encode, ids as they are, or why there is neither."""
 
 
-def prepare_table(table: pa.Table, unit: Unit, job: Job) -> pa.Table:
+PrepareRows = Callable[[pa.Table, Sequence[int], Unit, Job], pa.Table]
+
+
+def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | None = None) -> pa.Table:
     """The passed-through columns of a unit, and for each row its id and its prompt's token ids or failure.
+
+    Notes in the table's metadata what the worker enters in the ledger: the checksum of what was read
+    (:data:`INPUT_SHA256`), and why results of an attempt before are of no use, if so (:data:`REDONE`).
 
     Args:
         table: the unit's input rows; of a further attempt, those that failed are taken.
         unit: their identity.
         job: says what to make of them.
+        prepare: in the place of :func:`prepare_rows`.
+
+    Raises:
+        SourceError: an attempt before has read other rows.
     """
-    rows = rows_to_do(table, unit, job)
-    return prepare_rows(table if len(rows) == table.num_rows else table.take(pa.array(rows)), rows, unit, job)
+    digest = data_checksum(table, table.column_names)
+    if unit.input_sha256 not in (None, digest):
+        file, first = job.source.files[unit.rows.file], unit.rows.first_row
+        raise SourceError(
+            f"{file.path}: rows {first} to {first + table.num_rows - 1} are not those that an earlier attempt of this "
+            f"run has read: the file was changed. {RESTORE_INPUT}"
+        )
+    numbers, redone = _rows_to_do(table, unit, job)
+    rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))
+    prepared = (prepare or prepare_rows)(rows, numbers, unit, job)
+    return prepared.replace_schema_metadata({INPUT_SHA256: digest, REDONE: redone})
 
 
-def rows_to_do(table: pa.Table, unit: Unit, job: Job) -> Sequence[int]:
-    """Numbers of the rows of a unit that are to be done: all, or of a further attempt those that failed."""
+def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], str]:
+    """Numbers of the rows of a unit that are to be done: all, or of a further attempt those that failed.
+
+    Where what the attempt before has left is damaged, also all; and what was found of it.
+    """
     if unit.previous is None:
-        return range(table.num_rows)
-    return failed_rows(load_place(job, unit.previous), job.config.column_prefix)
+        return range(table.num_rows), ""
+    try:
+        return failed_rows(load_place(job, unit.previous), job.config.column_prefix), ""
+    except FoundDamageError as error:
+        return range(table.num_rows), str(error)
 
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
@@ -80,7 +110,9 @@ def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> 
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)
-    _encode(prompts, load_tokenizer(job.config))
+    tokenizer = load_tokenizer(job.config)
+    check_same_model(job.config, job.model_digest)
+    _encode(prompts, tokenizer)
     _fit(prompts, _max_tokens(table, job), job.config)
     return _prepared(table, rows, unit, job, prompts)
 
@@ -130,7 +162,7 @@ def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list
     if job.config.id_column is not None:
         return [str(value) for value in table[job.config.id_column].to_pylist()]
     file, first = job.source.files[unit.rows.file], unit.rows.first_row
-    return [derived_row_id(file, first + row) for row in rows]
+    return [derived_row_id(file.key, first + row) for row in rows]
 
 
 def _given_params(table: pa.Table, job: Job) -> list[str | None]:

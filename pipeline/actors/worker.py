@@ -16,12 +16,12 @@ from pipeline import codec, layout
 from pipeline.actors.encoding import encode_unit, record_of
 from pipeline.actors.engine_thread import EngineLike, EngineThread, Outcome
 from pipeline.actors.runs import Runs
-from pipeline.actors.tokenise import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS, ROW_ID
+from pipeline.actors.tokenise import FAILURE, FAILURE_CLASS, INPUT_SHA256, PARAMS, PROMPT_IDS, REDONE, ROW_ID
 from pipeline.actors.watch import RowWatch, TallyLike
 from pipeline.codec import Failure, Request, RowResult, SamplingParams
 from pipeline.job import Job
 from pipeline.retrying import load_place, merge_retried
-from pipeline.sinks.staging import stage
+from pipeline.sinks.staging import Staged, stage
 from pipeline.tally import Tally
 from pipeline.types import CommitRecord, Unit
 
@@ -60,7 +60,7 @@ class UnitWorker:
         """
         run = _run_key(unit.unit_id, copy)
         with self._runs.run(run):
-            record = self._stage(unit, table, self.verdicts(unit, table, copy), copy)
+            record = replace(self._stage(unit, table, self.verdicts(unit, table, copy)), copy=copy)
         self._watch.finish(run)
         return record
 
@@ -109,16 +109,26 @@ class UnitWorker:
             requests.append(own)
         return rows, requests
 
-    def _stage(self, unit: Unit, table: pa.Table, results: Sequence[RowResult], copy: int) -> CommitRecord:
+    def _stage(self, unit: Unit, table: pa.Table, results: Sequence[RowResult]) -> CommitRecord:
         job = self._job
+        notes = table.schema.metadata or {}
+        redone = notes.get(REDONE, b"").decode()
         out, dead = encode_unit(job, table, results, unit.attempt)
-        if unit.previous is not None:
+        if unit.previous is not None and not redone:
             out = merge_retried(load_place(job, unit.previous), out, job.config.column_prefix)
-        size = stage(job.storage, layout.staged_rows(unit.unit_id, unit.attempt, copy), out)
+        rows = stage(job.storage, functools.partial(layout.staged_rows, unit.unit_id, unit.attempt), out)
+        letters = Staged(bytes=0, sha256="")
         if dead.num_rows:
-            size += stage(job.storage, layout.staged_dead(unit.unit_id, unit.attempt, copy), dead)
-        record = record_of(job, unit, out, dead)
-        return replace(record, copy=copy, staged_bytes=size, engine_seconds=time.monotonic() - self._ready)
+            letters = stage(job.storage, functools.partial(layout.staged_dead, unit.unit_id, unit.attempt), dead)
+        return replace(
+            record_of(job, unit, out, dead),
+            staged_bytes=rows.bytes + letters.bytes,
+            rows_sha256=rows.sha256,
+            dead_sha256=letters.sha256,
+            input_sha256=notes.get(INPUT_SHA256, b"").decode(),
+            redone=redone,
+            engine_seconds=time.monotonic() - self._ready,
+        )
 
 
 def _run_key(unit_id: str, copy: int) -> str:

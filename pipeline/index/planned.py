@@ -54,6 +54,10 @@ class PlannedUnits:
         """All units, in input order."""
         return self._stream("idx > ?")
 
+    def has(self, unit_id: str) -> bool:
+        """Whether a unit is in the plan."""
+        return self._scratch.one("SELECT 1 FROM units WHERE unit_id = ?", (unit_id,)) is not None
+
     def unpublished(self) -> Iterator[Unit]:
         """Those that no publication holds."""
         return self._stream("idx > ? AND NOT EXISTS (SELECT 1 FROM published p WHERE p.unit_id = units.unit_id)")
@@ -63,10 +67,16 @@ class PlannedUnits:
         return (unit_of(row) for row in self._scratch.stream(query))
 
     def mark_work(self, *, retry_failed: bool) -> None:
-        """Settle what is to be done: units without a record, and (if asked for) those whose record has failed rows."""
+        """Settle what is to be done: units without a record, and (if asked for) those whose record has failed rows.
+
+        A unit whose record was revoked, or is lost while its rows are published, is done as a later attempt than that.
+        """
         self._scratch.run(
-            "UPDATE units SET todo = coalesce((SELECT CASE WHEN ? AND failed_rows > 0 THEN attempt + 1 ELSE 0 END "
-            "FROM records WHERE records.unit_id = units.unit_id), 1)",
+            "UPDATE units SET todo = coalesce("
+            "(SELECT CASE WHEN ? AND failed_rows > 0 THEN attempt + 1 ELSE 0 END FROM records r "
+            "WHERE r.unit_id = units.unit_id), "
+            "1 + max(coalesce((SELECT attempt FROM revoked v WHERE v.unit_id = units.unit_id), 0), "
+            "coalesce((SELECT max(attempt) FROM published p WHERE p.unit_id = units.unit_id), 0)))",
             (retry_failed,),
         )
 

@@ -14,7 +14,7 @@ __all__ = ["IndexedUnit", "PublishedUnit", "PublishedUnits"]
 
 _RECORD = ", ".join(f"r.{name}" for name in committed.COLUMNS)
 _UNIT = ", ".join(f"u.{name}" for name in planned.COLUMNS)
-_FIRST_OF_RECORD = 9
+_FIRST_OF_RECORD = 10
 _FIRST_OF_UNIT = _FIRST_OF_RECORD + len(committed.COLUMNS)
 
 
@@ -64,7 +64,10 @@ class PublishedUnits:
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
-        scratch.run("CREATE TABLE parts (slot INTEGER, part INTEGER, key TEXT, format TEXT, PRIMARY KEY (slot, part))")
+        scratch.run(
+            "CREATE TABLE parts (slot INTEGER, part INTEGER, key TEXT, sha256 TEXT, format TEXT, "
+            "PRIMARY KEY (slot, part))"
+        )
         scratch.run(
             "CREATE TABLE published (slot INTEGER, seq INTEGER, unit_id TEXT, attempt INTEGER, rows INTEGER, "
             "failed INTEGER, part INTEGER, first_row INTEGER, PRIMARY KEY (slot, seq)) WITHOUT ROWID"
@@ -72,20 +75,26 @@ class PublishedUnits:
         scratch.run("CREATE INDEX published_by_id ON published (unit_id)")
 
     def replace(
-        self, slot: int, keys: Sequence[str], format: str, units: Iterable[tuple[PublishedUnit, int, int]]
+        self,
+        slot: int,
+        keys: Sequence[str],
+        shas: Sequence[str],
+        format: str,
+        units: Iterable[tuple[PublishedUnit, int, int]],
     ) -> None:
         """Enter a publication in the place of what was in its slot.
 
         Args:
             slot: of the publication.
             keys: of its parts.
+            shas: SHA-256 of each part.
             format: of its parts.
             units: in order; each with the number of its part and that of its first row in it.
         """
         for name in ("parts", "published"):
             self._scratch.run(f"DELETE FROM {name} WHERE slot = ?", (slot,))
-        parts = ((slot, number, key, format) for number, key in enumerate(keys))
-        self._scratch.write("INSERT INTO parts VALUES (?, ?, ?, ?)", parts)
+        parts = ((slot, i, key, sha, format) for i, (key, sha) in enumerate(zip(keys, shas, strict=True)))
+        self._scratch.write("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", parts)
         rows = (
             (slot, seq, unit.unit_id, unit.attempt, unit.rows, unit.failed, part, first_row)
             for seq, (unit, part, first_row) in enumerate(units)
@@ -101,18 +110,18 @@ class PublishedUnits:
         """Those of a publication, in its order."""
         query = (
             f"SELECT seq, p.unit_id, p.attempt, p.rows, p.failed, p.part, p.first_row, "
-            f"parts.key, parts.format, {_RECORD}, {_UNIT} FROM published p "
+            f"parts.key, parts.format, parts.sha256, {_RECORD}, {_UNIT} FROM published p "
             "CROSS JOIN parts ON parts.slot = p.slot AND parts.part = p.part "
             "LEFT JOIN records r ON r.unit_id = p.unit_id LEFT JOIN units u ON u.unit_id = p.unit_id "
             "WHERE p.slot = ? AND seq > ? ORDER BY seq LIMIT ?"
         )
         for row in self._scratch.stream(query, (slot,)):
-            _, unit_id, attempt, rows, failed, part, first_row, key, format = row[:_FIRST_OF_RECORD]
+            _, unit_id, attempt, rows, failed, part, first_row, key, format, sha256 = row[:_FIRST_OF_RECORD]
             record, unit = row[_FIRST_OF_RECORD:_FIRST_OF_UNIT], row[_FIRST_OF_UNIT:]
             yield IndexedUnit(
                 unit=PublishedUnit(unit_id=unit_id, attempt=attempt, rows=rows, failed=failed),
                 part=part,
-                place=Place(key=key, first_row=first_row, num_rows=rows, format=format),
+                place=Place(key=key, first_row=first_row, num_rows=rows, format=format, sha256=sha256),
                 record=None if record[0] is None else committed.record_of(record),
                 planned=None if unit[0] is None else planned.unit_of(unit),
             )
@@ -120,12 +129,22 @@ class PublishedUnits:
     def place(self, unit_id: str, attempt: int) -> Place | None:
         """Where the output rows of a unit as of an attempt are; None where they are not published."""
         row = self._scratch.one(
-            "SELECT key, first_row, rows, format FROM published p "
+            "SELECT key, first_row, rows, format, sha256 FROM published p "
             "JOIN parts ON parts.slot = p.slot AND parts.part = p.part "
             "WHERE unit_id = ? AND attempt = ? ORDER BY p.slot DESC",
             (unit_id, attempt),
         )
-        return None if row is None else Place(key=row[0], first_row=row[1], num_rows=row[2], format=row[3])
+        if row is None:
+            return None
+        key, first_row, rows, format, sha256 = row
+        return Place(key=key, first_row=first_row, num_rows=rows, format=format, sha256=sha256)
+
+    def unplanned(self) -> str | None:
+        """The id of a unit that is published and not in the plan."""
+        row = self._scratch.one(
+            "SELECT unit_id FROM published p WHERE NOT EXISTS (SELECT 1 FROM units u WHERE u.unit_id = p.unit_id)"
+        )
+        return None if row is None else str(row[0])
 
     def attempts(self, unit_ids: Sequence[str]) -> dict[str, int]:
         """Those of some units that are published, with the attempt."""

@@ -19,6 +19,8 @@ FORMATS: Mapping[str, PartFormat] = {
     format.name: format for format in (ParquetFormat(), IpcFormat(), JsonlFormat())
 }  # fmt: skip
 """By the name that ``RunConfig.output_format`` calls them."""
+_MOST_LEVELS = 60
+"""Arrow's own format, in which units are staged, holds rows of 63 levels (and empty tables of twice as many)."""
 
 
 def check_format(name: str, schema: pa.Schema) -> None:
@@ -27,12 +29,25 @@ def check_format(name: str, schema: pa.Schema) -> None:
     Raises:
         ConfigError: names the columns that it cannot hold.
     """
+    deep = [field.name for field in schema if _depth(field.type) > _MOST_LEVELS]
+    if deep:
+        raise ConfigError(f"columns {deep}: nested too deeply for any format. Flatten them, or leave them out with "
+                          "columns=[...].")  # fmt: skip
     bad = [f"{field.name}: {field.type}" for field in schema if not _holds(FORMATS[name], field)]
     if bad:
         raise ConfigError(
             f"output_format={name!r}: it cannot hold columns {bad}. Use output_format='ipc', or leave them out with "
             "columns=[...]."
         )
+
+
+def _depth(kind: pa.DataType) -> int:
+    """Levels of lists, structs and maps; no more are counted than decide."""
+    level, kinds = 0, [kind]
+    while kinds and level <= _MOST_LEVELS:
+        kinds = [inner.field(i).type for inner in kinds for i in range(inner.num_fields)]
+        level += bool(kinds)
+    return level
 
 
 def _holds(format: PartFormat, field: pa.Field) -> bool:
@@ -44,6 +59,6 @@ def _holds(format: PartFormat, field: pa.Field) -> bool:
         part.write(schema.empty_table())
         part.close()
         list(format.tables(io.BytesIO(file.getvalue()), schema))
-    except (pa.ArrowException, TypeError):
+    except (pa.ArrowException, TypeError, OSError):  # what is nested too deeply is an OSError
         return False
     return True

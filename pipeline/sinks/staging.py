@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.damage import Damage, FoundDamageError, as_damage
 from pipeline.storage import Storage
 
-__all__ = ["data_checksum", "load_staged", "stage"]
+__all__ = ["Staged", "data_checksum", "load_staged", "stage"]
 
 
-def stage(storage: Storage, key: str, table: pa.Table) -> int:
-    """Put a table under ``key`` in one piece; bytes written.
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A table that was put: its bytes, and their SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+def stage(storage: Storage, key: Callable[[str], str], table: pa.Table) -> Staged:
+    """Put a table in one piece, under a name that follows from its content.
+
+    Args:
+        storage: the output.
+        key: from SHA-256 to name.
+        table: the rows.
 
     Raises:
         SinkError: it failed repeatedly.
@@ -23,15 +38,34 @@ def stage(storage: Storage, key: str, table: pa.Table) -> int:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table.combine_chunks())
-    data = sink.getvalue()
-    storage.put(key, data.to_pybytes())
-    return data.size
+    data = sink.getvalue().to_pybytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    storage.put(key(sha256), data)
+    return Staged(bytes=len(data), sha256=sha256)
 
 
-def load_staged(storage: Storage, key: str) -> pa.Table:
-    """Read a staged table."""
-    with pa.ipc.open_file(pa.BufferReader(storage.read(key))) as reader:
-        return reader.read_all()
+def load_staged(storage: Storage, key: str, sha256: str | None) -> pa.Table:
+    """Read a staged table. What is decoded is what was checked: the object is read once.
+
+    Args:
+        storage: the output.
+        key: of the object.
+        sha256: of its bytes as they were staged; None takes whatever is there.
+
+    Raises:
+        FoundDamageError: it is missing, cannot be read, or is not what was staged.
+        SinkError: the store does not answer.
+    """
+    with as_damage(key):
+        data = storage.read(key)
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        fault = "altered (its checksum differs)" if data.strip(b"\0") else f"{len(data)} bytes of nothing"
+        raise FoundDamageError([Damage(key=key, fault=fault)])
+    try:
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            return reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise FoundDamageError([Damage(key=key, fault=f"not a table ({error})")]) from error
 
 
 def data_checksum(table: pa.Table, columns: Sequence[str]) -> str:

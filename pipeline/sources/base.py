@@ -11,6 +11,8 @@ import pyarrow as pa
 from pipeline.casting import cast_table
 from pipeline.errors import SourceError
 from pipeline.filesystem import MisuseError, is_url, local_path, open_filesystem, open_remote
+from pipeline.sources.finding import digest_now
+from pipeline.sources.identity import RESTORE_INPUT, stamp_now
 from pipeline.storage_retrying import with_retries
 from pipeline.types import Slice, SourceFile
 
@@ -67,13 +69,18 @@ class FileSource:
         """One table per slice; after an error that may pass, from the first slice that is still to come.
 
         Raises:
-            SourceError: the file cannot be read, also after retries, or is not what it was.
+            SourceError: the file cannot be read, also after retries, or is not what it was when it was planned.
         """
         done = failures = 0
-        path = self.files[slices[0].file].path
+        file = self.files[slices[0].file]
+        path = file.path
         while done < len(slices):
             try:
+                self._check_unchanged(file)
                 for table in self._read(slices[done:]):
+                    # Of a file far away every look is a request: it is looked at when all has been read.
+                    if done + 1 == len(slices) or not is_url(path):
+                        self._check_unchanged(file)
                     yield table
                     done, failures = done + 1, 0
                 return
@@ -84,6 +91,17 @@ class FileSource:
                 time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
             except pa.ArrowException as error:
                 raise SourceError(f"{path}: cannot be read ({error}). Mend or remove it.") from error
+
+    def _check_unchanged(self, file: SourceFile) -> None:
+        """A file with another stamp whose digest is the same may be a copy: what it holds is settled before publishing.
+
+        Raises:
+            SourceError: its content is another.
+        """
+        if stamp_now(file.path, self.options) == file.stamp:
+            return
+        if digest_now(file.path, self.options) != file.digest:
+            raise SourceError(f"{file.path}: it was changed during the run. {RESTORE_INPUT}")
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         raise NotImplementedError

@@ -7,10 +7,9 @@ such (so "007" is text, and stays as it is); else of text. An empty cell is null
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -18,6 +17,8 @@ import pyarrow as pa
 from pipeline.errors import SourceError
 from pipeline.sources.base import patiently
 from pipeline.sources.csv_records import Record, records
+from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES
+from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
 
@@ -28,6 +29,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?inf|nan", re.IGNORECASE)
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
+_HEADER_REMEDY = "The first line names the columns, each once."
+_MOST_COLUMNS = 10_000
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
@@ -69,21 +72,23 @@ class CsvSource(TextSource):
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         position, found = _records_of(stream, self.files[file].path)
         for record in found:
-            position += len(record.raw)
+            position += record.size
             yield position
 
-    def _parse(self, data: bytes, file: int) -> list[Any]:
+    def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:
         header = self._headers[file]
         readers = [_READERS[_NAMES[self.schema.field(name).type]] for name in header]
-        found = records(io.BytesIO(data), _delimiter(self.files[file].path))
+        found = records(lines, _delimiter(self.files[file].path))
         return [_row(record, header, readers) for record in found]
 
 
 def _records_of(stream: BinaryIO, path: str) -> tuple[int, Iterator[Record]]:
     """The bytes in front of the header, and the records of a file from its header on."""
-    first = stream.readline()
+    first = stream.readline(MAX_ROW_BYTES + 1)
+    if len(first) > MAX_ROW_BYTES and not first.endswith(b"\n"):
+        raise SourceError(f"{path}: its header has more than {MAX_ROW_BYTES} bytes. {_HEADER_REMEDY}")
     begin = len(_BYTE_ORDER_MARK) if first.startswith(_BYTE_ORDER_MARK) else 0
-    return begin, records(itertools.chain([first[begin:]], stream), _delimiter(path))
+    return begin, records(itertools.chain([first[begin:]], lines_of(stream)), _delimiter(path))
 
 
 def _delimiter(path: str) -> str:
@@ -93,7 +98,7 @@ def _delimiter(path: str) -> str:
 def _row(record: Record, header: tuple[str, ...], readers: Sequence[Callable[[str], Any]]) -> Any:
     """A mapping, or a ``ValueError(reason, text)`` in its place."""
     if record.cells is None:
-        return _bad(record, "not a CSV record: a quoted cell is never closed, or text follows its closing quote")
+        return _bad(record, record.fault)
     if len(record.cells) != len(header):
         return _bad(record, f"{len(record.cells)} cells in a table of {len(header)} columns")
     row = {}
@@ -178,18 +183,33 @@ def _sample(file: SourceFile, options: Mapping[str, Any]) -> tuple[tuple[str, ..
     with open_text(file.path, options) as stream:
         _, found = _records_of(stream, file.path)
         header = _header(file, next(found, None))
-        cells = (record.cells for record in itertools.islice(found, _INFER_ROWS))
-        return header, [row for row in cells if row is not None and len(row) == len(header)]
+        rows: list[tuple[str, ...]] = []
+        size = 0
+        for record in itertools.islice(found, _INFER_ROWS):
+            if record.cells is not None and len(record.cells) == len(header):
+                rows.append(record.cells)
+                size += record.size
+            if size >= INFER_BYTES:
+                break
+        return header, rows
 
 
 def _header(file: SourceFile, record: Record | None) -> tuple[str, ...]:
-    remedy = "The first line names the columns, each once."
     if record is None or record.cells is None:
-        raise SourceError(f"{file.path}: no header. {remedy}")
+        raise SourceError(f"{file.path}: no header. {_HEADER_REMEDY}")
+    if len(record.cells) > _MOST_COLUMNS:
+        count = f"{len(record.cells)} columns, and {_MOST_COLUMNS} is the most"
+        raise SourceError(f"{file.path}: its header names {count}. {_HEADER_REMEDY}")
     try:
         names = tuple(_text(cell) for cell in record.cells)
     except UnicodeDecodeError as error:
         raise SourceError(f"{file.path}: its header is not UTF-8 ({error}). Re-encode it.") from error
     if "" in names or len(set(names)) < len(names):
-        raise SourceError(f"{file.path}: its header is {list(names)}. {remedy}")
+        raise SourceError(_misnamed(file.path, names))
     return names
+
+
+def _misnamed(path: str, names: Sequence[str]) -> str:
+    """What to say of a header that does not name each column once; of a long one, its begin."""
+    shown = str(list(names))
+    return f"{path}: its header is {shown if len(shown) < 1000 else shown[:1000] + '...'}. {_HEADER_REMEDY}"

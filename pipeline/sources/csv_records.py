@@ -7,21 +7,36 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pipeline.sources.limits import MAX_ROW_BYTES, long_row_rule
+from pipeline.sources.lines import LongLine
+
 __all__ = ["Record", "records"]
 
 _MOST_BYTES = 16 * 2**20
 """A quoted cell that is longer is taken for one that is never closed."""
 
 
+_UNCLOSED = "not a CSV record: a quoted cell is never closed, or text follows its closing quote"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A record: its bytes, and its cells (as latin-1 text of their bytes) or why it has none."""
+    """A record.
+
+    Attributes:
+        raw: its bytes; of one that is too long, the first of them.
+        cells: as latin-1 text of their bytes; None where it is no record.
+        size: how many bytes it takes in the file.
+        fault: why it has no cells.
+    """
 
     raw: bytes
     cells: tuple[str, ...] | None
+    size: int
+    fault: str = ""
 
 
-def records(lines: Iterable[bytes], delimiter: str) -> Iterator[Record]:
+def records(lines: Iterable[bytes | LongLine], delimiter: str) -> Iterator[Record]:
     """Parse lines; blank ones are passed over, their bytes count to the record behind them.
 
     Where a quoted cell is never closed, the line it begins on is a record without cells, and parsing goes on
@@ -29,7 +44,7 @@ def records(lines: Iterable[bytes], delimiter: str) -> Iterator[Record]:
     """
     feed = _Feed(iter(lines))
     # The limit is one of the whole process; no one is served by a smaller one.
-    csv.field_size_limit(max(csv.field_size_limit(), 2 * _MOST_BYTES))
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * MAX_ROW_BYTES))
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     blank = b""
     while True:
@@ -41,12 +56,16 @@ def records(lines: Iterable[bytes], delimiter: str) -> Iterator[Record]:
         except csv.Error:
             first, *rest = feed.taken
             feed.again.extendleft(reversed(rest))
-            yield Record(raw=blank + first, cells=None)
+            if isinstance(first, LongLine):
+                size = len(blank) + first.size
+                yield Record(raw=blank + first.head, cells=None, size=size, fault=long_row_rule(first.size))
+            else:
+                yield Record(raw=blank + first, cells=None, size=len(blank) + len(first), fault=_UNCLOSED)
             blank = b""
             continue
-        raw = b"".join(feed.taken)
+        raw = b"".join(line for line in feed.taken if isinstance(line, bytes))  # a record has no others
         if cells:
-            yield Record(raw=blank + raw, cells=tuple(cells))
+            yield Record(raw=blank + raw, cells=tuple(cells), size=len(blank) + len(raw))
             blank = b""
         else:
             blank += raw
@@ -55,11 +74,11 @@ def records(lines: Iterable[bytes], delimiter: str) -> Iterator[Record]:
 class _Feed:
     """Lines for the csv reader, which takes as many as a record needs; they can be given back."""
 
-    def __init__(self, lines: Iterator[bytes]) -> None:
+    def __init__(self, lines: Iterator[bytes | LongLine]) -> None:
         self._lines = lines
         self._size = 0
-        self.taken: list[bytes] = []
-        self.again: deque[bytes] = deque()
+        self.taken: list[bytes | LongLine] = []
+        self.again: deque[bytes | LongLine] = deque()
 
     def begin(self) -> None:
         """A record begins."""
@@ -72,6 +91,8 @@ class _Feed:
         line = self.again.popleft() if self.again else next(self._lines)
         self.taken.append(line)
         self._size += len(line)
+        if isinstance(line, LongLine):
+            raise csv.Error("a line that is too long")
         if len(self.taken) > 1 and self._size > _MOST_BYTES:
             raise csv.Error("a cell that is never closed")
         return line.decode("latin-1")

@@ -13,10 +13,11 @@ from typing import Any
 
 from pipeline.errors import SourceError
 from pipeline.filesystem import as_os_errors, is_url, local_path, open_filesystem, plain_name
+from pipeline.sources.identity import stamp_now, stamp_of_info
 from pipeline.storage_retrying import with_retries
 from pipeline.types import SourceFile
 
-__all__ = ["Found", "file_digest", "find_files", "has_wildcards", "source_file"]
+__all__ = ["Found", "digest_now", "file_digest", "find_files", "has_wildcards", "source_file"]
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 * 1024
@@ -104,11 +105,28 @@ def source_file(found: Found, options: Mapping[str, Any]) -> SourceFile:
         SourceError: it cannot be read.
     """
 
-    def digest() -> str:
-        return _remote_digest(found, options) if is_url(found.path) else file_digest(found.path)
+    def identify() -> SourceFile:
+        # The stamp first: of a file that is edited meanwhile the digest may be new, but then the stamp is old.
+        if is_url(found.path):
+            stamp, digest = stamp_of_info(found.info), _remote_digest(found, options)
+        else:
+            stamp, digest = stamp_now(found.path, options), file_digest(found.path)
+        return SourceFile(key=found.key, path=found.path, digest=digest, stamp=stamp)
 
-    known = with_retries(digest, f"reading {found.path}", failure=SourceError)
-    return SourceFile(key=found.key, path=found.path, digest=known)
+    return with_retries(identify, f"reading {found.path}", failure=SourceError)
+
+
+def digest_now(path: str, options: Mapping[str, Any]) -> str:
+    """The digest of a path or URL at this moment.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not is_url(path):
+        return file_digest(local_path(path))
+    fs, inner = open_filesystem(path, options)
+    with as_os_errors():
+        return _remote_digest(Found(key="", path=path, info=fs.info(inner)), options)
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

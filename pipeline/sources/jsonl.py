@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources.base import patiently
+from pipeline.sources.limits import DEPTH_RULE, INFER_BYTES, MAX_DEPTH, is_too_deep, long_row_rule
+from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.tabulate import infer_schema
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
@@ -46,23 +47,50 @@ class JsonlSource(TextSource):
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         position = 0
         yield position
-        for line in stream:
+        for line in lines_of(stream):
             position += len(line)
-            if line.strip():
+            if _is_row(line):
                 yield position
 
-    def _parse(self, data: bytes, file: int) -> list[Any]:
-        return [_parse(line) for line in data.split(b"\n") if line.strip()]
+    def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:
+        return [_parse(line) for line in lines if _is_row(line)]
 
 
-def _parse(line: bytes) -> Any:
+def _is_row(line: bytes | LongLine) -> bool:
+    return isinstance(line, LongLine) or bool(line.strip())
+
+
+def _parse(line: bytes | LongLine) -> Any:
     """The value on a line, or a ``ValueError(reason, line)`` in its place."""
+    if isinstance(line, LongLine):
+        return ValueError(long_row_rule(line.size), line.head.decode("utf-8", "backslashreplace"))
     try:
-        return json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        return ValueError(f"not a line of JSON in UTF-8: {error}", line.decode("utf-8", "backslashreplace"))
+        value = json.loads(line.decode("utf-8"))
+        # What has fewer brackets cannot be deep, and need not be walked through.
+        deep = line.count(b"[") + line.count(b"{") > MAX_DEPTH and any(map(is_too_deep, _cells(value)))
+    except ValueError as error:
+        return ValueError(f"not a line of JSON in UTF-8: {error}", _shown(line))
+    except RecursionError:
+        deep = True
+    return ValueError(DEPTH_RULE, _shown(line)) if deep else value
+
+
+def _cells(row: Any) -> Iterable[Any]:
+    return row.values() if isinstance(row, Mapping) else (row,)
+
+
+def _shown(line: bytes) -> str:
+    return line.strip(b"\r\n").decode("utf-8", "backslashreplace")
 
 
 def _infer(file: SourceFile, options: Mapping[str, Any]) -> pa.Schema:
-    with open_text(file.path, options) as lines:
-        return infer_schema([_parse(line) for line in islice(lines, _INFER_ROWS) if line.strip()])
+    rows: list[Any] = []
+    size = 0
+    with open_text(file.path, options) as stream:
+        for line in lines_of(stream):
+            if _is_row(line):
+                rows.append(_parse(line))
+                size += len(line) if isinstance(line, bytes) else 0
+            if len(rows) == _INFER_ROWS or size >= INFER_BYTES:
+                break
+    return infer_schema(rows)

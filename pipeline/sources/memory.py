@@ -17,9 +17,13 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.casting import cast_table
+from pipeline.damage import FoundDamageError
 from pipeline.errors import SourceError
 from pipeline.filesystem import join
+from pipeline.sinks.hashed import HashedFile
+from pipeline.sinks.places import check_object
 from pipeline.sinks.staging import data_checksum
+from pipeline.sources.identity import stamp_now
 from pipeline.sources.parquet import ParquetSource
 from pipeline.sources.tabulate import infer_schema, tabulate
 from pipeline.storage import Storage
@@ -97,26 +101,39 @@ def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSou
     if len(set(schema.names)) < len(schema.names):
         raise SourceError(f"the input has several columns of one name: {schema.names}. Rename them.")
     try:
-        digest = _write(storage, f"{aside}/{_FILE}", schema, itertools.chain([first], tables))
+        digest, sha256 = _write(storage, f"{aside}/{_FILE}", schema, itertools.chain([first], tables))
     except (pa.ArrowException, ValueError) as error:
         raise SourceError(f"the input cannot be written as Parquet ({error}). Cast or drop the column.") from error
     folder = f"{layout.INPUT}/{MEMORY_KEY}-{digest}"
-    if storage.exists(folder):
+    if _is_sound(storage, f"{folder}/{_FILE}", sha256):
         storage.delete(aside)
     else:
+        storage.delete(folder)
         storage.promote(aside, folder)
     path = join(storage.url, f"{folder}/{_FILE}")
-    return ParquetSource.over([SourceFile(key=MEMORY_KEY, path=path, digest=digest)], options, schema)
+    file = SourceFile(key=MEMORY_KEY, path=path, digest=digest, stamp=stamp_now(path, options))
+    return ParquetSource.over([file], options, schema)
 
 
-def _write(storage: Storage, key: str, schema: pa.Schema, tables: Iterator[pa.Table]) -> str:
-    """Write tables of one schema; the hash of their values."""
+def _is_sound(storage: Storage, key: str, sha256: str) -> bool:
+    """Whether an earlier run has left these very bytes: what it has left may have been damaged since."""
+    try:
+        check_object(storage, key, sha256)
+    except FoundDamageError:
+        return False
+    return True
+
+
+def _write(storage: Storage, key: str, schema: pa.Schema, tables: Iterator[pa.Table]) -> tuple[str, str]:
+    """Write tables of one schema; the hash of their values, and the SHA-256 of the file."""
     digest = hashlib.blake2b(schema.remove_metadata().to_string().encode(), digest_size=12)
-    with storage.create(key) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for table in tables:
-            writer.write_table(cast_table(table, schema), row_group_size=_ROW_GROUP_ROWS)
-            _hash_rows(digest, table)
-    return digest.hexdigest()
+    with storage.create(key) as file:
+        hashed = HashedFile(file)
+        with pq.ParquetWriter(hashed, schema, compression="zstd") as writer:
+            for table in tables:
+                writer.write_table(cast_table(table, schema), row_group_size=_ROW_GROUP_ROWS)
+                _hash_rows(digest, table)
+    return digest.hexdigest(), hashed.sha256
 
 
 def _hash_rows(digest: Any, table: pa.Table) -> None:

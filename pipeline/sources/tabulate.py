@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.sources.base import BAD, RAW
+from pipeline.sources.limits import DEPTH_RULE, is_too_deep
 
 __all__ = ["infer_schema", "tabulate"]
 
@@ -18,10 +19,11 @@ def infer_schema(rows: Sequence[Any]) -> pa.Schema:
     """Columns of ``rows`` (non-mappings are passed over) in order of first appearance.
 
     Where the values of a column have no common Arrow type, the most frequent Python type decides. A column
-    of nulls only is text.
+    of nulls only is text. Rows that are nested too deeply are passed over: no format can hold such a column.
     """
-    names = dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row if _is_text(name))
-    return pa.schema([(name, _type([row.get(name) for row in rows if isinstance(row, Mapping)])) for name in names])
+    rows = [row for row in rows if isinstance(row, Mapping) and not any(map(is_too_deep, row.values()))]
+    names = dict.fromkeys(str(name) for row in rows for name in row if _is_text(name))
+    return pa.schema([(name, _type([row.get(name) for row in rows])) for name in names])
 
 
 def _is_text(name: Any) -> bool:
@@ -82,6 +84,8 @@ def _shape_fault(row: Any, schema: pa.Schema) -> str | None:
     if not isinstance(row, Mapping):
         return f"a row is a mapping of columns, got {type(row).__name__}"
     extra = [str(name) for name in row if name not in schema.names]
+    if not extra and any(map(is_too_deep, row.values())):
+        return DEPTH_RULE
     return f"fields {extra} are not among the input's columns {schema.names}" if extra else None
 
 
@@ -104,3 +108,5 @@ def _text(row: Any) -> str:
         return json.dumps(row, ensure_ascii=True, default=repr)
     except (TypeError, ValueError):
         return repr(row)
+    except RecursionError:
+        return f"({type(row).__name__}, too deep to be written)"

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources.base import FileSource, open_input, patiently
+from pipeline.sources.inflating import inflated
+from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.tabulate import tabulate
 from pipeline.types import Slice, SourceFile
 
@@ -23,6 +25,8 @@ __all__ = ["TextSource", "open_text", "with_compression"]
 
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _UNITS_PER_GROUP = 64
+_MOST_SLICE_BYTES = 64 * 2**20
+"""A slice is closed at this size, however few rows it has: a task holds the rows of a slice in memory."""
 _BLOCK_BYTES = 2**20
 _PAGE_SLICES = 1024
 
@@ -42,16 +46,19 @@ def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
 
     Raises:
         OSError: it cannot be read, or is damaged.
+        SourceError: it decompresses to more than any data does.
     """
     with open_input(path, options) as file:
         codec = _codec(path)
-        if codec is None:
+        if isinstance(file, io.BufferedReader) and codec is None:
             yield file
+        elif codec is None:
+            # Files of a store read a line to its end, however long that is.
+            with io.BufferedReader(file, _BLOCK_BYTES) as stream:  # type: ignore[type-var]
+                yield stream
         else:
             # The compressed stream closes what is under it, which the other block then does again: harmless.
-            with io.BufferedReader(
-                pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec), _BLOCK_BYTES
-            ) as stream:
+            with closing(inflated(file, codec, path)) as stream:
                 yield stream
 
 
@@ -99,7 +106,7 @@ class TextSource(FileSource):
             start = stop = next(ends)
             for stop in ends:
                 count += 1
-                if count == rows:
+                if count == rows or stop - start >= _MOST_SLICE_BYTES:
                     yield piece(first, count, start, stop)
                     first, count, start = first + count, 0, stop
             if count:
@@ -113,9 +120,9 @@ class TextSource(FileSource):
             position = 0
             for piece in slices:
                 _forward(stream, position, piece.start, seekable=_codec(path) is None)
-                data = stream.read(piece.stop - piece.start)
-                position = piece.start + len(data)
-                rows = self._parse(data, number)
+                window = _Window(lines_of(stream, piece.stop - piece.start))
+                rows = self._parse(window, number)
+                position = piece.start + window.size
                 if len(rows) < piece.num_rows:
                     raise SourceError(
                         f"{path}: {len(rows)} rows at byte {piece.start}, {piece.num_rows} were planned: "
@@ -127,9 +134,22 @@ class TextSource(FileSource):
         """Where the first row may begin, then where each row ends, in bytes."""
         raise NotImplementedError
 
-    def _parse(self, data: bytes, file: int) -> list[Any]:
-        """The rows in a stretch of bytes, as :func:`~pipeline.sources.tabulate.tabulate` takes them."""
+    def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:
+        """The rows in a stretch of lines, as :func:`~pipeline.sources.tabulate.tabulate` takes them."""
         raise NotImplementedError
+
+
+class _Window:
+    """Lines, and how many bytes they were."""
+
+    def __init__(self, lines: Iterator[bytes | LongLine]) -> None:
+        self._lines = lines
+        self.size = 0
+
+    def __iter__(self) -> Iterator[bytes | LongLine]:
+        for line in self._lines:
+            self.size += len(line)
+            yield line
 
 
 def _forward(stream: BinaryIO, position: int, target: int, *, seekable: bool) -> None:

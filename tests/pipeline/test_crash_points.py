@@ -24,6 +24,7 @@ from pipeline.running import run_on
 from pipeline.schema import DATA_COLUMNS
 from pipeline.storage import LocalStorage, Storage
 from tests.support.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary
+from tests.support.leases import expire_leases
 from tests.support.pipeline_fakes import InlineExecutor
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -61,8 +62,8 @@ class Case:
         run_on(InlineExecutor(), config, storage or self.storage, lambda progress: None)
 
     def bury(self) -> None:
-        """A dead process cannot give its lease back; that it expires has a test of its own."""
-        self.storage.delete(layout.LEASES)
+        """A dead process cannot give its lease back, nor renew it."""
+        expire_leases(self.storage)
 
     def data(self) -> list[dict[str, Any]]:
         return read(self.config.output, format="arrow").select(["prompt", "topic", *DATA_COLUMNS]).to_pylist()
@@ -122,7 +123,7 @@ def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase)
         case.run(target_part_bytes=2**30)
         case.check(expected)
     assert seen >= {"lease", "state", "stage", "ledger", "part", "dead letters", "list of units",
-                    "publication record", "promote", "manifest", "remove stage", "sweep", "remove lease"
+                    "publication record", "promote", "manifest", "remove stage", "sweep"
                     }, "every boundary was crossed"  # fmt: skip
 
 

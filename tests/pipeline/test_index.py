@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.index import Index, PublishedUnit
 from pipeline.parts import PartRecord
 from pipeline.publications import Publication, index_publication, write_units
-from pipeline.types import CommitRecord, Place, Slice, Totals, Unit
+from pipeline.types import CommitRecord, Place, Revocation, Slice, Totals, Unit
 from tests.support.pipeline_fakes import MemoryStorage
 
 UNITS = [Unit(unit_id=f"u{i:02d}", index=i, rows=Slice(file=i // 4, first_row=i, num_rows=1 + i % 5, group=i // 2,
@@ -145,6 +145,7 @@ def places(slot: int, units: list[PublishedUnit], per_part: int) -> list[Place]:
             first_row=sum(u.rows for u in units[i - i % per_part : i]),
             num_rows=unit.rows,
             format="parquet",
+            sha256="",
         )
         for i, unit in enumerate(units)
     ]
@@ -157,7 +158,7 @@ def publication(storage: MemoryStorage, slot: int, units: list[PublishedUnit], p
         PartRecord(name=f"part-{i}", rows=sum(u.rows for u in g), bytes=1, sha256="") for i, g in enumerate(groups)
     ]
     return Publication(
-        number=slot, slot=slot, revision=0, token="t", format="parquet", schema=pa.schema([]),
+        number=slot, slot=slot, revision=0, epoch=1, format="parquet", schema=pa.schema([]),
         dead_schema=pa.schema([]), parts=tuple(parts), dead_letters=None, units=listed,
     )  # fmt: skip
 
@@ -180,3 +181,12 @@ def test_work_is_read_while_another_thread_commits() -> None:
         assert [unit for unit in seen if unit.index < 3] == UNITS[:3], "the first page was read before"
         assert seen == UNITS, "what is work was settled when it was marked"
         assert index.units.missing() == []
+
+
+def test_what_was_revoked_does_not_come_back_in_whatever_order_it_is_read() -> None:
+    with filled(12, [record(1, 2, 0, 5)]) as index:
+        index.records.revoke([Revocation(unit_id="u01", attempt=2, reason="r", input_sha256="i")])
+        index.records.add([record(1, 1, 0, 4), record(1, 2, 0, 5)])
+        assert index.records.get("u01") is None
+        index.records.add([record(1, 3, 0, 6)])
+        assert index.records.get("u01") == record(1, 3, 0, 6)

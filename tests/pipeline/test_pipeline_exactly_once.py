@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +17,17 @@ from pipeline import layout, lease
 from pipeline import ledger as ledger_module
 from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
-from pipeline.errors import FingerprintError, LeaseError, OutputError, SourceError
-from pipeline.index import Index, PublishedUnit
-from pipeline.ledger import Ledger
+from pipeline.errors import FingerprintError, LeaseError, LeaseLostError, OutputError, SourceError
+from pipeline.index import Index
+from pipeline.ledger import Ledger, read_ledger
 from pipeline.plan import plan_units, read_tasks
-from pipeline.publications import Manifest, write_units
-from pipeline.publish import recover
+from pipeline.publications import Manifest
 from pipeline.reading import read
+from pipeline.recover import recover
 from pipeline.results import RunSummary
 from pipeline.running import run_on
 from pipeline.schema import DATA_COLUMNS, STATS_TYPE, TIMINGS_TYPE
+from pipeline.sealed import seal, unseal, unseal_lines
 from pipeline.sources import open_source
 from pipeline.storage import LocalStorage, Storage
 from pipeline.types import CommitRecord
@@ -150,7 +150,8 @@ def test_every_row_once_whatever_was_committed_before(
         except KeyboardInterrupt:
             continue
     with Index() as index:
-        before = len(Ledger.load(storage_of(config), index.records).records)
+        read_ledger(storage_of(config), index.records)
+        before = len(index.records)
     finish = InlineExecutor(order=shuffled)
     go(config, executor=finish)
     ids = [row["row_id"] for row in data_of(config) if row["sample_index"] == 0]
@@ -163,13 +164,17 @@ def test_a_rerun_of_a_finished_output_does_and_changes_nothing(
 ) -> None:
     config = config_for(qwen3_folder, source_file, tmp_path)
     first = go(config)
-    state = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()}
+    leases = Path(config.output) / layout.LEASES
+    kept = [p for p in tmp_path.rglob("*") if p.is_file() and leases not in p.parents]
+    state = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in kept}
     executor = InlineExecutor()
     second = go(config, executor=executor)
     assert executor.units_done == 0
     assert second.session.rows == 0
     assert second.total == first.total
-    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()} == state
+    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in kept} == state
+    assert set(kept) | set(leases.iterdir()) == {p for p in tmp_path.rglob("*") if p.is_file()}
+    assert len(list(leases.iterdir())) == 1, "the mark of the last lease"
 
 
 def test_new_input_files_are_added_after_what_is_published(qwen3_folder: Path, tmp_path: Path) -> None:
@@ -247,7 +252,7 @@ def test_one_writer_at_a_time_and_a_lease_expires(monkeypatch: pytest.MonkeyPatc
     first._thread.join()
     monkeypatch.setattr(lease.time, "time", lambda clock=lease.time.time: clock() + 1.0)
     second = lease.Lease(storage)
-    with pytest.raises(LeaseError, match="took over"):
+    with pytest.raises(LeaseLostError, match="took over"):
         first.check()
     second.release()
     assert lease.current_holder(storage) is None
@@ -256,8 +261,8 @@ def test_one_writer_at_a_time_and_a_lease_expires(monkeypatch: pytest.MonkeyPatc
 def test_the_ledger_reads_back_what_was_committed_and_compacts(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path, layout.SCRATCH)
     records = [_record(f"u{i}") for i in range(70)]
-    with Index() as index:
-        ledger = Ledger(storage, index.records)
+    with Index() as index, lease.hold_lease(storage) as held:
+        ledger = Ledger(storage, index.records, held)
         for record in records:
             ledger.commit([record])
         ledger.commit([records[3]])
@@ -272,21 +277,24 @@ def test_a_large_ledger_is_compacted_to_segments_of_bounded_size_and_then_left_a
     monkeypatch.setattr(ledger_module, "_SEGMENT_RECORDS", 8)
     storage = LocalStorage(tmp_path, layout.SCRATCH)
     records = [_record(f"u{i}") for i in range(700)]
-    with Index() as index:
+    with Index() as index, lease.hold_lease(storage) as held:
+        ledger = Ledger(storage, index.records, held)
         for first in range(0, 700, 7):
-            Ledger(storage, index.records).commit(records[first : first + 7])
+            ledger.commit(records[first : first + 7])
     monkeypatch.setattr(ledger_module, "_COMPACT_SEGMENTS", 10)
     assert sorted_records(storage) == records
     keys = storage.keys(layout.LEDGER)
-    assert [len(storage.read(key).splitlines()) for key in keys] == [8] * 87 + [4]
+    assert [len(unseal_lines(storage.read(key))) for key in keys] == [8] * 87 + [4]
     assert sorted_records(storage) == records
     assert storage.keys(layout.LEDGER) == keys
 
 
 def sorted_records(storage: Storage) -> list[CommitRecord]:
     """What the ledger holds, as of its next load, in the order of units' numbers."""
-    with Index() as index:
-        return sorted(Ledger.load(storage, index.records).records, key=lambda record: int(record.unit_id[1:]))
+    with Index() as index, lease.hold_lease(storage) as held:
+        ledger, notes = Ledger.load(storage, index.records, held)
+        assert notes == []
+        return sorted(ledger.records, key=lambda record: int(record.unit_id[1:]))
 
 
 def _record(unit_id: str) -> CommitRecord:
@@ -371,35 +379,22 @@ def test_recovering_a_decided_publication_is_idempotent(qwen3_folder: Path, sour
     storage = storage_of(config)
     storage.delete(layout.MANIFEST)  # as after a kill between making visible and listing
     assert Manifest.load(storage).publications == ()
-    with Index() as index:
-        first = recover(storage, index.published)
-        assert recover(storage, index.published) == first
-        assert len(first.publications) == 1
-        assert len(index.published) == first.publications[0].units.rows == 4
+    with lease.hold_lease(storage) as held:
+        first = recover(storage, held)
+        assert recover(storage, held).manifest == first.manifest
+        assert first.notes == []
+        assert len(first.manifest.publications) == 1
 
 
-def test_a_damaged_list_of_units_and_records_of_an_earlier_version_are_named(
-    qwen3_folder: Path, source_file: Path, tmp_path: Path
-) -> None:
+def test_records_of_an_earlier_version_are_named(qwen3_folder: Path, source_file: Path, tmp_path: Path) -> None:
     config = config_for(qwen3_folder, source_file, tmp_path)
     go(config)
     storage = storage_of(config)
-    (listed,) = storage.keys(layout.UNITS)
-    whole = storage.read(listed)
-    (record,) = Manifest.load(storage).publications
-    short = write_units(storage, listed, lambda: [PublishedUnit(unit_id="u", attempt=1, rows=1, failed=0)])
-    assert short.rows == 1 < record.units.rows
-    with pytest.raises(OutputError, match=r"rows before its part 0 does"):
-        go(config)
-    storage.put(listed, whole[:50])
-    with pytest.raises(OutputError, match=r"not a readable list of the units of data-000000"):
-        go(config)
-    storage.put(listed, whole)
-    go(config)
-    raw = json.loads(storage.read(record.record_key))
-    del raw["version"]
-    storage.put(record.record_key, json.dumps({**raw, "units": [["u", 1, 1, 0]]}).encode())
-    with pytest.raises(OutputError, match="is of version 1"):
+    (key,) = storage.keys(layout.MANIFEST)
+    raw = unseal(storage.read(key))
+    raw["publications"][0]["version"] = 2
+    storage.put(key, seal(raw))
+    with pytest.raises(OutputError, match="is of version 2"):
         go(config)
     go(replace(config, mode="new"))
     assert len(Manifest.load(storage).publications) == 1

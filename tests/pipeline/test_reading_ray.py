@@ -14,14 +14,16 @@ import ray
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
+from pipeline.cluster import PRIVATE_SYSTEM_CONFIG
 from pipeline.config import RunConfig
-from pipeline.errors import ResourceError
-from pipeline.graph import RayExecutor
+from pipeline.errors import ResourceError, SourceError
+from pipeline.graph import RayExecutor, _explained
+from pipeline.loopback import LOOPBACK, on_loopback
 from pipeline.running import run_on
 from pipeline.storage import open_storage
 from tests.support.deadly_engines import harmless_engine
 from tests.support.deadly_readers import POISON
+from tests.support.pipeline_fakes import MemoryStorage
 
 ROOT = Path(__file__).parents[2]
 HOOK = "tests.support.deadly_readers.make_readers_mortal"
@@ -39,10 +41,11 @@ def killing_readers() -> Iterator[None]:
 def session(runtime_env: dict[str, Any]) -> Iterator[None]:
     """A private session whose workers have ``runtime_env``."""
     ray.shutdown()  # of a test before, which reading an output may have started
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
-        _system_config=PRIVATE_SYSTEM_CONFIG, runtime_env=runtime_env,
-    )  # fmt: skip
+    with on_loopback():
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
+            _system_config=PRIVATE_SYSTEM_CONFIG, runtime_env=runtime_env,
+        )  # fmt: skip
     try:
         yield
     finally:
@@ -74,3 +77,15 @@ def test_a_session_whose_processes_cannot_start_is_an_error_and_no_hang(qwen3_fo
         pipeline.run(str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder))
     assert "3 of them in a row" in str(caught.value)
     assert "runtime environment" in str(caught.value)
+
+
+def test_an_error_of_ours_is_one_line_whatever_ray_data_adds_to_it() -> None:
+    from ray.data._internal.util import _annotate_exception_with_retry_context as annotated
+
+    said = "a.parquet: it was changed during the run. Restore the file."
+    error = annotated(
+        SourceError(said), description="execute read task", attempts=1, max_attempts=1, total_backoff_s=0.0,
+        exception_str=said,
+    )  # fmt: skip
+    assert "retried_io_errors" in str(error)
+    assert str(_explained(error, MemoryStorage(), 0.0)) == said

@@ -77,7 +77,8 @@ def test_a_run_that_is_asked_to_end_ends_soon_with_143_and_the_next_one_continue
     command = [sys.executable, "-m", "jobs.generate", "--input", str(tmp_path / "in.parquet"), "--output",
                str(tmp_path / "out"), "--model", str(qwen3_folder), "--set", "unit_rows=2", "--set",
                "units_in_flight=1", "--set", "sampling.max_tokens=80", "--set", "sampling.ignore_eos=true"]  # fmt: skip
-    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token"}
+    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token",
+                   "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # fmt: skip
     driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 120

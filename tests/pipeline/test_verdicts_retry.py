@@ -28,6 +28,7 @@ from pipeline.schema import DATA_COLUMNS
 from pipeline.storage import LocalStorage, Storage, open_storage
 from pipeline.verifying import verify
 from tests.support.faults import CrashAt, FaultyStorage, Killed, Moment
+from tests.support.leases import expire_leases
 from tests.support.pipeline_fakes import BANNED_TOKEN, FakeEngine, InlineExecutor
 from tests.support.s3 import S3Server
 
@@ -146,7 +147,7 @@ def test_a_kill_at_any_storage_operation_of_a_retry_then_a_rerun_equals_the_undi
         keys = [(row["k"], row["sample_index"]) for row in seen]
         assert len(set(keys)) == len(keys), "never a row of both"
         assert not {row["k"] for row in seen if row["error"]} & {row["k"] for row in seen if row["text"]}
-        inner.delete(layout.LEASES)  # the dead process cannot give its lease back
+        expire_leases(inner)  # the dead process cannot give its lease back
         go(config, LENIENT, retry_failed=True)
         assert data_of(config.output) == never_failed
         assert plain(config.output) == list(range(ROWS))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.actors.watch import Gate, RowWatch
@@ -95,6 +95,7 @@ def jobs(draw: st.DrawFn) -> tuple[list[int], set[tuple[int, int]], int]:
 
 
 @given(job=jobs(), max_row_deaths=st.integers(1, 3))
+@example(job=([4], {(0, row) for row in range(4)}, 1), max_row_deaths=3)
 @settings(max_examples=150, deadline=None)
 def test_exactly_the_rows_that_kill_are_quarantined(
     job: tuple[list[int], set[tuple[int, int]], int], max_row_deaths: int
@@ -163,7 +164,7 @@ def test_an_engine_that_dies_of_everything_ends_the_job_in_bounded_deaths() -> N
     cluster = Cluster(Tally(2, max_engine_deaths=3), set(), lambda: True)
     cluster.run([32] * 1000, 64)
     assert cluster.gave_up
-    assert cluster.deaths <= 3 + 4 + 5 + 4 + 1
+    assert cluster.deaths <= 3 + 4 + 5 + 6 + 1
 
 
 def test_a_unit_of_many_killers_is_done_all_the_same() -> None:
@@ -175,6 +176,7 @@ def test_a_unit_of_many_killers_is_done_all_the_same() -> None:
 
 
 @given(job=jobs(), kills=st.lists(st.booleans(), max_size=25), max_row_deaths=st.integers(1, 3))
+@example(job=([33], set(), 1), kills=[True] * 8, max_row_deaths=1)
 @settings(max_examples=150, deadline=None)
 def test_processes_that_are_taken_away_cost_no_row_of_a_unit_with_enough_rows(
     job: tuple[list[int], set[tuple[int, int]], int], kills: list[bool], max_row_deaths: int
@@ -187,7 +189,8 @@ def test_processes_that_are_taken_away_cost_no_row_of_a_unit_with_enough_rows(
     assert not cluster.gave_up
     for unit, results in cluster.results.items():
         lost = [r for r in results if isinstance(r, str)]
-        needed = 2 + math.ceil(math.log2(sizes[unit])) + max_row_deaths  # at least; company only adds to it
+        # At least; company only adds to it. The shorter half of an odd number of rows is halved less often.
+        needed = 2 + math.floor(math.log2(sizes[unit])) + max_row_deaths
         assert not lost or cluster.chance_deaths >= needed
 
 

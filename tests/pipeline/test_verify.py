@@ -18,6 +18,7 @@ from pipeline import layout
 from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.running import run_on
+from pipeline.sealed import seal_lines, unseal_lines
 from pipeline.storage import LocalStorage
 from tests.support.pipeline_fakes import InlineExecutor
 
@@ -158,14 +159,14 @@ def test_changed_rows_are_found_and_named(made_of_parquet: Path, tmp_path: Path,
 
 def test_a_committed_unit_that_is_not_published_is_found(case: Path) -> None:
     ledger = sorted((case / "out" / layout.LEDGER).iterdir())
-    text = ledger[0].read_text()
-    first = text.splitlines()[0]
+    lines = unseal_lines(ledger[0].read_bytes())
+    first = lines[0]
     again = first.replace('"attempt": 1', '"attempt": 2')
     assert again != first
-    ledger[0].write_text(text + again + "\n")
+    ledger[0].write_bytes(seal_lines([*lines, again]))
     assert "as of attempt 1, the ledger has attempt 2" in problems(case, with_input=False)
     other = '{"unit_id": "feed' + first[len('{"unit_id": "') + 4 :]
-    ledger[0].write_text(text + other + "\n")
+    ledger[0].write_bytes(seal_lines([*lines, other]))
     assert "committed and not published" in problems(case, with_input=False)
 
 

@@ -1,4 +1,4 @@
-"""Kills at random moments: a job on real Ray nodes, its driver, actors and raylets killed again and again."""
+"""Kills and damage at random moments: a job on real Ray nodes, and all that may happen to it again and again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ import psutil
 
 from tests.support.counted_engine import Work, work_done
 from tests.support.ray_nodes import Cluster
+from tests.support.vandal import STAGING, Vandal
 
-__all__ = ["Chaos", "Outcome"]
+__all__ = ["DAMAGE", "KILLS", "Chaos", "Outcome"]
+
+KILLS = ("driver", "actor", "raylet", "sigterm")
+DAMAGE = (*STAGING, "swap", "state", "edit", "frozen")
+"""Damage to staged units; state files emptied while no driver lives; the input edited while the job runs; a driver
+stopped while another takes over, and woken after that."""
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _GENERATING_SECONDS = (0.2, 3.0)
@@ -34,7 +40,7 @@ class Outcome:
     """What was done to a job, and what it took.
 
     Attributes:
-        kills: kind -> how often.
+        kills: kind of kill or damage -> how often.
         ends: exit statuses of drivers that nobody had killed, and their last line of error where not 0.
         drivers: driver processes started.
         seconds: wall clock.
@@ -60,12 +66,13 @@ class Chaos:
             fast the machine is.
         failures: probability with which an operation on the output fails.
         poison: a prompt that kills its process.
+        ttl: seconds for which a driver's lease holds unless renewed.
         seed: of the moments.
     """
 
     def __init__(
         self, cluster: Cluster, folder: Path, config: Mapping[str, Any], *, cpus: int = 2, tokens: int | None = None,
-        failures: float = 0.0, poison: str | None = None, seed: int = 0,
+        failures: float = 0.0, poison: str | None = None, ttl: float = 60.0, seed: int = 0,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._cpus = cpus
@@ -75,13 +82,16 @@ class Chaos:
         self._counters.mkdir(parents=True)
         self._log = folder / "driver.log"
         self._spec = folder / "spec.json"
-        spec = {"config": dict(config), "counters": str(self._counters), "failures": failures, "poison": poison}
+        spec = {"config": dict(config), "counters": str(self._counters), "failures": failures, "poison": poison,
+                "ttl": ttl}  # fmt: skip
+        self._ttl = ttl
+        self._vandal = Vandal(config, seed)
         self._spec.write_text(json.dumps(spec))
         self._driver: subprocess.Popen[bytes] | None = None
         self._outcome = Outcome()
 
     def run(self, kills: Sequence[str]) -> Outcome:
-        """Kill as listed ("driver", "actor", "raylet", "sigterm"), then let the job end.
+        """Do as listed (:data:`KILLS`, :data:`DAMAGE`), then let the job end.
 
         Raises:
             RuntimeError: it does not end, or ended before the last kill.
@@ -91,7 +101,10 @@ class Chaos:
             for i, kind in enumerate(kills):
                 latest = None if self._tokens is None else self._tokens * (i + 1) // (len(kills) + 1)
                 self._wait_for_the_moment(latest)
-                self._kill(kind)
+                if kind in KILLS:
+                    self._kill(kind)
+                else:
+                    self._damage(kind)
             self._finish()
         finally:
             if self._driver is not None and self._driver.poll() is None:
@@ -176,6 +189,51 @@ class Chaos:
             self._cluster.add_node(self._cpus)
             node.end()
         self._outcome.kills[kind] += 1
+
+    def _damage(self, kind: str) -> None:
+        if kind == "state":
+            self._kill("driver")
+            self._outcome.kills["driver"] -= 1  # counted as what it was for
+            while not self._vandal.empty_state():
+                self._keep_running(0.2)
+        elif kind == "edit":
+            self._edit()
+        elif kind == "frozen":
+            self._freeze()
+        else:
+            while not self._vandal.damage_staging(kind):
+                self._keep_running(0.2)
+        self._outcome.kills[kind] += 1
+
+    def _edit(self) -> None:
+        """The driver has to find out by itself, and end with an error; then the file is put back."""
+        assert self._driver is not None
+        self._vandal.edit_input()
+        try:
+            self._driver.wait(timeout=_GIVE_UP_SECONDS)
+        finally:
+            self._vandal.restore_input()
+        if self._note_end() == 0:
+            raise RuntimeError("a run whose input was edited ended as if nothing had happened")
+        self._driver = None
+
+    def _freeze(self) -> None:
+        """Another driver takes over when the lease has run out; the one that slept ends by itself, with an error."""
+        asleep, self._driver = self._driver, None
+        assert asleep is not None
+        asleep.send_signal(signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + self._ttl + _GIVE_UP_SECONDS
+            while self._driver is None or self._vandal.writer() != self._driver.pid:
+                self._keep_running(0.2)
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"nobody took over; see {self._log}")
+            self._keep_running(self._random.uniform(*_GENERATING_SECONDS))
+        finally:
+            asleep.send_signal(signal.SIGCONT)
+        status = asleep.wait(timeout=_GIVE_UP_SECONDS)
+        if status == 0:
+            raise RuntimeError("a driver that had lost its lease ended as if it had not")
 
     def _actors(self) -> list[int]:
         """Process ids of live generate actors of this cluster's nodes."""

@@ -1,7 +1,8 @@
 """A driver process for tests that kill it: ``python -m tests.support.chaos_driver spec.json``.
 
 The specification: ``config`` (fields of RunConfig), ``counters`` (folder of the engines' counts), ``failures``
-(probability with which an operation on the output fails), ``poison`` (a prompt that kills its process, or null).
+(probability with which an operation on the output fails), ``poison`` (a prompt that kills its process, or null),
+``ttl`` (seconds for which a lease holds).
 Exit status as that of ``jobs.generate``: 0 done, 1 failed, 143 ended by SIGTERM.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 import pipeline
-from pipeline import layout
+from pipeline import layout, lease
 from pipeline.config import RunConfig
 from pipeline.graph import RayExecutor
 from pipeline.running import run_on
@@ -32,6 +33,7 @@ def main() -> int:
     """Run the specified job."""
     spec = json.loads(Path(sys.argv[1]).read_text())
     signal.signal(signal.SIGTERM, _stop)
+    lease.TTL_SECONDS = spec["ttl"]
     config = RunConfig.from_mapping(spec["config"])
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     if spec["failures"]:

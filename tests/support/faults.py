@@ -31,6 +31,7 @@ BOUNDARIES = {
     layout.RUN: "state",
     layout.STAGED: "stage",
     layout.LEDGER: "ledger",
+    layout.FENCES: "fence",
     layout.PUBLISH: "part",
     layout.DEAD_LETTERS: "dead letters",
     layout.PUBLICATIONS: "publication record",
@@ -172,6 +173,12 @@ class FaultyStorage:
 
     def keys(self, prefix: str) -> list[str]:
         return self._inner.keys(prefix)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._inner.sizes(prefix)
+
+    def folders(self) -> list[str]:
+        return self._inner.folders()
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
         return self._inner.walk(prefix)

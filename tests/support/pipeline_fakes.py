@@ -16,7 +16,7 @@ from pipeline.actors.tokenise import prepare_table
 from pipeline.actors.worker import UnitWorker
 from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.job import Job
-from pipeline.parts import PartJob, PartRecord, write_part
+from pipeline.parts import PartDamage, PartJob, PartRecord, write_part
 from pipeline.plan import Work
 from pipeline.types import CommitRecord
 from wedlm_core.types import CommitStats
@@ -113,7 +113,7 @@ class InlineExecutor:
         finally:
             thread.close()
 
-    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord]:
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         return map(write_part, jobs)
 
 
@@ -157,6 +157,12 @@ class MemoryStorage:
 
     def keys(self, prefix: str) -> list[str]:
         return sorted(k for k in self.objects if prefix in ("", ".") or k.startswith(f"{prefix}/"))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {key: len(self.objects[key]) for key in self.keys(prefix)}
+
+    def folders(self) -> list[str]:
+        return sorted({key.split("/", 1)[0] for key in self.objects if "/" in key})
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
         yield from ([key] for key in self.keys(prefix))

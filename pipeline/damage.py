@@ -1,0 +1,67 @@
+"""What is found where an object of the output is not what the ledger or a publication says it is.
+
+Nothing that was found damaged is read any further: its rows are generated anew.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pipeline.errors import PipelineError
+
+__all__ = ["Damage", "FoundDamageError", "as_damage", "is_unreadable"]
+
+_UNREADABLE = (errno.EIO, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EUCLEAN)
+"""What a file system answers of a file that it cannot give back, however often it is asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """An object of the output, and what is wrong with it."""
+
+    key: str
+    fault: str
+
+
+class FoundDamageError(PipelineError):
+    """Objects of the output are not what was committed. Raised before anything of them is used.
+
+    Attributes:
+        damages: each object with its fault.
+    """
+
+    def __init__(self, damages: Sequence[Damage]) -> None:
+        super().__init__(tuple(damages))
+        self.damages = tuple(damages)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{damage.key}: {damage.fault}" for damage in self.damages)
+
+
+@contextmanager
+def as_damage(key: str) -> Iterator[None]:
+    """Turn what is met when the object ``key`` is read into damage: that it is missing, or cannot be given back.
+
+    Raises:
+        FoundDamageError: it is.
+        OSError, PipelineError: anything else, such as a store that does not answer.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise FoundDamageError([Damage(key=key, fault="missing")]) from None
+    except (OSError, PipelineError) as error:
+        if isinstance(error, FoundDamageError) or not is_unreadable(error):
+            raise
+        raise FoundDamageError([Damage(key=key, fault=f"cannot be read ({error.__cause__ or error})")]) from error
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Whether an error, or what caused it, says that a file is there and cannot be read."""
+    cause = error.__cause__ if isinstance(error, PipelineError) else error
+    return isinstance(cause, (PermissionError, IsADirectoryError)) or (
+        isinstance(cause, OSError) and cause.errno in _UNREADABLE
+    )

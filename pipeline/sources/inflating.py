@@ -1,0 +1,77 @@
+"""Decompression that notices bombs: files that hold far more than any data does that compresses well."""
+
+from __future__ import annotations
+
+import io
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from pipeline.errors import SourceError
+
+__all__ = ["inflated"]
+
+MAX_RATIO = 2000
+"""Bytes per compressed byte. Gzip cannot exceed 1032, so no such file is refused; the same row over and over, in
+zstd, can, and so could a file of a megabyte that takes hours."""
+FREE_BYTES = 64 * 2**20
+"""So much may come out of any file: small ones of equal rows compress far better than large ones."""
+_BLOCK_BYTES = 2**20
+
+
+def inflated(file: BinaryIO, codec: str, path: str) -> io.BufferedReader:
+    """The decompressed bytes of a file, to be read forward; closing it closes the file.
+
+    Raises:
+        SourceError: while reading, where it gives more than any data does.
+    """
+    counted = _Counted(file)
+    inner = pa.CompressedInputStream(pa.PythonFile(counted, mode="r"), codec)
+    return io.BufferedReader(_Inflated(inner, counted, path), _BLOCK_BYTES)
+
+
+class _Counted:
+    """A file that knows how much was read from it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.size += len(data)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+
+class _Inflated(io.RawIOBase):
+    def __init__(self, inner: pa.NativeFile, compressed: _Counted, path: str) -> None:
+        self._inner = inner
+        self._compressed = compressed
+        self._path = path
+        self._size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._inner.read(len(buffer))
+        buffer[: len(data)] = data
+        self._size += len(data)
+        if self._size > FREE_BYTES and self._size > MAX_RATIO * self._compressed.size:
+            raise SourceError(
+                f"{self._path}: {self._compressed.size} compressed bytes give more than {MAX_RATIO} times as many, "
+                "which no data does that is worth reading. If it is what it should be, decompress it beforehand."
+            )
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()

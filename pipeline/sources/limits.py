@@ -1,0 +1,44 @@
+"""How large and how deep a row of a file of text, or of rows in memory, may be. Beyond that it is a bad row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["DEPTH_RULE", "INFER_BYTES", "MAX_DEPTH", "MAX_ROW_BYTES", "is_too_deep", "long_row_rule"]
+
+MAX_ROW_BYTES = 32 * 2**20
+"""Longest row of a text file. A prompt of a million tokens has about 4 MiB; a reader keeps one row in memory at least.
+It bounds memory also where a compressed file of kilobytes holds one line of gigabytes."""
+MAX_DEPTH = 32
+"""Levels of lists and mappings inside a cell. Parquet cannot be read from about 48 levels of lists on, Arrow's own
+format from 64, and at some thousands the conversion to Arrow ends the process."""
+INFER_BYTES = 64 * 2**20
+"""Column types are inferred from the first rows, of which no more than so many bytes are held in memory."""
+DEPTH_RULE = f"nested in more than {MAX_DEPTH} levels of lists and objects. Flatten it"
+
+
+def long_row_rule(size: int) -> str:
+    """What to say of a row of so many bytes."""
+    return f"the row has {size} bytes, and {MAX_ROW_BYTES} is the most. Shorten or split it"
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether lists and mappings are nested deeper than :data:`MAX_DEPTH`, or hold themselves."""
+    levels = [iter((value,))]
+    while levels:
+        for item in levels[-1]:
+            if isinstance(item, (str, bytes, int, float)) or item is None:
+                continue
+            if isinstance(item, Mapping):
+                levels.append(iter(item.values()))
+            elif isinstance(item, (list, tuple)):
+                levels.append(iter(item))
+            else:
+                continue
+            if len(levels) > MAX_DEPTH + 1:
+                return True
+            break
+        else:
+            levels.pop()
+    return False

@@ -1,0 +1,26 @@
+"""Small jobs without Ray, and what they give undisturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.exactly_once import SmallJob
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, qwen3_folder: Path) -> Callable[[], SmallJob]:
+    """Jobs on a local folder, each with an input and an output of its own."""
+    numbers = iter(range(1000))
+    return lambda: SmallJob(tmp_path / str(next(numbers)), qwen3_folder)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_rows(tmp_path_factory: pytest.TempPathFactory, qwen3_folder: Path) -> list[dict[str, Any]]:
+    """The data columns of a :class:`SmallJob`."""
+    job = SmallJob(tmp_path_factory.mktemp("undisturbed"), qwen3_folder)
+    job.run()
+    return job.data()
