@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import add_config_options, collect
+from jobs.cli import Parser, add_config_options, collect
 from pipeline.calibrating import Calibration, CalibrationConfig, Trial, calibrate
 from pipeline.codec import WeDLMError
 
@@ -25,7 +25,7 @@ _NO_OUTPUT = "."  # nothing is written; the configuration has no default for it
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Calibrate and print; the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jobs.calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_config_options(parser)

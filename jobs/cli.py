@@ -6,22 +6,40 @@ Order of precedence, later wins: the YAML file, the options with a name of their
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
 from pipeline import ConfigError, RunConfig
+from pipeline.codec import redact
 from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
 
-__all__ = ["add_config_options", "collect", "merge", "parse_options", "parse_setting"]
+__all__ = ["Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting"]
 
 _NAMED = (
     "input", "output", "model", "actors", "mode", "limit", "prompt_column", "prompt_template", "system_prompt", "chat",
-    "id_column", "on_long_prompt", "max_failed_fraction", "max_row_deaths", "retry_failed", "output_format",
+    "id_column", "on_long_prompt", "max_failed_fraction", "max_row_deaths", "retry_failed", "repair", "output_format",
     "storage_options",
 )  # fmt: skip
+
+
+_FIELD = re.compile(r"[A-Za-z_][\w.]*")
+_QUOTED = re.compile(r"'[^'<>]{2,}'")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors show no values: those of mistyped options may be credentials."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit with status 2."""
+        kind, unknown, words = message.partition("unrecognized arguments:")
+        if unknown:
+            names = [word.partition("=")[0] for word in words.split() if word.startswith("--")]
+            message = f"{kind}{unknown} {' '.join(names) or 'values without an option'}"
+        super().error(redact(re.sub(r"(--[\w-]+)=\S.*?(?= could match|$)", r"\1=(not shown)", message)))
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +53,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actors", type=int, metavar="N", help="generate actors")
     parser.add_argument("--mode", choices=MODES, help="what to do about an output that was begun before")
     parser.add_argument("--retry-failed", action="store_true", default=None, help="do the output's failed rows again")
+    parser.add_argument("--repair", action="store_true", default=None,
+                        help="check every published file; generate rows of damaged or missing ones anew")  # fmt: skip
     parser.add_argument("--limit", type=int, metavar="ROWS", help="read this many rows at most")
     parser.add_argument("--prompt-column", metavar="NAME", help="column of text prompts")
     parser.add_argument("--prompt-template", metavar="JINJA", help='for example "{{ question }}"')
@@ -79,11 +99,11 @@ def parse_setting(text: str) -> dict[str, Any]:
     """
     name, sign, value = text.partition("=")
     if not sign or not name.strip():
-        raise ConfigError(f"--set {text!r}: must be FIELD=VALUE, for example sampling.max_tokens=48.")
+        raise ConfigError(f"--set {_shown(name)}: must be FIELD=VALUE, for example sampling.max_tokens=48.")
     try:
         parsed: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is not YAML ({error}). Quote it.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--set {_shown(name)}: the value is not YAML ({_fault(error)}). Quote it.") from None
     for part in reversed(name.strip().split(".")):
         parsed = {part: parsed}
     return parsed
@@ -101,8 +121,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read ({error}). Give a YAML file.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--config {path}: not YAML ({_fault(error)}). Mend it.") from None
     if raw is None:
         return {}
     if not isinstance(raw, dict):
@@ -114,8 +136,20 @@ def parse_options(text: str) -> dict[str, Any]:
     """Keyword arguments from YAML (or JSON) text, for ``argparse``."""
     try:
         options = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: not YAML ({error}). Write {{key: value}}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"not YAML ({_fault(error)}). Write {{key: value}}.") from None
     if not isinstance(options, dict):
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a mapping. Write {{key: value}}.")
+        raise argparse.ArgumentTypeError(f"must be a mapping, is a {type(options).__name__}. Write {{key: value}}.")
     return options
+
+
+def _shown(name: str) -> str:
+    """A field's name; of what cannot be one, nothing, since it may be a value."""
+    return repr(name) if _FIELD.fullmatch(name.strip()) else "(not shown)"
+
+
+def _fault(error: Exception) -> str:
+    """Where and why text is not YAML, without the text: it may hold credentials."""
+    mark = getattr(error, "problem_mark", None)
+    place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    return place + _QUOTED.sub("'...'", getattr(error, "problem", None) or type(error).__name__)

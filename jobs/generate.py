@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 import pipeline
-from jobs.cli import add_config_options, collect
+from jobs.cli import Parser, add_config_options, collect
 from pipeline import Progress, RunConfig, format_progress
-from pipeline.codec import WeDLMError
+from pipeline.codec import WeDLMError, redact
 
 __all__ = ["main", "print_progress"]
 
@@ -45,7 +45,7 @@ print_progress = _Printer()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jobs.generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_config_options(parser)
@@ -95,7 +95,7 @@ def _validate(config: RunConfig) -> int:
         print(f"{name}: {value}")
     for kind, texts in (("warning", found.warnings), ("problem", found.problems)):
         for text in texts:
-            print(f"{kind}: {text}")
+            print(redact(f"{kind}: {text}"))
     print("ok" if found.ok else "not ok")
     return 0 if found.ok else 2
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import parse_options
+from jobs.cli import Parser, parse_options
+from pipeline.codec import redact
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the state; the exit status (2: no run there)."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.status", description=__doc__)
+    parser = Parser(prog="python -m jobs.status", description=__doc__)
     parser.add_argument("output")
     parser.add_argument("--storage-options", type=parse_options, metavar="YAML", help="of the file system of a URL")
     args = parser.parse_args(argv)
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for name, value in found.items():
-        print(f"{name}: {_shown(value)}")
+        print(redact(f"{name}: {_shown(value)}"))
     return 0
 
 

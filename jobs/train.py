@@ -104,6 +104,7 @@ def main() -> None:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(device)  # NCCL and the random generator use the current device
     first = not dist.is_initialized() or dist.get_rank() == 0
     kept = folder / "model" / "tokenizer.json"
     # A run that goes on keeps the tokenizer it began with, whatever the corpus has become since.

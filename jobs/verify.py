@@ -11,14 +11,15 @@ import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import parse_options
+from jobs.cli import Parser, parse_options
+from pipeline.codec import redact
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what was checked and found; the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jobs.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("output")
@@ -41,9 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     width = max(len(name) for name in rows)
     for name, value in rows.items():
-        print(f"{name:<{width}}  {value}")
+        print(redact(f"{name:<{width}}  {value}"))
+    for kind, texts in (("note", found.notes), ("proved", found.proved), ("not proved", found.not_proved)):
+        for text in texts:
+            print(redact(f"{kind}: {text}"))
     for problem in found.problems:
-        print(f"problem: {problem}")
+        print(redact(f"problem: {problem}"))
     if found.more_problems:
         print(f"and {found.more_problems} more")
     print("proven" if found.ok else "NOT proven")

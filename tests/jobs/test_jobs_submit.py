@@ -25,7 +25,7 @@ import pipeline
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RAY = Path(sys.executable).with_name("ray")
-NODE, DASHBOARD = "127.0.0.2", "127.0.0.1"
+NODE, DASHBOARD = "127.0.0.1", "127.0.0.1"
 
 
 def free_port() -> int:
@@ -81,6 +81,7 @@ def test_a_submitted_job_joins_its_cluster_and_publishes(qwen3_folder: Path, tmp
         shutil.copytree(REPOSITORY / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the node stays on loopback
     with head(environment) as address:
         job = [sys.executable, "-m", "jobs.generate", "--input", str(tmp_path / "in.parquet"),
                "--output", str(tmp_path / "out"), "--model", str(qwen3_folder),
