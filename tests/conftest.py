@@ -72,11 +72,13 @@ def cluster() -> Iterator[None]:
     """A Ray session of the caller's, as a notebook would have one."""
     import ray
 
-    from pipeline.cluster import LOOPBACK, PRIVATE_SYSTEM_CONFIG
+    from pipeline.cluster import PRIVATE_SYSTEM_CONFIG
+    from pipeline.loopback import LOOPBACK, on_loopback
 
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
-        object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
-    )  # fmt: skip
+    with on_loopback():
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
+            object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
+        )  # fmt: skip
     yield
     ray.shutdown()

@@ -20,7 +20,9 @@ TORCH_FREE_CORE = (
     "wedlm_core.config",
     "wedlm_core.errors",
     "wedlm_core.model.sources",
+    "wedlm_core.redaction",
     "wedlm_core.seeds",
+    "wedlm_core.templating",
     "wedlm_core.tokenizer",
     "wedlm_core.types",
 )
@@ -71,7 +73,7 @@ def test_the_walk_finds_the_packages() -> None:
 @pytest.mark.parametrize(("name", "path"), CASES, ids=[name for name, _ in CASES])
 def test_imports_point_one_way(name: str, path: Path) -> None:
     every = imports(path, for_types=True)
-    forbidden: tuple[str, ...] = ("tests", "benchmarks")
+    forbidden: tuple[str, ...] = ("tests", "benchmarks", "testing")
     if under(name, "wedlm_core"):
         forbidden += ("pipeline", "jobs", *RAY_AND_ARROW)
     if under(name, "pipeline"):
@@ -81,6 +83,12 @@ def test_imports_point_one_way(name: str, path: Path) -> None:
     if under(name, "wedlm_core.engine"):
         forbidden += ("wedlm_core.training",)
     wrong = sorted(target for target in every if under(target, *forbidden))
+    assert not wrong, f"{name} imports {wrong}"
+
+
+@pytest.mark.parametrize(("name", "path"), modules("testing"), ids=[name for name, _ in modules("testing")])
+def test_the_shared_tools_know_the_core_alone(name: str, path: Path) -> None:
+    wrong = sorted(t for t in imports(path, for_types=True) if under(t, "tests", "benchmarks", "pipeline", "jobs"))
     assert not wrong, f"{name} imports {wrong}"
 
 
