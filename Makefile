@@ -18,16 +18,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python -m jobs.demo --output out/demo
 
-# Two processes: many of these tests wait for processes they killed. A file stays in one of them, for its fixtures.
+# Three processes on two cores: many of these tests wait for processes they killed. A file stays in one of them, for
+# its fixtures.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 # Style, types and import directions.
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_imports.py
+	$(BIN)/python -m pytest -q tests/repository/test_imports.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import pipeline
 from jobs.cli import Parser, add_config_options, collect
-from pipeline.calibrating import Calibration, CalibrationConfig, Trial, calibrate
 from pipeline.codec import WeDLMError
+from pipeline.commands.calibrate import Calibration, CalibrationConfig, Trial, calibrate
 
 __all__ = ["main", "report"]
 

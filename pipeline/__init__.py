@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
+    from pipeline.commands.estimate import Estimate, estimate
+    from pipeline.commands.preview import preview
+    from pipeline.commands.progress import Progress, format_progress
+    from pipeline.commands.read import read
+    from pipeline.commands.run import run
+    from pipeline.commands.status import status
+    from pipeline.commands.summary import RunResult, RunSummary
+    from pipeline.commands.validate import Validation, validate
+    from pipeline.commands.verify import Verification, verify
     from pipeline.config import RunConfig
     from pipeline.errors import (
         ConfigError,
@@ -26,15 +35,6 @@ if TYPE_CHECKING:
         SourceError,
         TooManyFailuresError,
     )
-    from pipeline.estimating import Estimate, estimate
-    from pipeline.inspecting import status
-    from pipeline.previewing import preview
-    from pipeline.progress import Progress, format_progress
-    from pipeline.reading import read
-    from pipeline.results import RunResult, RunSummary
-    from pipeline.running import run
-    from pipeline.validating import Validation, validate
-    from pipeline.verifying import Verification, verify
 
 __all__ = [
     "ConfigError",
@@ -71,15 +71,15 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
     "RunConfig": "config",
-    **dict.fromkeys(("Progress", "format_progress"), "progress"),
-    "read": "reading",
-    "status": "inspecting",
-    **dict.fromkeys(("RunResult", "RunSummary"), "results"),
-    "run": "running",
-    **dict.fromkeys(("Estimate", "estimate"), "estimating"),
-    **dict.fromkeys(("Validation", "validate"), "validating"),
-    **dict.fromkeys(("Verification", "verify"), "verifying"),
-    "preview": "previewing",
+    **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
+    "read": "commands.read",
+    "status": "commands.status",
+    **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),
+    "run": "commands.run",
+    **dict.fromkeys(("Estimate", "estimate"), "commands.estimate"),
+    **dict.fromkeys(("Validation", "validate"), "commands.validate"),
+    **dict.fromkeys(("Verification", "verify"), "commands.verify"),
+    "preview": "commands.preview",
 }
 
 

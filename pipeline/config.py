@@ -23,7 +23,7 @@ from pipeline.codec import (
     redact_forms,
 )
 from pipeline.errors import ConfigError
-from pipeline.rendering import check_template
+from pipeline.template import check_template
 
 __all__ = ["LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
 

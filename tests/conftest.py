@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support import triton_interpreter
-from tests.support.models import write_model
-from tests.support.s3 import S3Server, serve_s3
+from testing.engine import triton_interpreter
+from testing.engine.models import write_model
+from testing.pipeline.s3 import S3Server, serve_s3
 
 torch.set_num_threads(1)
 triton_interpreter.set_up()
@@ -72,8 +72,8 @@ def cluster() -> Iterator[None]:
     """A Ray session of the caller's, as a notebook would have one."""
     import ray
 
-    from pipeline.cluster import PRIVATE_SYSTEM_CONFIG
-    from pipeline.loopback import LOOPBACK, on_loopback
+    from pipeline.cluster.loopback import LOOPBACK, on_loopback
+    from pipeline.cluster.session import PRIVATE_SYSTEM_CONFIG
 
     with on_loopback():
         ray.init(

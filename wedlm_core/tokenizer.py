@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from wedlm_core.checks import is_text
-from wedlm_core.config import id_tuple
+from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, first_line
 from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError
 

@@ -4,6 +4,6 @@ Knows Arrow tables and the storage seam; knows nothing of Ray, models or which u
 """
 
 from pipeline.sinks.base import PartFormat, PartWriter
-from pipeline.sinks.formats import FORMATS, check_format
+from pipeline.sinks.registry import FORMATS, check_format
 
 __all__ = ["FORMATS", "PartFormat", "PartWriter", "check_format"]

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.casting import cast_table
+from pipeline.sinks.cast import cast_table
 
 __all__ = ["ParquetFormat"]
 

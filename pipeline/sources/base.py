@@ -8,12 +8,12 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pipeline.casting import cast_table
 from pipeline.errors import SourceError
-from pipeline.filesystem import MisuseError, is_url, local_path, open_filesystem, open_remote
+from pipeline.sinks.cast import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.storage_retrying import with_retries
+from pipeline.storage.retry import with_retries
+from pipeline.storage.urls import MisuseError, is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile
 
 __all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input", "patiently"]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SourceError
-from pipeline.filesystem import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.sources.identity import stamp_now, stamp_of_info
-from pipeline.storage_retrying import with_retries
+from pipeline.storage.retry import with_retries
+from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
 __all__ = ["Found", "digest_now", "file_digest", "find_files", "has_wildcards", "source_file"]

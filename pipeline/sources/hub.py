@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.errors import SourceError
-from pipeline.filesystem import is_url
+from pipeline.storage.urls import is_url
 
 __all__ = ["is_dataset_name", "is_saved", "load_named", "load_saved"]
 

@@ -3,7 +3,7 @@
 A *stamp* is what the file system says of a file: of a local one its size, times and inode, of an object its ETag or
 version (where a store has neither, its size and time). The same stamp is the same content. Another stamp may be: a
 copy, a checkout or a ``touch`` changes it too; then the content decides, unit by unit, by what was read of it (see
-:mod:`pipeline.inputs`).
+:mod:`pipeline.plan.input_check`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.filesystem import as_os_errors, is_url, local_path, open_filesystem
+from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem
 
 __all__ = ["RESTORE_INPUT", "stamp_now", "stamp_of_info"]
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SourceError
-from pipeline.filesystem import is_url, lies_inside, local_path, plain_name
 from pipeline.sources.base import Source
 from pipeline.sources.csv import CsvSource
 from pipeline.sources.finding import Found, find_files, has_wildcards, source_file
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
 from pipeline.sources.ipc import IpcSource
 from pipeline.sources.jsonl import JsonlSource
-from pipeline.sources.memory import spool
 from pipeline.sources.parquet import ParquetSource
-from pipeline.storage import Storage
+from pipeline.sources.spool import spool
+from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name
 
 if TYPE_CHECKING:
     from pipeline.config import RunConfig

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.filesystem import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.sources.base import FileSource, cut, open_input, patiently
 from pipeline.sources.schemas import common_schema
+from pipeline.storage.urls import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.types import Slice, SourceFile
 
 __all__ = ["ParquetSource"]

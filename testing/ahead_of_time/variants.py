@@ -11,14 +11,13 @@ from torch import Tensor
 
 from testing.ahead_of_time.driver import Kernel
 from testing.pretend import LOG
+from wedlm_core.attention.paged_gpu import TritonPlan
 from wedlm_core.attention.protocol import DeviceRows
-from wedlm_core.attention.triton_paged import TritonPlan
 from wedlm_core.config import EngineConfig, ModelConfig
-from wedlm_core.decoding.fused import choose_fused
 from wedlm_core.decoding.sampling import SamplingRows
-from wedlm_core.kernels.triton_kv import write_kv
+from wedlm_core.decoding.sampling_gpu import choose_fused
 from wedlm_core.kv.pool import KVPool
-from wedlm_core.model.fused import FusedForward
+from wedlm_core.model.decoder_gpu import FusedForward
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.quantised import round_in_one_pass
 
@@ -110,7 +109,7 @@ def _attend(shape: ModelConfig, dtype: torch.dtype, kind: _Attention, kv_dtype: 
     rows = _rows(kind)
     plan = TritonPlan(rows, pool, shape.num_attention_heads, batch_invariant=kind.invariant)
     k = torch.empty(rows.total, shape.num_key_value_heads, shape.head_dim, dtype=dtype, device=_DEVICE)
-    write_kv(pool, 0, torch.empty(rows.total, dtype=torch.int64, device=_DEVICE), k, k)
+    pool.write_slots_gpu(0, torch.empty(rows.total, dtype=torch.int64, device=_DEVICE), k, k)
     plan.attend(0, torch.empty(rows.total, shape.num_attention_heads, shape.head_dim, dtype=dtype, device=_DEVICE))
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from jobs.calibrate import main
 from jobs.cli import parse_setting
 from pipeline import RunConfig, SamplingParams
-from pipeline.agreement import Answers, answer_agreement, extract, samples_to_show, token_agreement, wilson
-from pipeline.calibrating import Calibration, CalibrationConfig, bounds, calibrate
+from pipeline.commands.agreement import Answers, answer_agreement, extract, samples_to_show, token_agreement, wilson
+from pipeline.commands.calibrate import Calibration, CalibrationConfig, bounds, calibrate
 from wedlm_core import LLM
 
 DEMO = "jobs/data/demo_prompts.parquet"
@@ -167,11 +167,11 @@ def test_the_command_prints_settings_that_can_be_used(tmp_path: Path, capsys: py
 
 def test_the_sample_is_the_same_every_time_and_from_all_over_the_input(tmp_path: Path) -> None:
     from pipeline import layout
-    from pipeline.actors.tokenise import ROW_ID
-    from pipeline.calibrating import _read
-    from pipeline.job import resolve_job
+    from pipeline.commands.calibrate import _read
+    from pipeline.plan.job import resolve_job
+    from pipeline.prompts.tokenize import ROW_ID
     from pipeline.sources import source_of
-    from pipeline.storage import LocalStorage
+    from pipeline.storage.local import LocalStorage
 
     for part in range(2):
         table = pa.table({"prompt": [f"Count from {i} to {i + 3}." for i in range(part * 150, part * 150 + 150)]})

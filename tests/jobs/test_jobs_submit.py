@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
+from testing.repository import ROOT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 RAY = Path(sys.executable).with_name("ray")
 NODE, DASHBOARD = "127.0.0.1", "127.0.0.1"
 
@@ -78,7 +78,7 @@ def test_a_submitted_job_joins_its_cluster_and_publishes(qwen3_folder: Path, tmp
     (tmp_path / "token").write_text(secrets.token_hex(32))
     work = tmp_path / "work"
     for package in ("jobs", "pipeline", "wedlm_core"):
-        shutil.copytree(REPOSITORY / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the node stays on loopback

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.exactly_once import SmallJob
+from testing.pipeline.exactly_once import SmallJob
 
 
 @pytest.fixture

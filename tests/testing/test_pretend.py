@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testing.repository import ROOT
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
-ROOT = Path(__file__).resolve().parents[2]
 
 # One process for all: torch is changed in it.
 SCRIPT = """
@@ -22,7 +22,7 @@ from testing import pretend
 from testing.pretend import LOG, MixError, WaitError, strict
 pretend.install(devices=2)
 from wedlm_core.devices import on_device
-from wedlm_core.kernels.triton_kv import doubled
+from wedlm_core.kernels.gpu.kv import doubled
 
 found = {}
 def case(name, work, is_strict=False):

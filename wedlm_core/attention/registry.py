@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from wedlm_core.attention.compiled import CompiledAttention
 from wedlm_core.attention.flash import FlashAttention
 from wedlm_core.attention.oracle import OracleAttention
+from wedlm_core.attention.paged_cpu import CompiledAttention
+from wedlm_core.attention.paged_gpu import TritonAttention
 from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import AttentionBackend
 from wedlm_core.attention.sdpa import SdpaAttention
 from wedlm_core.attention.selftest import disagreement
 from wedlm_core.attention.tiled import TiledAttention
-from wedlm_core.attention.triton_paged import TritonAttention
 from wedlm_core.attention.varlen import VarlenAttention
 from wedlm_core.errors import ConfigError, explain
 

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wedlm_core.config.streaming import StreamingSwitches
 from wedlm_core.decoding.selection import leading_run, penalised_entropy, select_fills
-from wedlm_core.decoding.switches import StreamingSwitches
 from wedlm_core.decoding.window import RowLayout, Window, WindowParams, shift_left
 from wedlm_core.ordering import to_logical
 from wedlm_core.types import Strategy

@@ -10,27 +10,27 @@ import torch
 
 from wedlm_core.attention import AttentionProblem, resolve_backend
 from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
-from wedlm_core.engine.admission import Limits, check_request
+from wedlm_core.engine.forward.profile import StepProfile
+from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.measure import measured_cost
 from wedlm_core.engine.overlap import Landed, OverlapLoop, ahead_runner, overlaps
-from wedlm_core.engine.planner import WindowPlanner
 from wedlm_core.engine.pool_size import count_pages
-from wedlm_core.engine.profile import StepProfile
 from wedlm_core.engine.room import check_room
-from wedlm_core.engine.runner import Runner, StepDetail
-from wedlm_core.engine.scheduler import ForwardPlan, Scheduler, context_length
-from wedlm_core.engine.sequence import Sequence
-from wedlm_core.engine.slots import Emission, IntArray, SlotTable, StepOutcome
-from wedlm_core.engine.step_cost import StepCost
+from wedlm_core.engine.scheduling.admission import Limits, check_request
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length
+from wedlm_core.engine.scheduling.sequence import Sequence
+from wedlm_core.engine.scheduling.slots import Emission, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.trace import step_record
+from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
-from wedlm_core.model.fused import fuse
+from wedlm_core.model.decoder_gpu import fuse
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import CommitStats, FinishReason, Generation, Request, Strategy, Timings
 

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.strategies import decoding_of
-from wedlm_core.engine.device import DeviceState
-from wedlm_core.engine.profile import NO_PROFILE
-from wedlm_core.engine.runner import Runner
-from wedlm_core.engine.scheduler import ForwardPlan
-from wedlm_core.engine.slots import SlotTable
-from wedlm_core.engine.step_cost import CostSample, StepCost, cache_key, fit, load_cached, save_cached
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.profile import NO_PROFILE
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.engine.windows.step_cost import CostSample, cache_key, fit, load_cached, save_cached
 from wedlm_core.kv.pages import PageManager, SequencePages
 from wedlm_core.types import Strategy
 

@@ -21,15 +21,15 @@ import torch
 
 from wedlm_core.attention import AttentionBackend
 from wedlm_core.config import EngineConfig
-from wedlm_core.engine.ahead import AheadRunner, Flight
-from wedlm_core.engine.bounds import Refills, next_rows
-from wedlm_core.engine.graph_sizes import GraphBook
-from wedlm_core.engine.graphs import DecoderGraphs, StaticInputs
-from wedlm_core.engine.joining import join_arrays
-from wedlm_core.engine.outcome import take
-from wedlm_core.engine.runner import Runner
-from wedlm_core.engine.scheduler import ForwardPlan
-from wedlm_core.engine.slots import BoolArray, SlotTable, StepOutcome
+from wedlm_core.engine.forward.async_runner import AheadRunner, Flight
+from wedlm_core.engine.forward.bounds import Refills, next_rows
+from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs, StaticInputs
+from wedlm_core.engine.forward.graph_policy import GraphBook
+from wedlm_core.engine.forward.joining import join_arrays
+from wedlm_core.engine.forward.outcome import take
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import BoolArray, SlotTable, StepOutcome
 from wedlm_core.errors import IntegrityError
 
 __all__ = ["Landed", "OverlapLoop", "ahead_runner", "overlaps"]

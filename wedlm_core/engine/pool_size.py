@@ -15,8 +15,8 @@ from torch import Tensor
 
 from wedlm_core.attention import AttentionBackend, PackedRows
 from wedlm_core.config import EngineConfig
-from wedlm_core.engine.choosing import Chooser, Picks
-from wedlm_core.engine.device import DeviceState
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.logits import Chooser, Picks
 from wedlm_core.errors import CapacityError, explain
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder

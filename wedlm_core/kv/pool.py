@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.kernels.triton_support import why_no_triton
+from wedlm_core.kernels.gpu.support import why_no_triton
 
 __all__ = ["KVPool", "kv_dtype_of"]
 
@@ -73,7 +73,7 @@ class KVPool:
         self.v = [torch.zeros(shape, device=device, dtype=self.dtype) for _ in layers]
         self.quantised = self.dtype == torch.float8_e4m3fn
         self.scales = [(1.0, 1.0) for _ in layers]
-        self._fused = device.type == "cuda" and why_no_triton(device) is None
+        self._on_gpu = device.type == "cuda" and why_no_triton(device) is None
         self.transposed_keys, self.key_block = transposed_keys, min(_KEY_BLOCK, page_size)
         self._head_base_H1 = torch.arange(self.heads, device=device)[:, None] * self.num_slots
 
@@ -143,14 +143,22 @@ class KVPool:
         The first row must be real. Nothing here waits for the device, so a CUDA graph can hold it: one kernel
         where Triton runs, a handful of torch's otherwise.
         """
-        if self._fused:
-            from wedlm_core.kernels.triton_kv import write_kv
-
-            write_kv(self, layer, slot_T, k_THD, v_THD)
+        if self._on_gpu:
+            self.write_slots_gpu(layer, slot_T, k_THD, v_THD)
             return
         # Padding repeats the first row: the same entries written twice, whichever comes last.
         source_T = torch.where(slot_T < 0, 0, torch.arange(slot_T.shape[0], device=slot_T.device))
         self.write(layer, self.rows_of(slot_T[source_T]), k_THD[source_T], v_THD[source_T])
+
+    def write_slots_gpu(self, layer: int, slot_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
+        """:meth:`write_slots` by one Triton kernel, which must run on this device."""
+        from wedlm_core.kernels.gpu.kv import write_kv
+
+        assert not self.transposed_keys
+        k, v = self.k[layer], self.v[layer]
+        if self.quantised:
+            k, v = k.view(torch.uint8), v.view(torch.uint8)
+        write_kv(k, v, self.scales[layer], self.heads, slot_T, k_THD, v_THD)
 
 
 def _rounded(x: Tensor, scale: float) -> Tensor:

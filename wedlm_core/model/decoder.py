@@ -83,7 +83,8 @@ class Decoder(nn.Module):
             for more, since a window may run past ``max_tokens`` (design, section 4, rule 5).
 
     Attributes:
-        fused: what runs in place of the layers for packed rows without gradients; see :mod:`wedlm_core.model.fused`.
+        fused: what runs in place of the layers for packed rows without gradients; see
+            :mod:`wedlm_core.model.decoder_gpu`.
     """
 
     cos: Tensor

@@ -22,7 +22,7 @@ from wedlm_core.config import ModelConfig
 from wedlm_core.devices import on_device
 from wedlm_core.errors import WeightsError, explain, first_line
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.slots import Slot
+from wedlm_core.model.expected_tensors import Slot
 
 __all__ = ["PIECE_BYTES", "empty_decoder", "equal_rows", "opened", "place"]
 

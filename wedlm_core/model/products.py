@@ -2,7 +2,7 @@
 
 ``torch.mm`` brings a weight into the blocks that its kernels want in every call: for few rows that takes as long as the
 product itself. oneDNN keeps weights packed; its operator is the one that torch's own compiler emits for the linear
-layers of a frozen model. What that brings: ``benchmarks/packed_products.py``.
+layers of a frozen model. What that brings: ``benchmarks/decode/packed_products.py``.
 """
 
 from __future__ import annotations

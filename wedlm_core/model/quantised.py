@@ -1,7 +1,7 @@
 """Linear layers in one byte per weight: int8 or 8-bit floating point, with one scale per output.
 
 ``EngineConfig.weight_dtype`` asks for it. The embedding, the output head and the norms stay as they are. What it
-costs in quality is in ``benchmarks/results`` (``python -m benchmarks.quantised_quality``).
+costs in quality is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _rounded(x_RI: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def round_in_one_pass(x_RI: Tensor) -> tuple[Tensor, Tensor]:
     """Rows in float8_e4m3fn and what each is to be multiplied by, float32 ``[R, 1]``, by one Triton kernel."""
-    from wedlm_core.kernels.triton_rounding import round_rows
+    from wedlm_core.kernels.gpu.rounding import round_rows
 
     rows, width = x_RI.shape
     if x_RI.stride(1) != 1:

@@ -1,7 +1,7 @@
 """Checkpoints in Hugging Face folder layout: ``config.json`` and safetensors, single or sharded, both ways.
 
-The decoder fuses projections (:mod:`wedlm_core.model.decoder`); :mod:`wedlm_core.model.slots` says which rows of
-which parameter each Hugging Face tensor fills, :mod:`wedlm_core.model.placing` copies them there.
+The decoder fuses projections (:mod:`wedlm_core.model.decoder`); :mod:`wedlm_core.model.expected_tensors` says
+which rows of which parameter each Hugging Face tensor fills, :mod:`wedlm_core.model.placing` copies them there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import torch
 from safetensors.torch import save_file
 
 from wedlm_core.checks import is_text, is_whole
-from wedlm_core.config import ModelConfig, id_tuple
+from wedlm_core.config import ModelConfig
+from wedlm_core.config.model import id_tuple
 from wedlm_core.devices import on_device
 from wedlm_core.errors import WeightsError, explain, first_line
 from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.expected_tensors import Slot, hf_slots
 from wedlm_core.model.placing import empty_decoder, equal_rows, opened, place
-from wedlm_core.model.slots import Slot, hf_slots
 
 __all__ = ["load_config", "load_model", "save_model", "stored_dtype"]
 

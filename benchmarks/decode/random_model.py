@@ -1,0 +1,107 @@
+"""A decoder of any published shape with random weights, made directly on a device: nothing is read or written.
+
+    python -m benchmarks.decode.random_model [--shape 8b] [--device cuda] [--dtype bfloat16] [--seed 0]
+
+The network is laid out on the meta device, its parameters are allotted where they shall live and drawn there by a
+seeded generator of that device. Scales are such that the noise of a position can make drafts right as often as one
+wants (see :mod:`benchmarks.decode.models`): attention outputs outweigh a row's own embedding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from wedlm_core import ModelConfig
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.placing import empty_decoder
+from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
+
+__all__ = ["SHAPES", "main", "parameters", "random_decoder", "randomise"]
+
+SHAPES = {"7b": WEDLM_7B, "8b": WEDLM_8B}
+_ATTENTION_SCALE = 30.0
+_MLP_SCALE = 3.0
+_LOGIT_SCALE = 3.9  # standard deviation of the logits, whatever the width
+
+
+@torch.no_grad()
+def randomise(model: Decoder, *, focus: float, head_scale: float, generator: torch.Generator) -> None:
+    """Draw all weights in place, in the order of the parameters.
+
+    Args:
+        model: on the generator's device.
+        focus: weight of the query norm, where there is one; the larger, the more neighbouring rows differ.
+        head_scale: weight of the final norm: logits have a standard deviation of it times the root of the width.
+        generator: seeded.
+    """
+    scales = {"o_proj.weight": _ATTENTION_SCALE, "down_proj.weight": _MLP_SCALE}
+    heads = (model.embed.weight, model.lm_head.weight)
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight"):
+            parameter.fill_(focus if name.endswith("q_norm.weight") else 1.0)
+        elif name.endswith("bias"):
+            parameter.zero_()
+        elif any(parameter is head for head in heads):
+            parameter.normal_(generator=generator)
+        else:
+            scale = next((s for end, s in scales.items() if name.endswith(end)), 1.0)
+            parameter.normal_(std=scale * parameter.shape[1] ** -0.5, generator=generator)
+    mask = model.config.mask_token_id
+    assert mask is not None
+    model.embed.weight[mask] = model.embed.weight.mean(dim=0)
+    model.norm.weight.fill_(head_scale)
+
+
+def random_decoder(
+    config: ModelConfig,
+    *,
+    device: str | torch.device,
+    dtype: torch.dtype,
+    seed: int = 0,
+    focus: float = 6.0,
+    max_positions: int | None = None,
+) -> Decoder:
+    """A decoder of ``config`` on ``device``, in evaluation mode; the same weights for the same seed and device.
+
+    Args:
+        config: with a mask token.
+        device: where it is made.
+        dtype: of the parameters.
+        seed: of the weights.
+        focus: see :func:`randomise`.
+        max_positions: length of the rotary tables; None takes the configuration's.
+    """
+    model = empty_decoder(config, device=device, dtype=dtype)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    randomise(model, focus=focus, head_scale=_LOGIT_SCALE * config.hidden_size**-0.5, generator=generator)
+    model.set_max_positions(max_positions or config.max_position_embeddings)
+    return model
+
+
+def parameters(model: Decoder) -> int:
+    """Parameters, tied ones counted once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def main() -> None:
+    """Build one and say how large it is and how long that took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    begin = time.perf_counter()
+    model = random_decoder(SHAPES[args.shape], device=args.device, dtype=getattr(torch, args.dtype), seed=args.seed)
+    if model.embed.weight.is_cuda:
+        torch.cuda.synchronize()
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    seconds = time.perf_counter() - begin
+    print(f"{args.shape}: {parameters(model):,} parameters, {size / 1e9:.2f} GB on {args.device}, {seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

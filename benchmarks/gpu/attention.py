@@ -1,0 +1,121 @@
+"""GPU suite: every attention backend there is, timed alone on one layer; what is absent is named."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.section import Report, Scene, Spread, device_seconds
+from wedlm_core import EngineConfig
+from wedlm_core.attention import AttentionBackend, AttentionProblem, PackedRows, backend_names, resolve_backend
+from wedlm_core.kv.pool import KVPool
+
+__all__ = ["attention"]
+
+_SLOW = ("oracle", "sdpa", "tiled", "compiled")
+_PAGE_SIZES = (EngineConfig().page_size, 256)
+
+
+def attention(scene: Scene) -> Report:
+    """Time of ``attend`` for decode, window and prefill shapes, and the KV bytes it amounts to per second."""
+    scale = scene.scale
+    problem = _problem(scene, EngineConfig().page_size)
+    chosen = resolve_backend("auto", problem).name
+    rows: list[dict[str, Any]] = []
+    for name in sorted(backend_names(), key=lambda n: (n != chosen, n in _SLOW, n)):
+        backend, page_size, why = _backend(scene, name)
+        if backend is None:
+            rows.append({"backend": name, "shape": "not available", "note": why})
+            print(*rows[-1].values(), sep=" | ", flush=True)
+            continue
+        for shape in scale.attention:
+            rows.append({**_row(scene, backend, shape, chosen, page_size), "note": why})
+            print(*rows[-1].values(), sep=" | ", flush=True)
+    flash = "is installed" if importlib.util.find_spec("flash_attn") else (
+        "is absent here: torch's own variable-length path or a kernel of ours is what is measured"
+    )  # fmt: skip
+    notes = (
+        f'"auto" means `{chosen}` for {scale.dtype} here. The package flash-attn {flash}. One layer of '
+        f"{scale.config.num_attention_heads} query and {scale.config.num_key_value_heads} KV heads of "
+        f"{scale.config.head_dim}; pages in random order; `plan` outside of the timed part. Medians of 20, of 3 for "
+        "slow ones (lowest-highest). KV bytes are each sequence's keys and values once."
+    )
+    return Report(title="Attention backends", notes=notes, rows=rows, facts={"auto": chosen})
+
+
+def _problem(scene: Scene, page_size: int) -> AttentionProblem:
+    config, dtype = scene.scale.config, scene.scale.dtype
+    return AttentionProblem(
+        device=scene.device, dtype=dtype, kv_dtype=dtype, num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads, head_dim=config.head_dim, page_size=page_size, batch_invariant=False,
+    )  # fmt: skip
+
+
+def _backend(scene: Scene, name: str) -> tuple[AttentionBackend | None, int, str]:
+    """The backend with the first page size that it takes, None if none, and why it does not take those before."""
+    refused: dict[str, None] = {}
+    for page_size in dict.fromkeys(_PAGE_SIZES):
+        try:
+            return resolve_backend(name, _problem(scene, page_size)), page_size, "; ".join(refused)
+        except Exception as error:  # a backend that fails on this machine is a finding, not the end of the suite
+            refused[_short(error)] = None
+    return None, 0, "; ".join(refused)
+
+
+def _row(
+    scene: Scene, backend: AttentionBackend, shape: tuple[int, int, int], chosen: str, page_size: int
+) -> dict[str, Any]:
+    (sequences, each, context), scale = shape, scene.scale
+    row: dict[str, Any] = {
+        "backend": backend.name + " (auto)" * (backend.name == chosen),
+        "shape": f"{sequences} x {each} rows, {context} cached",
+        "page": page_size,
+    }
+    if scene.clock.left < 0:
+        return {**row, "us": "not measured: the section's time was over"}
+    try:
+        took = _time(scene, backend, shape, page_size)
+    except Exception as error:  # see above
+        return {**row, "us": f"failed: {_short(error)}"}
+    read = sequences * (context + each) * 2 * scale.config.num_key_value_heads * scale.config.head_dim
+    rate = read * scale.dtype.itemsize / took.median
+    return {**row, "us": took.text(1e-6), "KV GB/s": f"{rate / 1e9:.0f}",
+            "share of bandwidth": f"{rate / scene.bandwidth:.2f}"}  # fmt: skip
+
+
+def _time(scene: Scene, backend: AttentionBackend, shape: tuple[int, int, int], page_size: int) -> Spread:
+    (sequences, each, context), device = shape, scene.device
+    config = replace(scene.scale.config, num_hidden_layers=1)
+    pages = -(-(context + each) // page_size)
+    pool = KVPool(
+        config, sequences * pages, page_size, device=device, dtype=scene.scale.dtype,
+        transposed_keys=backend.name == "compiled",
+    )  # fmt: skip
+    for cache in (pool.k[0], pool.v[0]):
+        cache.normal_()
+    counts_S = np.full(sequences, each, dtype=np.int64)
+    order = np.random.default_rng(0).permutation(sequences * pages).reshape(sequences, pages)
+    rows = PackedRows(
+        counts_S=counts_S,
+        cached_S=np.full(sequences, context, dtype=np.int64),
+        starts_S=np.cumsum(counts_S) - counts_S,
+        pages_SP=torch.from_numpy(order).to(device),
+    )
+    query = torch.randn(sequences * each, config.num_attention_heads, config.head_dim, device=device)
+    q_THD = query.to(scene.scale.dtype)
+    plan = backend.plan(rows, pool, config.num_attention_heads)
+    slow = backend.name in _SLOW
+
+    @torch.inference_mode()
+    def attend() -> object:
+        return plan.attend(0, q_THD)
+
+    return device_seconds(attend, device, repeats=3 if slow else 20, warm=1 if slow else 3)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:160].replace("|", "/")

@@ -1,0 +1,247 @@
+"""GPU suite: the random model's engine, sequences brought to a steady state, and timed slices of their decoding.
+
+Prompts of a context are the same in every run, and full pages of theirs stay in the pool, so that only the first
+run of a context pays for its prefill.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.decode.random_model import parameters, random_decoder
+from benchmarks.gpu.section import Scene, synchronise
+from wedlm_core import EngineConfig, Request, SamplingParams, Strategy
+from wedlm_core.engine import Engine
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model.sources import resolve
+from wedlm_core.seeds import row_seed
+from wedlm_core.tokenizer import Tokenizer
+
+__all__ = ["AUTO", "AUTOREGRESSIVE", "Regime", "Slice", "Subject", "open_subject", "regimes"]
+
+AUTO: Mapping[str, Any] = {"strategy": Strategy.VERIFIED, "window_size": "auto"}
+AUTOREGRESSIVE: Mapping[str, Any] = {"strategy": Strategy.AUTOREGRESSIVE}
+
+_NUMBERS = itertools.count()
+_WARM_STEPS = 10  # windows reach the size they keep
+_WINDOW = 16
+_TARGETS = {"low": 6.0, "medium": 3.0, "high": 1.3}  # tokens per forward at a fixed window of 16
+_PROBE_STEPS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """Part of a run in which a fixed set of sequences decodes.
+
+    Attributes:
+        seconds: wall-clock time, the device waited for at both ends.
+        steps: of the engine.
+        tokens: committed in it.
+        sequences: that decoded.
+    """
+
+    seconds: float
+    steps: int
+    tokens: int
+    sequences: int
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.seconds / max(1, self.steps)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Of one sequence."""
+        return self.tokens / max(1, self.steps * self.sequences)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """How often drafts are right, simulated by a temperature; stated with every figure.
+
+    Attributes:
+        name: low, medium or high entropy.
+        temperature: at which the noise that draft and verifier share makes them agree as often as wanted.
+        tokens_per_forward: what ``verified`` commits with a fixed window of 16, measured.
+    """
+
+    name: str
+    temperature: float
+    tokens_per_forward: float
+
+    @property
+    def reference(self) -> Mapping[str, Any]:
+        """``reference`` with W = 16 that fills as many tokens a forward as were measured, rounded, 1 at least.
+
+        Random weights have no tokens that are certain: a penalty of 1,000 nats a position and a threshold
+        between two positions fill exactly the leftmost k masks of every forward.
+        """
+        filled = max(1, round(self.tokens_per_forward))
+        return {"strategy": Strategy.REFERENCE, "window_size": _WINDOW, "position_penalty": 1000.0,
+                "entropy_threshold": 1000.0 * (filled - 0.5)}  # fmt: skip
+
+    def said(self) -> str:
+        """For tables."""
+        return f"T = {self.temperature:.3g}: {self.tokens_per_forward:.2f} tokens/forward at W = 16"
+
+
+class Subject:
+    """The engine of the random model.
+
+    Attributes:
+        engine: with room for the most sequences of the suite.
+        model: its decoder.
+        weight_bytes: of what a forward reads: all parameters but the embedding's rows.
+        weights: their number.
+        kv_bytes: of one token's keys and values.
+        seconds: that building the model and the engine took.
+        prefills: ``(sequences, context, tokens per second)`` of what was prefilled.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        scale, begin = scene.scale, time.perf_counter()
+        longest = max(*scale.contexts, scale.short_context) + 2 * scale.most_tokens
+        reach = longest + 2 * EngineConfig().max_window + 2
+        model = random_decoder(scale.config, device=scene.device, dtype=scale.dtype, max_positions=reach)
+        most = max(*scale.row_counts, *scale.batches)
+        config = EngineConfig(max_num_seqs=most, max_batch_rows=max(scale.max_rows, most), max_model_len=longest,
+                              batch_invariant=False)  # fmt: skip
+        self.model = model
+        self.engine = Engine(model, Tokenizer.load(resolve("tiny")), config)
+        synchronise(scene.device)
+        self.seconds = time.perf_counter() - begin
+        self.prefills: list[tuple[int, int, float]] = []
+        self._prepared: dict[int, int] = {}
+        self._scene, self._vocab = scene, scale.config.vocab_size
+        tied = 0 if scale.config.tie_word_embeddings else model.embed.weight.numel()
+        self.weights = parameters(model) - tied
+        self.weight_bytes = self.weights * model.embed.weight.element_size()
+        page = config.page_size
+        self.kv_bytes = KVPool.bytes_per_page(scale.config, page, scale.dtype) // page
+
+    def capacity(self, context: int) -> int:
+        """Sequences of ``context`` tokens that the pool holds at once while they generate."""
+        page = self.engine.config.page_size
+        each = -(-(context + self._scene.scale.most_tokens + 2 * self.engine.config.max_window + 2) // page)
+        return self.engine.pages.num_pages // each
+
+    def prompt(self, context: int, number: int) -> tuple[int, ...]:
+        """Random ids: ``context`` tokens in whole pages, and one more, which is what a later run has to prefill."""
+        generator = torch.Generator().manual_seed(1_000_003 * context + number)
+        ids = torch.randint(self._vocab - 1, (context + 1,), generator=generator)
+        mask = self._scene.scale.config.mask_token_id
+        return tuple(0 if i == mask else i for i in ids.tolist())
+
+    def _prefill(self, count: int, context: int) -> None:
+        """Bring the prompts' pages into the pool; what is there already costs a row each."""
+        fresh = range(self._prepared.get(context, 0), count)
+        if not fresh:
+            return
+        params = SamplingParams(max_tokens=1, ignore_eos=True, **AUTOREGRESSIVE)
+        begin, run = time.perf_counter(), next(_NUMBERS)
+        for i in fresh:
+            request_id = f"{run}.{i}"
+            self.engine.add(Request(request_id=request_id, prompt_token_ids=self.prompt(context, i), params=params))
+        while self.engine.has_work():
+            self.engine.step()
+        synchronise(self._scene.device)
+        rate = len(fresh) * (context + 1) / (time.perf_counter() - begin)
+        self.prefills.append((len(fresh), context, rate))
+        self._prepared[context] = count
+
+    @contextmanager
+    def running(self, count: int, context: int, settings: Mapping[str, Any], temperature: float) -> Iterator[list[str]]:
+        """Ids of ``count`` sequences of which each has committed a token; they are dropped in the end."""
+        engine, run = self.engine, next(_NUMBERS)
+        params = SamplingParams(
+            max_tokens=2 * self._scene.scale.most_tokens - 1, temperature=temperature, ignore_eos=True, **settings
+        )
+        ids = [f"{run}.{i}" for i in range(count)]
+        self._prefill(count, context)
+        try:
+            for i, request_id in enumerate(ids):
+                prompt = self.prompt(context, i)
+                engine.add(
+                    Request(request_id=request_id, prompt_token_ids=prompt, params=params, seed=row_seed(run, str(i)))
+                )
+            while not all(engine.committed(i) for i in ids):
+                engine.step()
+            for _ in range(_WARM_STEPS):
+                engine.step()
+            yield ids
+        finally:
+            for request_id in ids:
+                engine.abort(request_id)
+
+    def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None) -> Slice:
+        """Decode for so long (or so many steps), or until a sequence has its tokens."""
+        engine, device, most = self.engine, self._scene.device, self._scene.scale.most_tokens
+        before = sum(len(engine.committed(i)) for i in ids)
+        synchronise(device)
+        begin, count = time.perf_counter(), 0
+        while count < (steps or 1 << 30) and (steps is not None or time.perf_counter() - begin < seconds):
+            engine.step()
+            count += 1
+            if len(engine.committed(ids[0])) >= most:
+                break
+        synchronise(device)
+        took = time.perf_counter() - begin
+        tokens = sum(len(engine.committed(i)) for i in ids) - before
+        return Slice(seconds=took, steps=count, tokens=tokens, sequences=len(ids))
+
+
+def open_subject(scene: Scene) -> Subject:
+    """The scene's subject, built when it is first asked for.
+
+    Raises:
+        Exception: what building it raised, again each time: it is tried once.
+    """
+    if "subject" not in scene.kept:
+        try:
+            scene.kept["subject"] = Subject(scene)
+        except Exception as error:
+            scene.kept["subject"] = error
+    found = scene.kept["subject"]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def regimes(scene: Scene, subject: Subject) -> list[Regime]:
+    """Temperatures, found by bisection, at which ``verified`` commits about 6, 3 and 1.3 tokens a forward."""
+    if "regimes" not in scene.kept:
+        scene.kept["regimes"] = [_regime(scene, subject, name, target) for name, target in _TARGETS.items()]
+    found: list[Regime] = scene.kept["regimes"]
+    return found
+
+
+def _regime(scene: Scene, subject: Subject, name: str, target: float) -> Regime:
+    low, high = math.log(0.05), math.log(3000.0)
+    count = min(16, max(scene.scale.batches))
+    best: Regime | None = None
+    for _ in range(scene.scale.probes):
+        middle = (low + high) / 2
+        settings = {"strategy": Strategy.VERIFIED, "window_size": _WINDOW}
+        with subject.running(count, scene.scale.short_context, settings, math.exp(middle)) as ids:
+            found = subject.slice(ids, 0.0, steps=_PROBE_STEPS).tokens_per_forward
+        one = Regime(name=name, temperature=math.exp(middle), tokens_per_forward=found)
+        if best is None or abs(found - target) < abs(best.tokens_per_forward - target):
+            best = one
+        low, high = (middle, high) if found < target else (low, middle)
+    assert best is not None
+    print(f"regime {name}: {best.said()}", flush=True)
+    return best

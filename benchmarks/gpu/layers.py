@@ -1,0 +1,82 @@
+"""GPU suite: the decoder without attention, as torch operations and fused, against the reading of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.decoding import Subject, open_subject
+from benchmarks.gpu.section import Report, Scene, device_seconds
+
+__all__ = ["layers"]
+
+
+def layers(scene: Scene) -> Report:
+    """Bare forwards on fixed inputs, each in a CUDA graph of its own where there is one."""
+    scale, subject = scene.scale, open_subject(scene)
+    model, rows = subject.model, []
+    forms = {"torch operations": None} if model.fused is None else {"torch operations": None, "fused": model.fused}
+    for count in scale.row_counts:
+        read = max((subject.weights - model.lm_head.weight.numel()) * model.embed.weight.element_size(), 1)
+        arithmetic = 2 * read / model.embed.weight.element_size() * count / scene.gemm_rate
+        floor = max(read / scene.bandwidth, arithmetic)
+        row: dict[str, Any] = {"rows": count, "roofline ms": f"{floor * 1e3:.3f}"}
+        if scene.clock.left < 0:
+            rows.append({**row, "note": "not measured: the section's time was over"})
+            continue
+        for name, form in forms.items():
+            with _with_form(subject, form):
+                took = device_seconds(_bare_forward(scene, subject, count), scene.device)
+            row |= {f"{name} ms": took.text(1e-3), f"{name} / roofline": f"{took.median / floor:.2f}"}
+        rows.append(row)
+        print(*row.values(), sep=" | ", flush=True)
+    notes = (
+        f"Embedding, all layers and the final norm of {scale.name}, without attention (queries are passed on), without "
+        "the output head, without the host: replays of a CUDA graph on a GPU. Medians of 20 (lowest-highest). "
+        + ("" if model.fused is not None else "The fused form does not run on this device. ")
+        + "Roofline: the larger of weights / bandwidth and arithmetic / rate."
+    )
+    return Report(title="Decoder without attention", notes=notes, rows=rows)
+
+
+@contextmanager
+def _with_form(subject: Subject, form: Callable[..., Tensor] | None) -> Iterator[None]:
+    kept = subject.model.fused
+    subject.model.fused = form
+    try:
+        yield
+    finally:
+        subject.model.fused = kept
+
+
+def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], object]:
+    """A call that runs the decoder over so many rows; form and inputs are those of now."""
+    ids = torch.randint(scene.scale.config.vocab_size, (rows,), device=scene.device)
+    positions = torch.arange(rows, device=scene.device)
+
+    @torch.inference_mode()
+    def forward() -> Tensor:
+        hidden: Tensor = subject.model(ids, positions, lambda layer, q, k, v: q)
+        return hidden
+
+    if scene.device.type != "cuda":
+        return forward
+    side = torch.cuda.Stream(scene.device)
+    side.wait_stream(torch.cuda.current_stream(scene.device))
+    with torch.cuda.stream(side):  # compiles kernels and gives libraries their workspaces, which a capture must not
+        forward()
+    torch.cuda.current_stream(scene.device).wait_stream(side)
+    torch.cuda.synchronize(scene.device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        forward()
+
+    def replay() -> tuple[Tensor, Tensor]:
+        graph.replay()
+        return ids, positions  # which the graph reads: they live as long as this function
+
+    return replay

@@ -1,0 +1,90 @@
+"""GPU suite: tokens per second of auto, autoregressive and the published rule, over load, context and regime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Regime, Slice, Subject, open_subject, regimes
+from benchmarks.gpu.section import Clock, Report, Scene, Spread, goal
+
+__all__ = ["load"]
+
+_NEVER_BELOW = 1.0
+
+
+def load(scene: Scene) -> Report:
+    """Races in rounds, contenders in turning order; ratios are of slices of the same round."""
+    scale, subject = scene.scale, open_subject(scene)
+    found = regimes(scene, subject)
+    points = [(context, batch, regime) for context in scale.contexts for batch in sorted(scale.batches, reverse=True)
+              for regime in found]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    gains = []
+    for number, (context, batch, regime) in enumerate(points):
+        row: dict[str, Any] = {"context": context, "batch": batch, "regime": regime.name}
+        if scene.clock.left < 0:
+            rows.append({**row, "note": "not measured: the section's time was over"})
+            continue
+        fitting = min(batch, subject.capacity(context))
+        if fitting < 1:
+            rows.append({**row, "note": "does not fit: the pool holds not one such sequence"})
+            continue
+        if fitting < batch:
+            row["note"] = f"measured at {fitting}: more do not fit in the pool"
+        clock = Clock(scene.clock.left / (len(points) - number))
+        rounds = _race(scene, subject, fitting, context, regime, clock)
+        gain = _ratio(rounds, "auto", "autoregressive")
+        gains.append((gain.median, f"{regime.name}, batch {fitting}, context {context}"))
+        rows.append({**row, **_figures(rounds, gain)})
+        print(*rows[-1].values(), sep=" | ", flush=True)
+    notes = (
+        "Simulated acceptance: random weights, whose drafts are right as often as the temperature makes them ("
+        + "; ".join(f"{r.name}: {r.said()}" for r in found)
+        + "). `reference` has W = 16 and fills exactly that many tokens a forward, rounded "
+        + f"({', '.join(str(max(1, round(r.tokens_per_forward))) for r in found)}). Through the real engine, all "
+        f"sequences decoding, no prefill among the timed steps; slices of {scale.slice_seconds:g} s, median "
+        f"(lowest-highest) of up to {scale.slices} rounds. Prefill before that: "
+        + ", ".join(f"{n} x {context} tokens at {rate:.0f} tokens/s" for n, context, rate in subject.prefills)
+        + "."
+    )
+    least, where = min(gains, default=(0.0, "no point was measured"))
+    goals = [goal("auto / autoregressive, every point", _NEVER_BELOW, least, where)]
+    return Report(title="Load: tokens per second", notes=notes, rows=rows, goals=goals)
+
+
+def _race(
+    scene: Scene, subject: Subject, batch: int, context: int, regime: Regime, clock: Clock
+) -> list[Mapping[str, Slice]]:
+    """One round at least, more while the point's time lasts."""
+    contenders = {"auto": AUTO, "autoregressive": AUTOREGRESSIVE, "reference": regime.reference}
+    rounds: list[Mapping[str, Slice]] = []
+    while not rounds or (len(rounds) < scene.scale.slices and clock.left > 0):
+        order = list(contenders) if len(rounds) % 2 == 0 else list(contenders)[::-1]
+        one = {}
+        for name in order:
+            with subject.running(batch, context, contenders[name], regime.temperature) as ids:
+                one[name] = subject.slice(ids, scene.scale.slice_seconds)
+        rounds.append(one)
+    return rounds
+
+
+def _ratio(rounds: list[Mapping[str, Slice]], name: str, other: str) -> Spread:
+    return Spread.of([r[name].rate / r[other].rate for r in rounds])
+
+
+def _figures(rounds: list[Mapping[str, Slice]], gain: Spread) -> dict[str, Any]:
+    def rate(name: str) -> str:
+        return f"{Spread.of([r[name].rate for r in rounds]).median:.0f}"
+
+    auto = rounds[0]["auto"]
+    return {
+        "autoregressive tokens/s": rate("autoregressive"),
+        "reference W=16 tokens/s": rate("reference"),
+        "auto tokens/s": rate("auto"),
+        "auto / autoregressive": gain.text(),
+        "reference / autoregressive": _ratio(rounds, "reference", "autoregressive").text(),
+        "auto tokens/forward": f"{auto.tokens_per_forward:.2f}",
+        "auto step ms": f"{auto.step_seconds * 1e3:.2f}",
+        "rounds": len(rounds),
+    }

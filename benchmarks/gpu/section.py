@@ -1,0 +1,245 @@
+"""What the sections of the GPU suite share: sizes, a clock, timing on a device, and reports."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.common import table
+from benchmarks.decode.section import Goal, goals_table
+from wedlm_core import ModelConfig
+from wedlm_core.model.shapes import WEDLM_8B
+
+__all__ = ["FULL", "TOY", "Clock", "Report", "Scale", "Scene", "Spread", "device_seconds", "goal", "synchronise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        name: in words, for the head of the result.
+        config: shape of the random model.
+        dtype: of the random model.
+        row_counts: sequences that decode one row each, for the time of a step.
+        short_context: their tokens, and those of warm-ups; a multiple of every page size.
+        batches, contexts: of the races.
+        host_batch: sequences at which host time is told.
+        max_rows: ``max_batch_rows`` of the engine.
+        slice_seconds: one timed slice of decoding.
+        slices: timed slices of a point at most.
+        most_tokens: that a sequence generates in one run.
+        probes: runs to find the temperature of a regime.
+        copy_bytes: of the copied tensor.
+        gemm: edge of the squared matrices.
+        sampler_rows: of the sampler's logits.
+        attention: ``(sequences, rows each, context)`` of the shapes for which backends are timed.
+        per_regime: prompts of each regime for the shipped model.
+        tiny_tokens: that it generates for each at most.
+        near_tie_shapes: ways to decode them (of :mod:`benchmarks.gpu.tiny`).
+    """
+
+    name: str
+    config: ModelConfig
+    dtype: torch.dtype
+    row_counts: Sequence[int]
+    short_context: int
+    batches: Sequence[int]
+    contexts: Sequence[int]
+    host_batch: int
+    max_rows: int
+    slice_seconds: float
+    slices: int
+    most_tokens: int
+    probes: int
+    copy_bytes: int
+    gemm: int
+    sampler_rows: Sequence[int]
+    attention: Sequence[tuple[int, int, int]]
+    per_regime: int
+    tiny_tokens: int
+    near_tie_shapes: Sequence[str]
+
+
+FULL = Scale(
+    name="random 8B weights in bfloat16",
+    config=WEDLM_8B,
+    dtype=torch.bfloat16,
+    row_counts=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+    short_context=256,
+    batches=(1, 8, 32, 64, 128, 256),
+    contexts=(1024, 4096),
+    host_batch=64,
+    max_rows=8192,
+    slice_seconds=0.35,
+    slices=3,
+    most_tokens=512,
+    probes=7,
+    copy_bytes=4 << 30,
+    gemm=8192,
+    sampler_rows=(64, 256, 1024),
+    attention=((1, 1, 4096), (64, 1, 4096), (64, 17, 4096), (256, 1, 1024), (1, 2048, 2048)),
+    per_regime=16,
+    tiny_tokens=192,
+    near_tie_shapes=(
+        "autoregressive, 8 at once",
+        "autoregressive, 64 at once",
+        "verified W=16, 1 at once",
+        "verified auto, 64 at once",
+    ),
+)
+TOY = Scale(
+    name="a toy that only exercises the code",
+    config=ModelConfig(
+        vocab_size=1200,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=2048,
+        mask_token_id=1199,
+    ),
+    dtype=torch.float32,
+    row_counts=(1, 4),
+    short_context=64,
+    batches=(1, 4),
+    contexts=(64, 128),
+    host_batch=4,
+    max_rows=256,
+    slice_seconds=0.02,
+    slices=2,
+    most_tokens=128,
+    probes=2,
+    copy_bytes=1 << 20,
+    gemm=64,
+    sampler_rows=(4,),
+    attention=((2, 3, 64), (1, 20, 64)),
+    per_regime=1,
+    tiny_tokens=20,
+    near_tie_shapes=("verified W=16, 1 at once",),
+)
+
+
+class Clock:
+    """What is left of a section's time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds, negative when over."""
+        return self._end - time.monotonic()
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """Where a section runs, and what earlier ones measured.
+
+    Attributes:
+        device: of all models.
+        scale: sizes.
+        clock: of the section that runs.
+        bandwidth: bytes per second of a large copy, read and written bytes both counted.
+        gemm_rate: floating-point operations per second of a large product in the model's dtype.
+        kept: what sections keep for later ones of the same process (the random model's engine).
+    """
+
+    device: torch.device
+    scale: Scale
+    clock: Clock
+    bandwidth: float = 0.0
+    gemm_rate: float = 0.0
+    kept: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A section's result; the Markdown table and the JSON are made of the same rows.
+
+    Attributes:
+        title: heading.
+        notes: how it was measured.
+        rows: one mapping per line; keys of the first are the columns.
+        goals: what was asked for.
+        facts: further figures, for the JSON and for later sections.
+    """
+
+    title: str
+    notes: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    goals: Sequence[Goal] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def markdown(self) -> str:
+        """Notes, table, goals."""
+        parts = [f"## {self.title}", self.notes]
+        if self.rows:
+            columns = list(dict.fromkeys(name for row in self.rows for name in row))
+            parts.append(table(columns, ([row.get(name, "") for name in columns] for row in self.rows)))
+        if self.goals:
+            parts.append(goals_table(self.goals))
+        return "\n\n".join(parts)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        goals = [{**asdict(g), "reached": g.reached} for g in self.goals]
+        return {"title": self.title, "notes": self.notes, "rows": [dict(r) for r in self.rows], "goals": goals,
+                "facts": dict(self.facts)}  # fmt: skip
+
+
+def goal(claim: str, wanted: float, found: float, where: str = "", *, at_most: bool = False) -> Goal:
+    """A goal, shortly."""
+    return Goal(claim=claim, wanted=wanted, found=found, where=where, at_most=at_most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Median of repeated measurements, with the lowest and the highest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value."""
+        return cls(median=statistics.median(values), low=min(values), high=max(values))
+
+    def text(self, unit: float = 1.0) -> str:
+        """``median (low-high)`` in units."""
+        return f"{self.median / unit:.3g} ({self.low / unit:.3g}-{self.high / unit:.3g})"
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def device_seconds(work: Callable[[], object], device: torch.device, *, repeats: int = 20, warm: int = 3) -> Spread:
+    """Seconds of one call on the device: between events on CUDA, wall-clock time on a CPU."""
+    for _ in range(warm):
+        work()
+    synchronise(device)
+    if device.type != "cuda":
+        found = []
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            work()
+            found.append(time.perf_counter() - begin)
+        return Spread.of(found)
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    for first, last in marks:
+        first.record()
+        work()
+        last.record()
+    torch.cuda.synchronize(device)
+    return Spread.of([first.elapsed_time(last) / 1e3 for first, last in marks])

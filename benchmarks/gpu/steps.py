@@ -1,0 +1,65 @@
+"""GPU suite: the time of the random model's steps against the roofline, and what the host adds to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu.decoding import AUTOREGRESSIVE, Subject, open_subject
+from benchmarks.gpu.section import Report, Scene, Spread, goal
+
+__all__ = ["steps"]
+
+_WITHIN = 1.25
+_FIRST_STEP_MS = 5.0
+
+
+def steps(scene: Scene) -> Report:
+    """``t(rows, kv_tokens)``: engine steps of ``autoregressive``, one row per sequence, in their steady state."""
+    scale, subject = scene.scale, open_subject(scene)
+    points = [(rows, scale.short_context) for rows in scale.row_counts]
+    points += [(scale.host_batch, context) for context in scale.contexts]
+    rows, ratios, first = [], [], None
+    for count, context in points:
+        row: dict[str, Any] = {"rows": count, "context": context}
+        if count > subject.capacity(context):
+            rows.append({**row, "note": f"does not fit: the pool holds {subject.capacity(context)}"})
+            continue
+        if scene.clock.left < 0:
+            rows.append({**row, "note": "not measured: the section's time was over"})
+            continue
+        took = _measure(subject, count, context, scale.slice_seconds, scale.slices)
+        floor, bound = _floor(scene, subject, count, count * context)
+        first = took.median if count == 1 and first is None else first
+        if context == scale.short_context:
+            ratios.append((took.median / floor, f"{count} rows"))
+        rows.append({**row, "ms": took.text(1e-3), "roofline ms": f"{floor * 1e3:.3f}", "bound by": bound,
+                     "measured / roofline": f"{took.median / floor:.2f}"})  # fmt: skip
+        print(*rows[-1].values(), sep=" | ", flush=True)
+    goals = []
+    if ratios:
+        worst, where = max(ratios)
+        goals.append(goal("step / larger term of the roofline, every row count", _WITHIN, worst, where, at_most=True))
+    if first is not None:
+        goals.append(goal("batch-1 step (ms)", _FIRST_STEP_MS, first * 1e3, at_most=True))
+    pool = subject.engine.pages
+    notes = (
+        f"{scale.name}: {subject.weights / 1e9:.3f}G weights are read by a forward ({subject.weight_bytes / 1e9:.2f} GB"
+        f"), {subject.kv_bytes / 1024:.4g} KiB of KV per token, pool of {pool.num_pages} pages of {pool.page_size} "
+        f"tokens; model and engine were built in {subject.seconds:.1f} s. Wall-clock time of whole engine steps "
+        "(scheduling, forward, logits, sampling, results), median of slices (lowest-highest). Roofline: the larger of "
+        f"(weights + KV bytes) / {scene.bandwidth / 1e12:.3f} TB/s and arithmetic / {scene.gemm_rate / 1e12:.1f} "
+        "TFLOP/s, both as measured above."
+    )
+    return Report(title="Step time against the roofline", notes=notes, rows=rows, goals=goals)
+
+
+def _measure(subject: Subject, count: int, context: int, seconds: float, slices: int) -> Spread:
+    with subject.running(count, context, AUTOREGRESSIVE, 0.0) as ids:
+        return Spread.of([subject.slice(ids, seconds / slices).step_seconds for _ in range(slices)])
+
+
+def _floor(scene: Scene, subject: Subject, rows: int, kv_tokens: int) -> tuple[float, str]:
+    """Seconds of the larger term, and its name."""
+    memory = (subject.weight_bytes + kv_tokens * subject.kv_bytes) / scene.bandwidth
+    arithmetic = 2 * subject.weights * rows / scene.gemm_rate
+    return max((memory, "memory"), (arithmetic, "arithmetic"))

@@ -1,0 +1,208 @@
+"""Every measurement that the GPU path is judged by, in one command and under 8 minutes on one GPU.
+
+    python -m benchmarks.gpu.suite [--sections ceilings attention ...] [--minutes 7.8] [--output FOLDER]
+    python -m benchmarks.gpu.suite --device cpu --tiny        # runs the code, measures nothing of interest
+
+Groups of sections run in processes of their own, so that a fault of the device in one does not end the others. A
+section that fails, or that its process did not live to finish, has its error in the table. Writes
+``gpu_suite_<date>.md`` and ``.json``. Exit code: 0, or 1 where a section failed, or 2 without a CUDA device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, machine
+
+__all__ = ["SECTIONS", "main"]
+
+_GRACE = 8.0  # seconds that a process has beyond its time before it is ended
+_NO_DEVICE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Section:
+    """Where a section's function is, the process it runs in, its time at most, and what earlier ones leave it."""
+
+    place: str
+    group: str
+    seconds: float
+    least: float = 0.0
+
+
+SECTIONS: Mapping[str, _Section] = {
+    "ceilings": _Section(place="device:ceilings", group="device", seconds=15),
+    "sampler": _Section(place="device:sampler", group="device", seconds=20),
+    "attention": _Section(place="attention:attention", group="device", seconds=45, least=30),
+    "tiny": _Section(place="tiny:tiny", group="tiny", seconds=60),
+    "steps": _Section(place="steps:steps", group="model", seconds=70),
+    "layers": _Section(place="layers:layers", group="model", seconds=20, least=10),
+    "load": _Section(place="load:load", group="model", seconds=400, least=120),
+    "host": _Section(place="host:host", group="model", seconds=20, least=20),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite; the exit code."""
+    args = _parser().parse_args(arguments)
+    if args.child is not None:
+        return _run_group(args)
+    if args.device.startswith("cuda") and not _has_cuda():
+        print(
+            "no CUDA device here: the suite measures a GPU. Run it on a machine with one, or exercise the code with "
+            "--device cpu --tiny.",
+            file=sys.stderr,
+        )
+        return _NO_DEVICE
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        found = _in_processes(args, Path(place), begin)
+    failed = [name for name, one in found.items() if "error" in one]
+    _write(args, found, time.monotonic() - begin)
+    return 1 if failed else 0
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[str, dict[str, Any]]:
+    """Run the groups one after the other; what each section found, or its error."""
+    results = place / "results.json"
+    results.write_text("{}", encoding="utf-8")
+    end = begin + 60 * args.minutes - _GRACE
+    # Ceilings are what the others are held against: they are measured always.
+    wanted = [name for name in SECTIONS if name in (*args.sections, "ceilings")]
+    groups = [wanted] if args.tiny else [
+        [name for name in wanted if SECTIONS[name].group == group]
+        for group in dict.fromkeys(SECTIONS[name].group for name in wanted)
+    ]  # fmt: skip
+    for names in groups:
+        seconds = min(sum(SECTIONS[name].seconds for name in names) + 30, end - time.monotonic())
+        command = [sys.executable, "-m", "benchmarks.gpu.suite", "--child", *names, "--into", str(results)]
+        command += ["--device", args.device, "--seconds", f"{seconds:.1f}", *(["--tiny"] if args.tiny else [])]
+        environment = {**os.environ, "WEDLM_CACHE_HOME": str(place)}  # step costs of this hour, not of another day
+        note = "its process was not started: the suite's time was over"
+        if seconds > 0:
+            note = _ran(command, environment, seconds + _GRACE)
+        found = json.loads(results.read_text(encoding="utf-8"))
+        for name in names:
+            found.setdefault(name, {"title": name, "error": note})
+        results.write_text(json.dumps(found), encoding="utf-8")
+    found = json.loads(results.read_text(encoding="utf-8"))
+    return {name: found[name] for name in wanted}
+
+
+def _ran(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> str:
+    """Wait for a group's process, end it when its time is over; what to say of sections it did not finish."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        code = subprocess.run(command, env=dict(environment), cwd=root, timeout=seconds, check=False).returncode
+    except subprocess.TimeoutExpired:
+        return f"its process was ended after {seconds:.0f} s"
+    return f"its process ended with code {code} before"
+
+
+def _run_group(args: argparse.Namespace) -> int:
+    """In a process of its own: run sections, adding each one's result to the file as soon as it is there."""
+    import torch
+
+    from benchmarks.gpu.section import FULL, TOY, Clock, Scene
+
+    end = time.monotonic() + args.seconds
+    device = torch.device("cuda:0" if args.device == "cuda" else args.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    results = Path(args.into)
+    scene = Scene(device=device, scale=TOY if args.tiny else FULL, clock=Clock(0))
+    for number, name in enumerate(args.child):
+        found = json.loads(results.read_text(encoding="utf-8"))
+        facts = found.get("ceilings", {}).get("facts", {})
+        scene.bandwidth, scene.gemm_rate = facts.get("bandwidth", 0.0), facts.get("gemm_rate", 0.0)
+        section = SECTIONS[name]
+        later = sum(SECTIONS[other].least for other in args.child[number + 1 :])
+        scene.clock = Clock(min(section.seconds, end - time.monotonic() - later))
+        print(f"== {name}", flush=True)
+        begin = time.monotonic()
+        found[name] = {**_section(section, scene, name), "seconds": time.monotonic() - begin}
+        aside = results.with_suffix(".new")
+        aside.write_text(json.dumps(found), encoding="utf-8")
+        aside.replace(results)
+        print(f"-- {name}: {time.monotonic() - begin:.0f} s", flush=True)
+    return 0
+
+
+def _section(section: _Section, scene: Any, name: str) -> dict[str, Any]:
+    """The section's result; what it raises becomes its result, so that the suite goes on."""
+    module, _, function = section.place.partition(":")
+    try:
+        if name != "ceilings" and not scene.bandwidth:
+            raise RuntimeError("the ceilings of the device were not measured, and this is held against them")
+        report = getattr(import_module(f"benchmarks.gpu.{module}"), function)(scene)
+    except Exception as error:
+        trace = traceback.format_exc()
+        print(trace, flush=True)
+        return {"title": name, "error": f"{type(error).__name__}: {error}", "trace": trace}
+    return {**report.plain(), "markdown": report.markdown()}
+
+
+def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
+    """The Markdown and the JSON, side by side."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    stem = f"gpu_suite_{today}" if not args.tiny else f"gpu_suite_toy_{today}"
+    folder = Path(args.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    note = (
+        ""
+        if args.device.startswith("cuda")
+        else "**Not a GPU, toy sizes: these figures only show that the code runs.**"
+    )
+    errors = [f"## {one['title']}\n\n**Failed:** {one['error']}\n\n```\n{one.get('trace', '').strip()}\n```"
+              for one in found.values() if "error" in one]  # fmt: skip
+    times = ", ".join(f"{name} {one.get('seconds', 0.0):.0f} s" for name, one in found.items())
+    parts = [
+        "# The GPU path, measured",
+        f"- Command: `python -m benchmarks.gpu.suite{' --device cpu --tiny' if args.tiny else ''}`\n- Date: {today}\n"
+        f"- Machine: {machine()}\n- The whole run took {seconds:.0f} s ({times}).",
+        *([note] if note else []),
+        *errors,
+        *(one["markdown"] for one in found.values() if "markdown" in one),
+    ]
+    body = "\n\n".join(parts) + "\n"
+    (folder / f"{stem}.md").write_text(body, encoding="utf-8")
+    plain = {name: {k: v for k, v in one.items() if k != "markdown"} for name, one in found.items()}
+    head = {"date": today, "machine": machine(), "device": args.device, "toy": args.tiny, "seconds": seconds}
+    (folder / f"{stem}.json").write_text(json.dumps({**head, "sections": plain}, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{body}\nwritten: {stem}.md, {stem}.json")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=list(SECTIONS))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="toy sizes, to exercise the code")
+    parser.add_argument("--minutes", type=float, default=7.8, help="limit of the whole run")
+    parser.add_argument("--output", default=str(RESULTS), help="folder of the result")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--into", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=0.0, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The pipeline: efficiency against the bare engine, overhead, and kills and damages."""

@@ -1,0 +1,202 @@
+"""The beginning of a run: what is there is recovered and proven, what is to be done is planned."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pipeline import layout
+from pipeline.commit.discard import discard, finish_discard, remove_parts
+from pipeline.commit.index import Index
+from pipeline.commit.lease import Lease
+from pipeline.commit.ledger import Ledger
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.publish import clean
+from pipeline.commit.recover import Recovery, give_up, recover
+from pipeline.commit.repair import describe_damage, find_published_damage, index_publications, revoke
+from pipeline.commit.run_record import Origin, RunState, is_begun
+from pipeline.config import RunConfig
+from pipeline.errors import DamagedError, OutputError
+from pipeline.plan.input_check import check_committed_rows, touched
+from pipeline.plan.job import Job, new_run_record, resolve_job
+from pipeline.plan.unique_ids import check_unique_ids
+from pipeline.plan.units import plan_units
+from pipeline.prompts.model_files import model_digest
+from pipeline.sinks import FORMATS
+from pipeline.sources import source_of
+from pipeline.storage.protocol import Storage
+
+__all__ = ["Begun", "begin", "prepare_output", "say"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A run that may generate: what it is to do, and what is there."""
+
+    job: Job
+    ledger: Ledger
+    manifest: Manifest
+
+
+def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origin: Origin) -> Begun:
+    """Recover what is there, and prove that this run may continue it.
+
+    Raises:
+        DamagedError: published files or the record of the run are lost.
+        FingerprintError: it was begun with other settings, or on other input.
+    """
+    found = recover(storage, lease, origin, repair=config.repair)
+    ledger, strange_segments = Ledger.load(storage, index.records, lease, origin.begun)
+    say([*found.notes, *strange_segments])
+    lease.forget_predecessors()
+    job = replace(resolve_job(config, source_of(config, storage), storage), model_digest=model_digest(config))
+    state, old = _plan(job, index, origin)
+    manifest = _index(job, found, index, lease, known=old is not None)
+    clean(storage, manifest, index, lease.epoch, unnamed=True)
+    _check_published(config, manifest, index, ledger, storage)
+    _check_touched(job, index, old)
+    state = replace(state, units=len(index.units), rows=index.units.rows)
+    if state != old:
+        state.save(storage, lease.epoch)
+    if config.id_column is not None:
+        check_unique_ids(job.source, index.units, config.id_column)
+    return Begun(job=job, ledger=ledger, manifest=manifest)
+
+
+def _index(job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool) -> Manifest:
+    """Enter what is visible in the index; the manifest without what had to be given up.
+
+    Args:
+        job: of this run.
+        found: what is visible, and the folders of which nothing is known.
+        index: of the plan and the ledger.
+        lease: the caller's.
+        known: whether the settings of what is visible are.
+
+    Raises:
+        DamagedError: a list of units is lost; or the run's record is, and what is visible is none of this run's; or
+            what had to be given up holds rows that cannot be generated anew.
+    """
+    manifest = found.manifest
+    lists = index_publications(job.storage, manifest, index, job.rows, repair=job.config.repair)
+    if (lists.beyond or found.strange) and (record := index.stranded()) is not None:
+        names = [*(publication.name for publication in lists.beyond), *found.strange]
+        raise DamagedError(
+            f"{job.storage.url}: {', '.join(names)} cannot be proven, and may hold rows of {record.file_key!r}, which "
+            "is not in the input any more, so they cannot be generated anew: put the input file back, restore the "
+            "state from a copy, or discard the run with mode='new'."
+        )
+    for name in found.strange:
+        remove_parts(job.storage, name)
+        lists.notes.append(f"{job.storage.url}/{name}: no record names it; removed, its rows are generated anew")
+    for publication in lists.beyond:
+        manifest = give_up(job.storage, manifest, publication, lease)
+        lists.notes.append(f"{job.storage.url}/{publication.name}: its list of units is lost; generated anew")
+    say(lists.notes)
+    if not known and (strange := index.published.unplanned()) is not None:
+        raise DamagedError(
+            f"{job.storage.url}: the run's record is lost, and what is published there (unit {strange}) was made with "
+            "other settings (or input, or unit_rows) than these. Give the settings it was begun with, or discard the "
+            "run with mode='new'."
+        )
+    if dropped := index.drop_overtaken():
+        say([f"{job.storage.url}: the ledger has earlier attempts of {dropped} units than are published; they are done "
+             "again"])  # fmt: skip
+    return manifest
+
+
+def _check_touched(job: Job, index: Index, old: RunState | None) -> None:
+    """Of input files that an earlier run has seen with another stamp, or whose stamps are lost, the content decides.
+
+    Raises:
+        FingerprintError: rows that were read are not what they were.
+    """
+    suspects = list(range(len(job.source.files))) if old is None else touched(job.source, old.files)
+    if count := check_committed_rows(job.source, index, suspects):
+        names = ", ".join(job.source.files[number].key for number in suspects[:3])
+        why = "not known from the last run" if old is None else "touched or copied since the last run"
+        say([f"{names}: {why}; {count} units read again, their rows are the same"])
+
+
+def say(notes: Iterable[str]) -> None:
+    """Tell the user, a line each."""
+    for note in notes:
+        _LOG.warning(note)
+
+
+def _check_published(
+    config: RunConfig, manifest: Manifest, index: Index, ledger: Ledger, storage: Storage
+) -> None:  # fmt: skip
+    """Published files are there, or their rows are done again where that is asked for."""
+    damages = find_published_damage(storage, manifest, prove=config.repair)
+    if damages and not config.repair:
+        raise DamagedError(describe_damage(storage.url, damages))
+    revoke(damages, manifest, index, ledger)
+
+
+def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None]:
+    """Enter the units of the input; the record of the run as it is now, and as it was (None of one that begins).
+
+    Raises:
+        DamagedError: the record is lost, and the ledger does not agree with these settings.
+        FingerprintError: the run was begun with other settings.
+    """
+    new = new_run_record(job, job.model_digest, origin)
+    lost: DamagedError | None = None
+    try:
+        old = RunState.load(job.storage)
+    except DamagedError as error:
+        old, lost = None, error
+    state = new if old is None else old.continued_by(new, job.storage.url)
+    index.units.fill(plan_units(job.source, state.unit_rows, state.fingerprint_hash, job.config.limit))
+    if old is None and len(index.records):
+        _check_ledger_agrees(job, index, lost)
+    return state, old
+
+
+def _check_ledger_agrees(job: Job, index: Index, lost: DamagedError | None) -> None:
+    """Unit ids follow from the settings and the input: where all of the ledger's are planned, the settings are its.
+
+    Raises:
+        DamagedError: they are not.
+    """
+    fault = str(lost).split(". Run", 1)[0] if lost is not None else f"{job.storage.url}: the run's record is missing"
+    strange = next(index.strange_records(file.key for file in job.source.files), None)
+    if strange is not None or next(index.committed_units(), None) is None:
+        raise DamagedError(
+            f"{fault}, and what is committed there was made with other settings (or input, or unit_rows) than these. "
+            "Give the settings it was begun with, or discard the run with mode='new'."
+        )
+    say([f"{fault}; made anew, as the ledger agrees with the settings"])
+
+
+def prepare_output(config: RunConfig, storage: Storage, lease: Lease) -> Origin:
+    """Apply ``mode``; refuse a folder with someone else's tables, which readers would mix with ours.
+
+    Returns:
+        Of the run that is there, or begins now.
+    """
+    first = finish_discard(storage, lease)
+    if config.mode == "new":
+        first = max(discard(storage, lease), first or 0)
+    if first is not None:
+        return Origin(begun=lease.epoch, first=first)
+    if is_begun(storage):
+        if config.mode == "error_if_exists":
+            raise OutputError(
+                f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder."
+            )
+        return Origin.of(storage)
+    suffix = FORMATS[config.output_format].suffix
+    there = itertools.chain.from_iterable(storage.walk("."))
+    foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
+    if foreign is not None:
+        raise OutputError(
+            f"{storage.url}: holds {foreign!r}, which no run of this package wrote, or whose state folder is gone. "
+            "Write to an empty folder; mode='new' discards what a run has published."
+        )
+    return Origin(begun=lease.epoch)

@@ -1,0 +1,217 @@
+"""``estimate``: tokens, time and bytes of a run, from a small sample through the real model in this process."""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commands.sample import prepared_sample
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError, SourceError
+from pipeline.plan.job import Job, resolve_job
+from pipeline.prompts.model_files import check_model
+from pipeline.sinks import FORMATS
+from pipeline.sources import source_of
+from pipeline.storage.local import LocalStorage
+from pipeline.types import Slice, Unit
+from pipeline.worker.load_engine import EngineLoader, load_engine
+from pipeline.worker.unit_worker import preview_table
+
+__all__ = ["Estimate", "Spread", "estimate"]
+
+_SIGMAS = 1.96
+"""Standard errors to either side: 95% of a normal distribution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """An estimated total, and where 19 of 20 samples like this one would put it."""
+
+    low: float
+    expected: float
+    high: float
+
+    @classmethod
+    def of(cls, sample: Sequence[float], population: int) -> Spread:
+        """The total over ``population`` rows from the values of some of them."""
+        values = np.asarray(sample, float)
+        count = len(values)
+        error = values.std(ddof=1) / math.sqrt(count) if count > 1 else float(values.mean())
+        # What was sampled is known: of an input that was sampled whole, everything.
+        error *= math.sqrt(max(0, population - count) / max(1, population - 1))
+        mean = float(values.mean())
+        low = max(0.0, mean - _SIGMAS * error)
+        return cls(low=low * population, expected=mean * population, high=(mean + _SIGMAS * error) * population)
+
+    def scaled(self, factor: float) -> Spread:
+        """All three times ``factor``."""
+        return Spread(low=self.low * factor, expected=self.expected * factor, high=self.high * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a run would take; an extrapolation from a sample, no promise.
+
+    Attributes:
+        rows: of the input.
+        sampled_rows: how many were generated for, spread over the input.
+        failed_rows: how many of these failed.
+        prompt_tokens, completion_tokens: of the whole run.
+        output_bytes: of the published files.
+        load_seconds: to load the model here.
+        tokens_per_second: generated tokens of one engine on the sample, on this machine.
+        engine_slots: sequences that an engine holds at once.
+        seconds: number of actors -> time, the model's loading included, were each as fast as this one.
+    """
+
+    rows: int
+    sampled_rows: int
+    failed_rows: int
+    prompt_tokens: Spread
+    completion_tokens: Spread
+    output_bytes: Spread
+    load_seconds: float
+    tokens_per_second: float
+    engine_slots: int
+    seconds: dict[int, Spread]
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        lines = [
+            f"ESTIMATE from {self.sampled_rows} of {self.rows} rows, spread over the input, generated on this machine;",
+            "ranges hold the sample's spread only (95%), not what else may differ in the run itself.",
+            f"Prompt tokens:    {_show(self.prompt_tokens, _count)}",
+            f"Generated tokens: {_show(self.completion_tokens, _count)}",
+            f"Output:           {_show(self.output_bytes, _bytes)}",
+            f"One engine here:  {self.tokens_per_second:.0f} tokens/s, {self.load_seconds:.1f} s to load",
+        ]
+        lines += [
+            f"Time, {actors} actor{'s' if actors > 1 else ''}:   {_show(time_, _time)}"
+            for actors, time_ in self.seconds.items()
+        ]
+        if len(self.seconds) > 1:
+            lines.append(
+                "Several actors are as fast as that only where each has such a machine (or device) of its own."
+            )
+        if self.sampled_rows < self.engine_slots and self.sampled_rows < self.rows:
+            lines.append(
+                f"The sample filled {self.sampled_rows} of the engine's {self.engine_slots} slots: a full engine "
+                "generates more tokens/s. Sample more rows to see."
+            )
+        if self.failed_rows:
+            lines.append(f"{self.failed_rows} of the sampled rows failed. See --validate for reasons.")
+        return "\n".join(lines)
+
+
+def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine) -> Estimate:
+    """Generate for a few rows in this process and extrapolate. Uses no Ray and writes no output.
+
+    Args:
+        config: of the run.
+        rows: how many to sample; evenly spread over the input, the same ones each time.
+        load: makes the engine.
+
+    Raises:
+        ConfigError, SourceError, WeightsError: as :func:`pipeline.run` would.
+    """
+    if rows < 1:
+        raise ConfigError(f"rows={rows}: at least 1. Ask for more.")
+    check_model(config)
+    with tempfile.TemporaryDirectory() as folder:
+        storage = LocalStorage(folder, layout.SCRATCH)
+        job = resolve_job(config, source_of(config, storage), storage)
+        total, table = prepared_sample(job, rows)
+        if table is None:
+            raise SourceError("the input has no rows: there is nothing to estimate.")
+        begin = time.monotonic()
+        engine = load(job, config.num_threads)
+        ready = time.monotonic()
+        unit = Unit(unit_id="sample", index=0, rows=Slice(file=0, first_row=0, num_rows=table.num_rows))
+        preview_table(job, engine, unit, table.slice(0, 1))  # what only the first forward costs is no part of a rate
+        warm = time.monotonic()
+        out = preview_table(job, engine, unit, table)
+        seconds = time.monotonic() - warm
+        return _extrapolated(job, total, table.num_rows, out, load_seconds=ready - begin, seconds=seconds)
+
+
+def _extrapolated(
+    job: Job, total: int, sampled: int, out: pa.Table, *, load_seconds: float, seconds: float
+) -> Estimate:  # fmt: skip
+    prefix = job.config.column_prefix
+    starts = out[f"{prefix}sample_index"].to_numpy() == 0
+    row = np.cumsum(starts) - 1
+
+    def per_row(name: str) -> np.ndarray:
+        values = out[prefix + name].fill_null(0).to_numpy()
+        return np.bincount(row, values, minlength=sampled)
+
+    completion = per_row("completion_tokens")
+    # The prompt is prefilled once for each sample.
+    prompt = per_row("prompt_tokens")
+    rate = float(completion.sum()) / seconds if seconds > 0 else 0.0
+    tokens = Spread.of(completion.tolist(), total)
+    counts = sorted({1, job.config.actors, 2 * job.config.actors})
+    return Estimate(
+        rows=total,
+        sampled_rows=sampled,
+        failed_rows=int((out[f"{prefix}finish_reason"].to_numpy() == "error").sum()),
+        prompt_tokens=Spread.of(prompt.tolist(), total),
+        completion_tokens=tokens,
+        output_bytes=tokens.scaled(_written(job, out) / max(1.0, float(completion.sum())))
+        if completion.any()
+        else Spread.of([_written(job, out) / sampled] * sampled, total),
+        load_seconds=load_seconds,
+        tokens_per_second=rate,
+        engine_slots=job.config.engine.max_num_seqs,
+        seconds={n: _seconds(tokens, rate, n, load_seconds) for n in counts},
+    )
+
+
+def _seconds(tokens: Spread, rate: float, actors: int, load_seconds: float) -> Spread:
+    work = tokens.scaled(1 / (rate * actors)) if rate > 0 else tokens.scaled(0.0)
+    return Spread(
+        low=work.low + load_seconds, expected=work.expected + load_seconds, high=work.high + load_seconds
+    )  # fmt: skip
+
+
+def _written(job: Job, out: pa.Table) -> int:
+    """Bytes of the rows in the run's format."""
+    file = io.BytesIO()
+    writer = FORMATS[job.config.output_format].open(file, job.schema)
+    writer.write(out)
+    writer.close()
+    return file.tell()
+
+
+def _show(spread: Spread, write: object) -> str:
+    assert callable(write)
+    return f"{write(spread.expected)} ({write(spread.low)} to {write(spread.high)})"
+
+
+def _count(value: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.0f}"
+
+
+def _bytes(value: float) -> str:
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if value >= 1024**power:
+            return f"{value / 1024**power:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def _time(value: float) -> str:
+    if value < 120:
+        return f"{value:.0f} s"
+    hours, minutes = divmod(round(value / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

@@ -1,0 +1,40 @@
+"""``preview``: the first rows through the real model in this process, nothing written."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.plan.job import resolve_job
+from pipeline.plan.units import plan_units
+from pipeline.prompts.tokenize import prepare_table
+from pipeline.sources import source_of
+from pipeline.storage.local import LocalStorage
+from pipeline.worker.load_engine import load_engine
+from pipeline.worker.unit_worker import preview_table
+
+__all__ = ["preview"]
+
+
+def preview(config: RunConfig, rows: int = 5) -> pa.Table:
+    """Output rows of the first ``rows`` input rows, as a run would give them. Uses no Ray and no output folder.
+
+    Raises:
+        ConfigError, SourceError, WeightsError: as :func:`pipeline.run` would.
+    """
+    if rows < 1:
+        raise ConfigError(f"rows={rows}: at least 1. Ask for more.")
+    config = replace(config, limit=rows)
+    with tempfile.TemporaryDirectory() as folder:
+        storage = LocalStorage(folder, layout.SCRATCH)
+        job = resolve_job(config, source_of(config, storage), storage)
+        units = plan_units(job.source, rows, "preview", rows)
+        prepared = [(u, prepare_table(next(job.source.read([u.rows])), u, job)) for u in units]
+        engine = load_engine(job, config.num_threads)
+        tables = [preview_table(job, engine, unit, table) for unit, table in prepared]
+        return pa.concat_tables(tables) if tables else job.schema.empty_table()

@@ -1,0 +1,198 @@
+"""``run``: from a configuration to a published output, starting afresh or continuing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pipeline import layout
+from pipeline.cluster.executor import Executor, RayExecutor
+from pipeline.commands.begin import Begun, begin, prepare_output, say
+from pipeline.commands.failure_limit import FailureLimit
+from pipeline.commands.progress import Progress, ProgressTracker
+from pipeline.commands.summary import RunResult, RunSummary
+from pipeline.commit.index import Index
+from pipeline.commit.lease import Lease, hold_lease
+from pipeline.commit.ledger import Ledger
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.publish import publish
+from pipeline.commit.repair import revoke
+from pipeline.commit.revise import outdated, revise
+from pipeline.config import RunConfig
+from pipeline.damage import FoundDamageError
+from pipeline.errors import DamagedError
+from pipeline.plan.input_check import changed_since_planned, check_committed_rows
+from pipeline.plan.job import Job
+from pipeline.plan.retry_failed import with_previous
+from pipeline.plan.units import Work, read_tasks
+from pipeline.prompts.model_files import check_model
+from pipeline.sources import check_apart
+from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
+
+__all__ = ["run", "run_on"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def run(
+    dataset: Any = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    config: RunConfig | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    **fields: Any,
+) -> RunResult:
+    """Generate for every row of ``dataset`` and publish the results in ``output``.
+
+    Called again with the same settings it continues what was interrupted, takes up new input files, and
+    does nothing where everything is done.
+
+    Args:
+        dataset: the input, see :class:`~pipeline.config.RunConfig`.
+        output: the output folder.
+        config: a whole configuration; the other arguments then override its fields.
+        on_progress: called after each committed unit.
+        **fields: further fields of ``RunConfig``: model, sampling, actors, ...
+
+    Raises:
+        ConfigError, SourceError, ResourceError: before anything is generated; the message says what to do.
+        FingerprintError: the output was begun with other settings; each difference is named.
+        DamagedError: published files or state are lost; the message says what to do.
+        LeaseError: another run is writing to this output.
+        LeaseLostError: another run took this output over.
+        EngineDiedError, SinkError, TooManyFailuresError: during the run; what is committed stays, a re-run
+            continues.
+    """
+    given = {**fields, **({} if dataset is None else {"input": dataset})}
+    given |= {} if output is None else {"output": os.fspath(output)}
+    config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
+    storage = open_storage(config.output, layout.SCRATCH, config.output_options)
+    check_apart(config.input, config.output)
+    summary = run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None))
+    return RunResult(summary=summary, storage_options=config.output_options)
+
+
+def run_on(
+    executor: Executor, config: RunConfig, storage: Storage, on_progress: Callable[[Progress], None]
+) -> RunSummary:  # fmt: skip
+    """:func:`run` with the means of execution and the storage given."""
+    with hold_lease(storage) as lease:
+        return _run(executor, config, storage, lease, on_progress)
+
+
+def _run(
+    executor: Executor,
+    config: RunConfig,
+    storage: Storage,
+    lease: Lease,
+    on_progress: Callable[[Progress], None],
+) -> RunSummary:
+    origin = prepare_output(config, storage, lease)
+    check_model(config)  # a model that is not there ends the run here, not in an actor
+    with Index() as index:
+        begun = begin(config, storage, lease, index, origin)
+        index.units.mark_work(retry_failed=config.retry_failed)
+        session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
+        if index.units.work_units or not _is_published(index, manifest):
+            with executor.session():
+                session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
+        return RunSummary(
+            output=storage.url,
+            total=index.records.totals(),
+            session=session.session,
+            seconds=seconds,
+            generating_seconds=session.seconds,
+            publications=tuple(p.name for p in manifest.publications),
+        )
+
+
+def _is_published(index: Index, manifest: Manifest) -> bool:
+    """Whether readers see all of the ledger."""
+    there = bool(manifest.publications) and next(index.units.unpublished(), None) is None
+    return there and not outdated(manifest, index)
+
+
+def _generate_and_publish(
+    executor: Executor, begun: Begun, index: Index, lease: Lease, on_progress: Callable[[Progress], None]
+) -> tuple[Progress, float, Manifest]:
+    """Do the work that is marked and publish it; what turns out to be damaged meanwhile is done again, once.
+
+    Returns:
+        The progress of this session, its wall-clock seconds, and the manifest.
+    """
+    job, ledger, manifest = begun.job, begun.ledger, begun.manifest
+    session, seconds = Progress.nothing(), 0.0
+    done_again: set[str] = set()
+    while True:
+        if index.units.work_units:
+            last, took = _generate(executor, job, index, ledger, lease, on_progress)
+            session, seconds = session.followed_by(last), seconds + took
+        _check_inputs(job, index)
+        try:
+            return session, seconds, _publish(executor, job, index, lease, manifest)
+        except FoundDamageError as error:
+            lease.verify()  # a successor may have published, and removed, what is missed here
+            manifest = Manifest.load(job.storage)  # revisions before the damage was found are published
+            units = revoke(error.damages, manifest, index, ledger)
+            if done_again & units:
+                raise DamagedError(
+                    f"{job.storage.url}: what units {sorted(done_again & units)[:3]} had staged was damaged twice in "
+                    f"this run, last {error.damages[0].fault}. Check the storage, and run again to continue."
+                ) from error
+            done_again |= units
+            index.units.mark_work(retry_failed=False)
+
+
+def _check_inputs(job: Job, index: Index) -> None:
+    """Before anything is published: the input is still what was planned and read.
+
+    Raises:
+        FingerprintError, SourceError: it is not.
+    """
+    changed, gone = changed_since_planned(job.source)
+    say(f"{path}: gone since it was read; its rows were checked when they were read" for path in gone)
+    check_committed_rows(job.source, index, changed)
+
+
+def _generate(
+    executor: Executor,
+    job: Job,
+    index: Index,
+    ledger: Ledger,
+    lease: Lease,
+    on_progress: Callable[[Progress], None],
+) -> tuple[Progress, float]:
+    """Do the work that is marked; this session's last progress, and its wall-clock seconds."""
+    units = index.units
+    begin = time.monotonic()
+    tracker = ProgressTracker(units.rows, index.settled(), on_progress)
+    limit = FailureLimit(job.config.max_failed_fraction)
+    work = Work(
+        tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
+        units=units.work_units,
+        unit_rows=units.largest_work,
+    )
+    for records in executor.run_units(job, work):
+        lease.check()
+        for record, before in zip(records, ledger.commit(records), strict=True):
+            if record.redone:
+                _LOG.warning("%s; all rows of its unit were generated anew", record.redone)
+            tracker.add(record, before)
+        limit.check(tracker.now().done)
+    missing = units.missing()
+    if missing:
+        raise AssertionError(f"the graph ended without an error, but units {missing} have no record")
+    return tracker.now(), time.monotonic() - begin
+
+
+def _publish(executor: Executor, job: Job, index: Index, lease: Lease, manifest: Manifest) -> Manifest:
+    for publication in outdated(manifest, index):
+        manifest = revise(job.output, manifest, publication, index, lease=lease, write_parts=executor.write_parts)
+    if manifest.publications and next(index.units.unpublished(), None) is None:
+        return manifest
+    return publish(job.output, manifest, index, lease=lease, write_parts=executor.write_parts)

@@ -1,0 +1,67 @@
+"""``status``: what is committed, published and failed in an output, without touching a run that writes to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline import layout
+from pipeline.commit.index import Index
+from pipeline.commit.lease import current_holder
+from pipeline.commit.ledger import read_ledger
+from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.run_record import RunState
+from pipeline.errors import OutputError
+from pipeline.storage.open import open_storage
+
+__all__ = ["status"]
+
+
+def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The state of an output as plain values.
+
+    Args:
+        output: the folder or URL of a run.
+        storage_options: keyword arguments of the URL's file system.
+
+    Returns:
+        Counts of units and rows that are planned (as of the last run's beginning), committed and published; of
+        failed rows by error class; of units by attempt; the publications; and who is writing there, if anybody is.
+
+    Raises:
+        DamagedError: the state cannot be read.
+        OutputError: no run was begun there.
+    """
+    storage = open_storage(output, layout.SCRATCH, storage_options)
+    state = RunState.load(storage)
+    if state is None:
+        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    manifest = Manifest.load(storage)
+    with Index() as index:
+        read_ledger(storage, index.records, state.begun)
+        total, attempts = index.records.totals(), index.records.attempts()
+        for publication in manifest.publications:
+            index_publication(storage, publication, index.published)
+        published = len(index.published)
+    holder = current_holder(storage)
+    return {
+        "output": storage.url,
+        "units_planned": state.units,
+        "rows_planned": state.rows,
+        "units_committed": total.units,
+        "rows_committed": total.rows,
+        "rows_failed": total.failed_rows,
+        "failed_by_reason": dict(total.failures),
+        "units_by_attempt": attempts,
+        "samples": total.samples,
+        "prompt_tokens": total.prompt_tokens,
+        "completion_tokens": total.completion_tokens,
+        "tokens_per_forward": total.tokens_per_forward,
+        "units_published": published,
+        "rows_published": sum(part.rows for p in manifest.publications for part in p.parts),
+        "publications": [p.name for p in manifest.publications],
+        "crash_notes": len(storage.keys(layout.CRASHES)),
+        "being_written": holder is not None,
+        "writer": None if holder is None else holder.describe(),
+    }

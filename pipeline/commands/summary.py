@@ -1,0 +1,78 @@
+"""What a run gives back: what it did, and the way to its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pipeline.codec import redact
+from pipeline.commands.failure_limit import describe_failures
+from pipeline.commands.read import read
+from pipeline.types import Totals
+
+if TYPE_CHECKING:
+    from pipeline.cluster.ray_dataset import Dataset
+
+__all__ = ["RunResult", "RunSummary"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What a run did.
+
+    Attributes:
+        output: the folder or URL, with whatever credentials it was given with: :meth:`describe` masks them.
+        total: totals over the whole output.
+        session: totals over what this call generated; all zero where everything had been done before.
+        seconds: wall-clock time of this call's generation, start of the actors included.
+        generating_seconds: the same without the start: while the engine longest at work was ready.
+        publications: folders of the output that hold published parts.
+    """
+
+    output: str = field(repr=False)
+    total: Totals
+    session: Totals
+    seconds: float
+    generating_seconds: float
+    publications: tuple[str, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of this call, start of the actors left out."""
+        return self.session.completion_tokens / self.generating_seconds if self.generating_seconds > 0 else 0.0
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        total, session = self.total, self.session
+        lines = [
+            f"Output: {redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
+            f"Rows: {total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
+            f"{total.samples} generations",
+            f"Tokens: {total.prompt_tokens} prompt, {total.completion_tokens} generated; "
+            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability {total.prefix_cacheability:.2f}",
+        ]
+        if session.units:
+            lines.append(
+                f"This run: {session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
+                f"generating: {self.tokens_per_second:.0f} tokens/s"
+            )
+        else:
+            lines.append("This run: nothing was left to do")
+        if total.failed_rows:
+            lines.append(f"Failed by reason: {describe_failures(total.failures)}")
+            lines.append("Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """A finished run. ``storage_options``: of the output's file system."""
+
+    summary: RunSummary
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The output as a Ray dataset, in input order; needs (or starts) a Ray session."""
+        return read(self.summary.output, storage_options=self.storage_options)

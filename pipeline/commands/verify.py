@@ -1,0 +1,225 @@
+"""``verify``: proves a published output against its ledger, its checksums and its source.
+
+Streams: memory does not grow with rows or units. Touches nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline import layout
+from pipeline.commands.verify_parts import Expected, Findings, check_publication
+from pipeline.commit.index import Index
+from pipeline.commit.ledger import read_ledger
+from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.run_record import RunState
+from pipeline.config import RunConfig
+from pipeline.errors import OutputError
+from pipeline.plan.units import plan_units
+from pipeline.sinks import FORMATS
+from pipeline.sources import Source, source_of
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
+from pipeline.types import Unit
+
+__all__ = ["Verification", "verify"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What was checked and what was found.
+
+    Attributes:
+        output: the folder or URL.
+        parts, bytes: published files read, and their size.
+        units, rows: checked, input rows.
+        output_rows: rows in the published files.
+        failed_rows: input rows that failed.
+        against_source: whether the input was read too, and compared.
+        problems: one line for each, at most 50; empty where the output is proven.
+        more_problems: how many there are beyond these.
+        notes: what was found and does not matter to the rows.
+        proved, not_proved: one line for each thing that was, or could not be.
+    """
+
+    output: str
+    parts: int
+    bytes: int
+    units: int
+    rows: int
+    output_rows: int
+    failed_rows: int
+    against_source: bool
+    problems: tuple[str, ...]
+    more_problems: int
+    notes: tuple[str, ...] = ()
+    proved: tuple[str, ...] = ()
+    not_proved: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.problems
+
+
+def verify(
+    output: str | os.PathLike[str],
+    *,
+    input: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    input_storage_options: Mapping[str, Any] | None = None,
+    dataset_options: Mapping[str, Any] | None = None,
+) -> Verification:
+    """Check that an output is what its run committed, and, with ``input``, that it is that input's.
+
+    Checked are: each published file is there, of the recorded size and SHA-256, with the schema of the run, and no
+    other files lie beside; each committed unit is published once, with the attempt, the rows, the order and the
+    checksum of the data columns that the ledger has; row ids follow from the source's file and row numbers, and
+    samples are numbered from 0; dead letters are the failed rows, in order. With ``input`` also: each unit of the
+    input is there, in input order, the passed-through columns (and ids from a column) equal the input's, and all
+    columns of its rows, prompts among them, have the checksum of what was read when they were generated.
+
+    Args:
+        output: the folder or URL of a run.
+        input: what the run read, as given to :func:`pipeline.run`.
+        storage_options: keyword arguments of the file system of ``output``, and of ``input`` unless it has its own.
+        input_storage_options: of ``input``.
+        dataset_options: as in ``RunConfig``.
+
+    Raises:
+        DamagedError: the state cannot be read.
+        OutputError: no run was begun there, or nothing is published.
+        SourceError: ``input`` cannot be read.
+    """
+    storage = open_storage(output, layout.SCRATCH, storage_options)
+    state = RunState.load(storage)
+    if state is None:
+        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    manifest = Manifest.load(storage)
+    if not manifest.publications:
+        raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue.")
+    found = Findings()
+    with Index() as index:
+        found.notes += read_ledger(storage, index.records, state.begun).describe(storage.url)
+        for publication in manifest.publications:
+            index_publication(storage, publication, index.published)
+        _check_ledger(manifest, index, state, found)
+        _check_strangers(storage, manifest, found)
+        options = {
+            "storage_options": storage_options or {},
+            "input_storage_options": input_storage_options,
+            "dataset_options": dataset_options,
+        }
+        with nullcontext() if input is None else _opened(input, storage.url, state, options) as source:
+            if source is not None:
+                _check_source(source, state, manifest, index, found)
+            for publication in manifest.publications:
+                check_publication(storage, publication, Expected(state=state, index=index, source=source), found)
+    return Verification(
+        output=storage.url,
+        against_source=input is not None,
+        problems=tuple(found.problems),
+        more_problems=found.more,
+        notes=tuple(found.notes),
+        proved=() if found.problems else _proved(against_source=input is not None),
+        not_proved=_not_proved(against_source=input is not None),
+        **found.counts,
+    )
+
+
+def _proved(*, against_source: bool) -> tuple[str, ...]:
+    every = (
+        "the published files are, byte for byte, those that were published",
+        "each committed row is there once, in order, with the values that were committed",
+    )
+    if not against_source:
+        return every
+    return (
+        *every,
+        "each row of the input is there, its passed-through columns equal the input's, and everything that prompts and "
+        "parameters were made of is, value for value, what was read for them",
+    )
+
+
+def _not_proved(*, against_source: bool) -> tuple[str, ...]:
+    generation = "that the model gives these tokens for these prompts: generate some rows again and compare"
+    if against_source:
+        return (generation,)
+    return (generation, "that the rows are those of the input, and their prompts made of it: give --input")
+
+
+@contextmanager
+def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]) -> Iterator[Source]:
+    """The source; what is in memory lies in a temporary folder meanwhile."""
+    names = ("id_column", "limit", "columns")
+    config = RunConfig(input=input, output=output, **{n: state.fingerprint[n] for n in names}, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        yield source_of(config, LocalStorage(folder, layout.SCRATCH))
+
+
+def _check_ledger(manifest: Manifest, index: Index, state: RunState, found: Findings) -> None:
+    """What is committed is published, once, as it was last."""
+    for publication in manifest.publications:
+        for unit in index.published.units(publication.slot):
+            unit_id = unit.unit.unit_id
+            if unit.record is None:
+                found.problem(f"{publication.name}: unit {unit_id} is published, and the ledger lacks it")
+            elif unit.record.attempt != unit.unit.attempt:
+                found.problem(
+                    f"{publication.name}: unit {unit_id} is published as of attempt {unit.unit.attempt}, the ledger "
+                    f"has attempt {unit.record.attempt}: run again to publish it"
+                )
+    for unit_id, count in index.published.doubled():
+        found.problem(f"unit {unit_id} is published {count} times")
+    for record in index.records.unpublished():
+        found.problem(
+            f"rows {record.first_row} to {record.first_row + record.num_rows - 1} of {record.file_key!r} are committed "
+            "and not published: run again"
+        )
+    published = len(index.published)
+    if published < state.units:
+        found.problem(f"{state.units} units were planned, {published} are published")
+
+
+def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> None:
+    """Plain readers of the folder would take such files for ours."""
+    ours = {f"{p.name}/{part.name}" for p in manifest.publications for part in p.parts}
+    suffixes = tuple(format_.suffix for format_ in FORMATS.values())
+    for key in itertools.chain.from_iterable(storage.walk(".")):
+        strange = key not in ours and not key.startswith(f"{layout.STATE}/")
+        if strange and (key.endswith(suffixes) or key.startswith("data-")):
+            found.problem(f"{key}: no publication has this file; remove it")
+
+
+def _check_source(source: Source, state: RunState, manifest: Manifest, index: Index, found: Findings) -> None:
+    """Whether the input's units, which are then in the index, are the output's."""
+    changed = [f.key for f in source.files if f.key in state.files and state.files[f.key].digest != f.digest]
+    for key in changed:
+        found.problem(f"input file {key!r}: its content is not what the run read")
+    if changed:
+        return
+    index.units.fill(plan_units(source, state.unit_rows, state.fingerprint_hash, state.fingerprint["limit"]))
+    for unit in index.units.unpublished():
+        found.problem(f"{_where(source, unit)}: not in the output")
+    for publication in manifest.publications:
+        last, ordered = -1, True
+        for there in index.published.units(publication.slot):
+            if there.planned is None:
+                found.problem(f"{publication.name}: unit {there.unit.unit_id} is of no row of the input")
+            else:
+                ordered &= there.planned.index >= last
+                last = there.planned.index
+        if not ordered:
+            found.problem(f"{publication.name}: its units are not in input order")
+
+
+def _where(source: Source, unit: Unit) -> str:
+    rows = unit.rows
+    return f"rows {rows.first_row} to {rows.first_row + rows.num_rows - 1} of {source.files[rows.file].key!r}"

@@ -1,0 +1,269 @@
+"""Published rows against the ledger's checksums and the source's rows, part by part.
+
+Streams: memory does not grow with rows or units.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commit.index import Index, IndexedUnit
+from pipeline.commit.manifest import Publication
+from pipeline.commit.part_files import PartRecord
+from pipeline.commit.run_record import RunState
+from pipeline.errors import PipelineError, SourceError
+from pipeline.plan.units import read_tasks
+from pipeline.schema import data_columns, dead_schema, output_schema
+from pipeline.sinks import FORMATS
+from pipeline.sinks.staged import data_checksum
+from pipeline.sinks.stored_rows import unit_row_faults
+from pipeline.sources import Source
+from pipeline.storage.protocol import Storage
+from pipeline.types import CommitRecord, derived_row_id
+
+__all__ = ["Expected", "Findings", "check_publication"]
+
+_CHUNK = 2**22
+_MOST_PROBLEMS = 50
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """Counts and problems, as they come."""
+
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(
+        ("parts", "bytes", "units", "rows", "output_rows", "failed_rows"), 0))  # fmt: skip
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    more: int = 0
+
+    def add(self, name: str, count: int) -> None:
+        """Count something that was checked."""
+        self.counts[name] += count
+
+    def problem(self, text: str) -> None:
+        """Something is wrong."""
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(text)
+        else:
+            self.more += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What the rows of a publication are held against."""
+
+    state: RunState
+    index: Index
+    source: Source | None = None
+
+    @property
+    def prefix(self) -> str:
+        """Of the result columns."""
+        return self.state.fingerprint["column_prefix"]
+
+    def inputs(self, slot: int) -> Iterator[tuple[str, pa.Table]]:
+        """The source's units with their rows, in the order of a publication; those that it lacks are left out."""
+        if self.source is None:
+            return
+        units = (unit.planned for unit in self.index.published.units(slot))
+        for task in read_tasks(unit for unit in units if unit is not None):
+            tables = self.source.read([unit.rows for unit in task.units])
+            yield from zip((unit.unit_id for unit in task.units), tables, strict=True)
+
+
+def check_publication(storage: Storage, publication: Publication, expected: Expected, found: Findings) -> None:
+    """The schema, files, rows and dead letters of a publication; what is wrong goes to ``found``."""
+    columns = expected.state.columns
+    fields = list(publication.schema)[len(columns) :]
+    if not publication.schema.equals(output_schema(columns, fields)):
+        found.problem(f"{publication.name}: its schema does not begin with the input's columns")
+        return
+    if not publication.dead_schema.equals(dead_schema(columns, expected.prefix)):
+        found.problem(f"{publication.name}: its dead letters' schema is not that of the run's input")
+    inputs = expected.inputs(publication.slot)
+    failures = _Letters()
+    units = groupby(expected.index.published.units(publication.slot), key=lambda unit: unit.part)
+    whole = True
+    for part, key in zip(publication.parts, publication.part_keys, strict=True):
+        held: Iterable[IndexedUnit] = next(units)[1] if part.rows else ()
+        intact = _check_bytes(storage, key, part, found)
+        if intact is None:
+            whole = False
+        else:
+            _check_part(storage, key, publication, part, held, inputs, expected, failures, found, intact=intact)
+        found.add("parts", 1)
+        found.add("bytes", part.bytes)
+    _check_letters(storage, publication, failures if whole else None, expected, found)
+
+
+def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
+    """The source's rows of a unit; those of units before it, which were not asked for, are passed over."""
+    found = next((table for own_id, table in inputs if own_id == unit_id), None)
+    if found is None:
+        raise SourceError("the input ended before these rows, or could not be read up to them")
+    return found
+
+
+def _check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -> bool | None:
+    """Whether the file is byte for byte what was published; None where it is not there."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with storage.open(key) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+    except FileNotFoundError:
+        found.problem(f"{key}: missing, with {part.rows} rows")
+        return None
+    if size != part.bytes or digest.hexdigest() != part.sha256:
+        what = f"{size} bytes in the place of {part.bytes}" if size != part.bytes else "other bytes (SHA-256 differs)"
+        found.problem(f"{key}: changed since it was published: {what}")
+        return False  # what is in it is looked at all the same: that tells which rows differ
+    return True
+
+
+def _check_part(
+    storage: Storage,
+    key: str,
+    publication: Publication,
+    part: PartRecord,
+    units: Iterable[IndexedUnit],
+    inputs: Iterator[tuple[str, pa.Table]],
+    expected: Expected,
+    failures: _Letters,
+    found: Findings,
+    *,
+    intact: bool,
+) -> None:
+    """Each unit's rows against the ledger and the source."""
+    wanted = part.rows
+    try:
+        rows = wanted if intact else sum(table.num_rows for table in _tables(storage, key, publication))
+        stream = _Stream(_tables(storage, key, publication), publication.schema)
+        for unit in units:
+            source_rows = None if unit.planned is None else _rows_of(inputs, unit.unit.unit_id)
+            table = stream.take(unit.unit.rows)
+            record = unit.record
+            if record is None:
+                continue
+            faults = _unit_faults(table, record, source_rows, expected)
+            for fault in faults:
+                found.problem(f"{key}, rows {record.first_row} to {record.first_row + record.num_rows - 1} of "
+                              f"{record.file_key!r}: {fault}")  # fmt: skip
+            found.add("units", 1)
+            found.add("rows", record.num_rows)
+            found.add("output_rows", table.num_rows)
+            failures.add(table, expected.prefix, found)
+            if faults and rows != wanted:
+                found.problem(f"{key}: {rows} rows in the place of {wanted}; the rest of the file is not compared")
+                return
+    except (pa.ArrowException, OSError, ValueError, KeyError, PipelineError) as error:
+        found.problem(f"{key}: cannot be read to its end ({type(error).__name__}: {str(error)[:200]})")
+
+
+def _tables(storage: Storage, key: str, publication: Publication) -> Iterator[pa.Table]:
+    with storage.open(key) as file:
+        yield from FORMATS[publication.format].tables(file, publication.schema)
+
+
+class _Stream:
+    """Rows taken in stretches."""
+
+    def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        self._tables = tables
+        self._held = schema.empty_table()
+
+    def take(self, rows: int) -> pa.Table:
+        """The next so many rows, or fewer where there are no more."""
+        while self._held.num_rows < rows and (table := next(self._tables, None)) is not None:
+            self._held = pa.concat_tables([self._held, table])
+        taken = self._held.slice(0, rows)
+        self._held = self._held.slice(taken.num_rows)
+        return taken
+
+
+def _unit_faults(
+    table: pa.Table, record: CommitRecord, source_rows: pa.Table | None, expected: Expected
+) -> list[str]:  # fmt: skip
+    """What is wrong with a unit's output rows; the first fault of each kind."""
+    prefix, columns = expected.prefix, expected.state.columns
+    faults = []
+    if table.num_rows != record.output_rows:
+        faults.append(f"{table.num_rows} output rows where {record.output_rows} were committed")
+    faults += unit_row_faults(table, _wanted_ids(record, source_rows, expected), record.num_rows, prefix)
+    numbers = np.cumsum(table[f"{prefix}sample_index"].to_numpy() == 0) - 1
+    failed = int(np.count_nonzero(table[f"{prefix}finish_reason"].to_numpy() == "error"))
+    if failed != record.failed_rows:
+        faults.append(f"{failed} failed rows where {record.failed_rows} were committed")
+    names = data_columns(table.schema, len(columns), prefix)
+    if data_checksum(table, names) != record.data_sha256:
+        faults.append("the values of the data columns are not those that were committed (checksum differs)")
+    if source_rows is not None and len(numbers) and numbers.min() >= 0 and numbers.max() < source_rows.num_rows:
+        wanted = source_rows.take(pa.array(numbers))
+        for name in columns.names:
+            if data_checksum(table, [name]) != data_checksum(wanted, [name]):
+                faults.append(f"column {name!r} differs from the input's")
+    if source_rows is not None and data_checksum(source_rows, source_rows.column_names) != record.input_sha256:
+        faults.append("the input's rows are not those that were read for it (checksum of all their columns differs)")
+    return faults
+
+
+def _wanted_ids(record: CommitRecord, source_rows: pa.Table | None, expected: Expected) -> list[str] | None:
+    """The unit's row ids in order; None where they are in a column of an input that is not at hand."""
+    column = expected.state.fingerprint["id_column"]
+    if column is None:
+        return [derived_row_id(record.file_key, record.first_row + i) for i in range(record.num_rows)]
+    return None if source_rows is None else [str(value) for value in source_rows[column].to_pylist()]
+
+
+class _Letters:
+    """A running digest of failed rows: id and message."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._digest = hashlib.sha256()
+
+    def add(self, table: pa.Table, prefix: str, found: Findings | None = None) -> None:
+        """Those of a table of output rows, or (without ``finish_reason``) all of one of dead letters."""
+        reason = f"{prefix}finish_reason"
+        if reason in table.column_names:
+            table = table.filter(pa.array(table[reason].to_numpy() == "error"))
+        for row_id, error in zip(*(table[prefix + name].to_pylist() for name in ("row_id", "error")), strict=True):
+            self._digest.update(f"{row_id}\x1f{error}\x1e".encode())
+        self.count += table.num_rows
+        if found is not None:
+            found.add("failed_rows", table.num_rows)
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _check_letters(
+    storage: Storage, publication: Publication, failures: _Letters | None, expected: Expected, found: Findings
+) -> None:
+    letters = _Letters()
+    part = publication.dead_letters
+    if part is not None:
+        key = layout.published_dead_letters(part.name)
+        if _check_bytes(storage, key, part, found) is None:
+            return
+        try:
+            with storage.open(key) as file:
+                for table in FORMATS[publication.format].tables(file, publication.dead_schema):
+                    letters.add(table, expected.prefix)
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            found.problem(f"{key}: cannot be read to its end ({error})")
+            return
+    if failures is not None and (letters.count, letters.digest) != (failures.count, failures.digest):
+        found.problem(
+            f"{publication.name}: its {failures.count} failed rows are not the {letters.count} of its dead letters"
+        )

@@ -1,0 +1,134 @@
+"""The ledger's records in the index: of each unit that of its highest attempt, unless that was revoked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from pipeline.commit.index.scratch import Scratch
+from pipeline.types import CommitRecord, Revocation, Totals
+
+__all__ = ["COLUMNS", "CommittedUnits", "record_of"]
+
+COLUMNS = tuple(field.name for field in fields(CommitRecord))
+"""One for each field; ``failures`` as JSON, null where there are none."""
+_SUMS = ("num_rows", "failed_rows", "samples", "prompt_tokens", "completion_tokens", "decode_forwards",
+         "rows_forwarded")  # fmt: skip
+_FAILURES = COLUMNS.index("failures")
+_UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
+_NO_FAILURES: dict[str, int] = {}
+
+
+def record_of(row: Sequence[Any]) -> CommitRecord:
+    """The record of a row of :data:`COLUMNS`."""
+    named = dict(zip(COLUMNS, row, strict=True))
+    named["failures"] = json.loads(named["failures"]) if named["failures"] else _NO_FAILURES
+    return CommitRecord(**named)
+
+
+class CommittedUnits:
+    """Unit -> record."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        rest = ", ".join(name for name in COLUMNS if name != "unit_id")
+        scratch.run(f"CREATE TABLE records (unit_id TEXT PRIMARY KEY, {rest})")
+        scratch.run("CREATE TABLE revoked (unit_id TEXT PRIMARY KEY, attempt INTEGER, reason TEXT, input_sha256 TEXT)")
+        changes = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name != "unit_id")
+        values = ", ".join(f"?{i}" for i in range(1, 1 + len(COLUMNS)))
+        self._insert = (
+            f"INSERT INTO records ({', '.join(COLUMNS)}) SELECT {values} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE unit_id = ?{_UNIT_ID} AND attempt >= ?{_ATTEMPT}) "
+            f"ON CONFLICT (unit_id) DO UPDATE SET {changes} WHERE excluded.attempt >= records.attempt"
+        )
+
+    def add(self, records: Iterable[CommitRecord]) -> None:
+        """Enter records; one of an earlier attempt than is known, or than was revoked, changes nothing."""
+        self._scratch.write(self._insert, map(_row, records))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for table in ("records", "revoked"):
+            self._scratch.run(f"DELETE FROM {table}")
+
+    def revoke(self, revocations: Sequence[Revocation]) -> None:
+        """Drop records, and whatever of the same or an earlier attempt is yet to be entered."""
+        rows = [(r.unit_id, r.attempt, r.reason, r.input_sha256) for r in revocations]
+        self._scratch.write(
+            "INSERT INTO revoked VALUES (?, ?, ?, ?) ON CONFLICT (unit_id) DO UPDATE SET attempt = excluded.attempt, "
+            "reason = excluded.reason, input_sha256 = excluded.input_sha256 WHERE excluded.attempt >= revoked.attempt",
+            rows,
+        )
+        self._scratch.write("DELETE FROM records WHERE unit_id = ? AND attempt <= ?", (row[:2] for row in rows))
+
+    def revoked(self, unit_id: str) -> Revocation | None:
+        """The last revocation of a unit."""
+        query = "SELECT unit_id, attempt, reason, input_sha256 FROM revoked WHERE unit_id = ?"
+        row = self._scratch.one(query, (unit_id,))
+        return None if row is None else _revocation(row)
+
+    def revocations(self) -> Iterator[Revocation]:
+        """The last revocation of each unit that has one."""
+        query = (
+            "SELECT rowid, unit_id, attempt, reason, input_sha256 FROM revoked WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        )
+        return (_revocation(row[1:]) for row in self._scratch.stream(query))
+
+    def get(self, unit_id: str) -> CommitRecord | None:
+        """The record of a unit."""
+        row = self._scratch.one(f"SELECT {', '.join(COLUMNS)} FROM records WHERE unit_id = ?", (unit_id,))
+        return None if row is None else record_of(row)
+
+    def among(self, unit_ids: Sequence[str]) -> list[CommitRecord]:
+        """The records of those of some units that have one."""
+        query = f"SELECT {', '.join(COLUMNS)} FROM records WHERE unit_id IN (SELECT value FROM json_each(?))"
+        return [record_of(row) for row in self._scratch.all(query, (json.dumps(list(unit_ids)),))]
+
+    def __len__(self) -> int:
+        row = self._scratch.one("SELECT count(*) FROM records")
+        return 0 if row is None else int(row[0])
+
+    def __iter__(self) -> Iterator[CommitRecord]:
+        """All records, in the order in which their units were first entered."""
+        query = f"SELECT rowid, {', '.join(COLUMNS)} FROM records WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        return (record_of(row[1:]) for row in self._scratch.stream(query))
+
+    def unpublished(self) -> Iterator[CommitRecord]:
+        """Those that no publication holds, in the same order."""
+        query = (
+            f"SELECT rowid, {', '.join(COLUMNS)} FROM records WHERE rowid > ? AND NOT EXISTS "
+            "(SELECT 1 FROM published p WHERE p.unit_id = records.unit_id) ORDER BY rowid LIMIT ?"
+        )
+        return (record_of(row[1:]) for row in self._scratch.stream(query))
+
+    def attempts(self) -> dict[int, int]:
+        """Attempt -> number of units."""
+        return dict(self._scratch.all("SELECT attempt, count(*) FROM records GROUP BY attempt ORDER BY attempt"))
+
+    def totals(self, among: str = "") -> Totals:
+        """Sums over all records; ``among``: a further condition on rows of ``records``, in SQL."""
+        where = f"WHERE {among}" if among else ""
+        sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _SUMS)
+        row = self._scratch.one(f"SELECT count(*), {sums} FROM records {where}")
+        assert row is not None
+        failures: dict[str, int] = {}
+        failed = f"failures IS NOT NULL AND rowid > ? {f'AND {among}' if among else ''}"
+        query = f"SELECT rowid, failures FROM records WHERE {failed} ORDER BY rowid LIMIT ?"
+        for _, counts in self._scratch.stream(query):
+            for name, count in json.loads(counts).items():
+                failures[name] = failures.get(name, 0) + count
+        names = ("units", "rows", *_SUMS[1:])
+        return Totals(**dict(zip(names, row, strict=True)), failures=failures)
+
+
+def _row(record: CommitRecord) -> list[Any]:
+    row = [getattr(record, name) for name in COLUMNS]
+    row[_FAILURES] = json.dumps(dict(record.failures)) if record.failures else None
+    return row
+
+
+def _revocation(row: Sequence[Any]) -> Revocation:
+    unit_id, attempt, reason, input_sha256 = row
+    return Revocation(unit_id=unit_id, attempt=attempt, reason=reason, input_sha256=input_sha256)

@@ -1,0 +1,113 @@
+"""The plan in the index: the input's units in order, and which of them are to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pipeline.commit.index.scratch import Scratch
+from pipeline.types import Slice, Unit
+
+__all__ = ["COLUMNS", "PlannedUnits", "unit_of"]
+
+COLUMNS = ("idx", "unit_id", "file", "first_row", "num_rows", "grp", "start", "stop")
+
+
+def unit_of(row: Sequence[Any], attempt: int = 1) -> Unit:
+    """The unit of a row of :data:`COLUMNS`."""
+    index, unit_id, file, first_row, num_rows, group, start, stop = row
+    rows = Slice(file=file, first_row=first_row, num_rows=num_rows, group=group, start=start, stop=stop)
+    return Unit(unit_id=unit_id, index=index, rows=rows, attempt=attempt)
+
+
+class PlannedUnits:
+    """Units by their place in the input. ``todo``: the attempt that is to be made at a unit; 0 where it is done."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        scratch.run(
+            "CREATE TABLE units (idx INTEGER PRIMARY KEY, unit_id TEXT NOT NULL, file INTEGER, first_row INTEGER, "
+            "num_rows INTEGER, grp INTEGER, start INTEGER, stop INTEGER, todo INTEGER NOT NULL DEFAULT 0)"
+        )
+
+    def fill(self, units: Iterable[Unit]) -> None:
+        """Enter all units of a plan; once."""
+        names = ", ".join(COLUMNS)
+        self._scratch.write(f"INSERT INTO units ({names}) VALUES ({', '.join('?' * len(COLUMNS))})", map(_row, units))
+        self._scratch.run("CREATE UNIQUE INDEX units_by_id ON units (unit_id)")
+
+    def __len__(self) -> int:
+        return self._sum("count(*)")
+
+    @property
+    def rows(self) -> int:
+        """Of all units together."""
+        return self._sum("sum(num_rows)")
+
+    def __getitem__(self, index: int) -> Unit:
+        row = self._scratch.one(f"SELECT {', '.join(COLUMNS)} FROM units WHERE idx = ?", (index,))
+        if row is None:
+            raise IndexError(index)
+        return unit_of(row)
+
+    def __iter__(self) -> Iterator[Unit]:
+        """All units, in input order."""
+        return self._stream("idx > ?")
+
+    def has(self, unit_id: str) -> bool:
+        """Whether a unit is in the plan."""
+        return self._scratch.one("SELECT 1 FROM units WHERE unit_id = ?", (unit_id,)) is not None
+
+    def unpublished(self) -> Iterator[Unit]:
+        """Those that no publication holds."""
+        return self._stream("idx > ? AND NOT EXISTS (SELECT 1 FROM published p WHERE p.unit_id = units.unit_id)")
+
+    def _stream(self, where: str) -> Iterator[Unit]:
+        query = f"SELECT {', '.join(COLUMNS)} FROM units WHERE {where} ORDER BY idx LIMIT ?"
+        return (unit_of(row) for row in self._scratch.stream(query))
+
+    def mark_work(self, *, retry_failed: bool) -> None:
+        """Settle what is to be done: units without a record, and (if asked for) those whose record has failed rows.
+
+        A unit whose record was revoked, or is lost while its rows are published, is done as a later attempt than that.
+        """
+        self._scratch.run(
+            "UPDATE units SET todo = coalesce("
+            "(SELECT CASE WHEN ? AND failed_rows > 0 THEN attempt + 1 ELSE 0 END FROM records r "
+            "WHERE r.unit_id = units.unit_id), "
+            "1 + max(coalesce((SELECT attempt FROM revoked v WHERE v.unit_id = units.unit_id), 0), "
+            "coalesce((SELECT max(attempt) FROM published p WHERE p.unit_id = units.unit_id), 0)))",
+            (retry_failed,),
+        )
+
+    @property
+    def work_units(self) -> int:
+        """How many are marked."""
+        return self._sum("count(*)", "WHERE todo > 0")
+
+    @property
+    def largest_work(self) -> int:
+        """Rows of the largest of them."""
+        return self._sum("max(num_rows)", "WHERE todo > 0")
+
+    def work(self) -> Iterator[Unit]:
+        """The marked units as the attempts to be made, in input order."""
+        query = f"SELECT {', '.join(COLUMNS)}, todo FROM units WHERE todo > 0 AND idx > ? ORDER BY idx LIMIT ?"
+        return (unit_of(row[:-1], attempt=row[-1]) for row in self._scratch.stream(query))
+
+    def missing(self, most: int = 5) -> list[str]:
+        """A few marked units whose attempt has no record."""
+        query = (
+            "SELECT unit_id FROM units WHERE todo > coalesce("
+            "(SELECT attempt FROM records WHERE records.unit_id = units.unit_id), 0) LIMIT ?"
+        )
+        return [unit_id for (unit_id,) in self._scratch.all(query, (most,))]
+
+    def _sum(self, what: str, where: str = "") -> int:
+        row = self._scratch.one(f"SELECT coalesce({what}, 0) FROM units {where}")
+        return 0 if row is None else int(row[0])
+
+
+def _row(unit: Unit) -> tuple[Any, ...]:
+    rows = unit.rows
+    return (unit.index, unit.unit_id, rows.file, rows.first_row, rows.num_rows, rows.group, rows.start, rows.stop)

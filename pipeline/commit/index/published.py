@@ -1,0 +1,171 @@
+"""What is visible in the index: the units of each publication, in order, and where their rows are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.commit.index import committed, planned
+from pipeline.commit.index.scratch import Scratch
+from pipeline.types import CommitRecord, Place, Unit
+
+__all__ = ["IndexedUnit", "PublishedUnit", "PublishedUnits"]
+
+_RECORD = ", ".join(f"r.{name}" for name in committed.COLUMNS)
+_UNIT = ", ".join(f"u.{name}" for name in planned.COLUMNS)
+_FIRST_OF_RECORD = 10
+_FIRST_OF_UNIT = _FIRST_OF_RECORD + len(committed.COLUMNS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedUnit:
+    """A unit as it was published: its attempt, its rows in the output, and how many of them are failures."""
+
+    unit_id: str
+    attempt: int
+    rows: int
+    failed: int
+
+    @classmethod
+    def of(cls, record: CommitRecord) -> PublishedUnit:
+        """What is published of a committed unit."""
+        return cls(
+            unit_id=record.unit_id, attempt=record.attempt, rows=record.output_rows, failed=record.failed_rows
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedUnit:
+    """A published unit with all that is known of it.
+
+    Attributes:
+        unit: as it was published.
+        part: number of the part that holds its rows.
+        place: where in that they are.
+        record: the ledger's latest; None where it has none.
+        planned: the input's unit; None where the input has none, or was not looked at.
+    """
+
+    unit: PublishedUnit
+    part: int
+    place: Place
+    record: CommitRecord | None
+    planned: Unit | None
+
+    @property
+    def latest(self) -> CommitRecord | None:
+        """The record, if it is of a later attempt than was published."""
+        return self.record if self.record is not None and self.record.attempt > self.unit.attempt else None
+
+
+class PublishedUnits:
+    """The units of the publications that are visible; ``slot``: of a publication and those that took its place."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        scratch.run(
+            "CREATE TABLE parts (slot INTEGER, part INTEGER, key TEXT, sha256 TEXT, format TEXT, "
+            "PRIMARY KEY (slot, part))"
+        )
+        scratch.run(
+            "CREATE TABLE published (slot INTEGER, seq INTEGER, unit_id TEXT, attempt INTEGER, rows INTEGER, "
+            "failed INTEGER, part INTEGER, first_row INTEGER, PRIMARY KEY (slot, seq)) WITHOUT ROWID"
+        )
+        scratch.run("CREATE INDEX published_by_id ON published (unit_id)")
+
+    def replace(
+        self,
+        slot: int,
+        keys: Sequence[str],
+        shas: Sequence[str],
+        format: str,
+        units: Iterable[tuple[PublishedUnit, int, int]],
+    ) -> None:
+        """Enter a publication in the place of what was in its slot.
+
+        Args:
+            slot: of the publication.
+            keys: of its parts.
+            shas: SHA-256 of each part.
+            format: of its parts.
+            units: in order; each with the number of its part and that of its first row in it.
+        """
+        for name in ("parts", "published"):
+            self._scratch.run(f"DELETE FROM {name} WHERE slot = ?", (slot,))
+        parts = ((slot, i, key, sha, format) for i, (key, sha) in enumerate(zip(keys, shas, strict=True)))
+        self._scratch.write("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", parts)
+        rows = (
+            (slot, seq, unit.unit_id, unit.attempt, unit.rows, unit.failed, part, first_row)
+            for seq, (unit, part, first_row) in enumerate(units)
+        )
+        self._scratch.write("INSERT INTO published VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def __len__(self) -> int:
+        """Units that are published, each counted once."""
+        row = self._scratch.one("SELECT count(DISTINCT unit_id) FROM published")
+        return 0 if row is None else int(row[0])
+
+    def units(self, slot: int) -> Iterator[IndexedUnit]:
+        """Those of a publication, in its order."""
+        query = (
+            f"SELECT seq, p.unit_id, p.attempt, p.rows, p.failed, p.part, p.first_row, "
+            f"parts.key, parts.format, parts.sha256, {_RECORD}, {_UNIT} FROM published p "
+            "CROSS JOIN parts ON parts.slot = p.slot AND parts.part = p.part "
+            "LEFT JOIN records r ON r.unit_id = p.unit_id LEFT JOIN units u ON u.unit_id = p.unit_id "
+            "WHERE p.slot = ? AND seq > ? ORDER BY seq LIMIT ?"
+        )
+        for row in self._scratch.stream(query, (slot,)):
+            _, unit_id, attempt, rows, failed, part, first_row, key, format, sha256 = row[:_FIRST_OF_RECORD]
+            record, unit = row[_FIRST_OF_RECORD:_FIRST_OF_UNIT], row[_FIRST_OF_UNIT:]
+            yield IndexedUnit(
+                unit=PublishedUnit(unit_id=unit_id, attempt=attempt, rows=rows, failed=failed),
+                part=part,
+                place=Place(key=key, first_row=first_row, num_rows=rows, format=format, sha256=sha256),
+                record=None if record[0] is None else committed.record_of(record),
+                planned=None if unit[0] is None else planned.unit_of(unit),
+            )
+
+    def place(self, unit_id: str, attempt: int) -> Place | None:
+        """Where the output rows of a unit as of an attempt are; None where they are not published."""
+        row = self._scratch.one(
+            "SELECT key, first_row, rows, format, sha256 FROM published p "
+            "JOIN parts ON parts.slot = p.slot AND parts.part = p.part "
+            "WHERE unit_id = ? AND attempt = ? ORDER BY p.slot DESC",
+            (unit_id, attempt),
+        )
+        if row is None:
+            return None
+        key, first_row, rows, format, sha256 = row
+        return Place(key=key, first_row=first_row, num_rows=rows, format=format, sha256=sha256)
+
+    def unplanned(self) -> str | None:
+        """The id of a unit that is published and not in the plan."""
+        row = self._scratch.one(
+            "SELECT unit_id FROM published p WHERE NOT EXISTS (SELECT 1 FROM units u WHERE u.unit_id = p.unit_id)"
+        )
+        return None if row is None else str(row[0])
+
+    def attempts(self, unit_ids: Sequence[str]) -> dict[str, int]:
+        """Those of some units that are published, with the attempt."""
+        query = (
+            "SELECT unit_id, max(attempt) FROM published WHERE unit_id IN (SELECT value FROM json_each(?)) "
+            "GROUP BY unit_id"
+        )
+        return dict(self._scratch.all(query, (json.dumps(list(unit_ids)),)))
+
+    def outdated(self) -> set[int]:
+        """Slots that hold a unit of which the ledger has a later attempt."""
+        query = (
+            "SELECT DISTINCT p.slot FROM published p CROSS JOIN records r ON r.unit_id = p.unit_id "
+            "WHERE r.attempt > p.attempt"
+        )
+        return {slot for (slot,) in self._scratch.all(query)}
+
+    def doubled(self) -> Iterator[tuple[str, int]]:
+        """Units that are published more than once, with how often."""
+        query = (
+            "SELECT unit_id, count(*) FROM published WHERE unit_id > ? GROUP BY unit_id HAVING count(*) > 1 "
+            "ORDER BY unit_id LIMIT ?"
+        )
+        return ((unit_id, count) for unit_id, count in self._scratch.stream(query, first=""))

@@ -1,0 +1,67 @@
+"""The files that readers see, and their rows: what is not as it was published is an error that names the file."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commit.manifest import Publication
+from pipeline.commit.repair import describe_damage
+from pipeline.damage import Damage
+from pipeline.errors import DamagedError
+from pipeline.sinks import FORMATS
+from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import join
+
+__all__ = ["PublishedPart", "published_dead_letters", "published_rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedPart:
+    """A published file. Picklable."""
+
+    storage: Storage
+    key: str
+    format: str
+    schema: pa.Schema
+
+    @property
+    def path(self) -> str:
+        """Its path or URL."""
+        return join(self.storage.url, self.key)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Its rows, piece by piece."""
+        try:
+            with self.storage.open(self.key) as file:
+                yield from FORMATS[self.format].tables(file, self.schema)
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EIO):
+                raise  # the store's trouble
+            fault = "missing" if isinstance(error, FileNotFoundError) else f"not as it was published ({error})"
+            raise DamagedError(describe_damage(self.storage.url, [Damage(key=self.key, fault=fault)])) from error
+
+
+def published_rows(storage: Storage, publication: Publication) -> list[PublishedPart]:
+    """The parts of its table of generations, in input order."""
+    return [
+        PublishedPart(
+            storage=storage,
+            key=f"{publication.name}/{part.name}",
+            format=publication.format,
+            schema=publication.schema,
+        )
+        for part in publication.parts
+    ]
+
+
+def published_dead_letters(storage: Storage, publication: Publication) -> list[PublishedPart]:
+    """Its dead-letter table; empty where no row failed."""
+    if publication.dead_letters is None:
+        return []
+    key = layout.published_dead_letters(publication.dead_letters.name)
+    return [PublishedPart(storage=storage, key=key, format=publication.format, schema=publication.dead_schema)]

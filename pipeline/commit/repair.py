@@ -1,0 +1,226 @@
+"""Damage in an output, and what follows from it: whose rows are affected, and that they are generated anew.
+
+Staged units are proven when they are read for publishing; what is damaged is revoked and done again in the same run.
+Published files are looked at when a run begins (each is there, of its size) and are proven when they are read for a
+revision; they are only replaced where the user asks for it (``repair``), and then every one of them is proven first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commit.index import Index, PublishedUnit
+from pipeline.commit.ledger import Ledger
+from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
+from pipeline.commit.part_files import PartRecord, Rows
+from pipeline.damage import Damage, FoundDamageError
+from pipeline.errors import DamagedError, SinkError
+from pipeline.schema import data_columns
+from pipeline.sinks import FORMATS
+from pipeline.sinks.staged import data_checksum
+from pipeline.sinks.stored_rows import check_object
+from pipeline.storage.protocol import Storage
+from pipeline.types import Revocation
+
+__all__ = ["Lists", "describe_damage", "find_published_damage", "index_publications", "revoke"]
+
+_LOG = logging.getLogger(__name__)
+_NAMED = 3
+"""Damaged files that a message names."""
+
+
+@dataclass(kw_only=True)
+class Lists:
+    """What became of lists of units that were lost.
+
+    Attributes:
+        notes: a line for each list that was made again.
+        beyond: publications whose list cannot be made again.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    beyond: list[Publication] = field(default_factory=list)
+
+
+def index_publications(
+    storage: Storage, manifest: Manifest, index: Index, rows: Rows, *, repair: bool = False
+) -> Lists:  # fmt: skip
+    """Enter what is visible in the index. A list of units that is lost is made again from the published rows.
+
+    Args:
+        storage: the output.
+        manifest: what is visible.
+        index: of the plan and the ledger.
+        rows: of the output table.
+        repair: go on without publications whose list cannot be made again.
+
+    Raises:
+        DamagedError: one is lost, and the rows are not what the ledger says.
+    """
+    lost: list[tuple[Publication, DamagedError]] = []
+    for publication in manifest.publications:
+        try:
+            index_publication(storage, publication, index.published)
+        except DamagedError as error:
+            lost.append((publication, error))
+    found = Lists()
+    for publication, why in lost:
+        try:
+            _make_list_again(storage, publication, index, rows, why)
+        except DamagedError:
+            if not repair:
+                raise
+            found.beyond.append(publication)
+            continue
+        index_publication(storage, publication, index.published)
+        found.notes.append(f"{storage.url}/{publication.units_key}: lost or damaged; made anew from the published rows")
+    return found
+
+
+def _make_list_again(
+    storage: Storage, publication: Publication, index: Index, rows: Rows, why: DamagedError
+) -> None:  # fmt: skip
+    aside = f"{layout.SCRATCH}/{publication.name}.units"
+    refusal = (
+        f"{str(why).split('. Run', 1)[0]}, and it cannot be made anew: {{fault}}. Restore it from a copy, or run again "
+        f"with repair=True (--repair): the rows of {publication.name} are generated anew."
+    )
+    try:
+        for key, part in zip(publication.part_keys, publication.parts, strict=True):
+            check_object(storage, key, part.sha256)  # nothing is decoded that was not proven
+        again = write_units(storage, aside, lambda: _units_found(storage, publication, index, rows))
+    except (FoundDamageError, SinkError, pa.ArrowException, ValueError, KeyError) as fault:
+        raise DamagedError(refusal.format(fault=fault)) from fault
+    finally:
+        storage.delete(aside)
+    if again.sha256 != publication.units.sha256:
+        raise DamagedError(refusal.format(fault="the published rows are not those of the ledger"))
+    write_units(storage, publication.units_key, lambda: _units_found(storage, publication, index, rows))
+
+
+def _units_found(storage: Storage, publication: Publication, index: Index, rows: Rows) -> Iterator[PublishedUnit]:
+    """The units of a publication, found by the checksums of their rows among those that no other publication holds."""
+    names = data_columns(rows.schema, rows.inputs, rows.prefix)
+    candidates = index.publishable()
+    for key in publication.part_keys:
+        with storage.open(key) as file:
+            tables = FORMATS[publication.format].tables(file, publication.schema)
+            held = publication.schema.empty_table()
+            while True:
+                if not held.num_rows and (table := next(tables, None)) is not None:
+                    held = table
+                if not held.num_rows:
+                    break
+                record = next(candidates, None)
+                if record is None:
+                    raise FoundDamageError([Damage(key=key, fault="holds rows of no unit of the ledger")])
+                while held.num_rows < record.output_rows and (table := next(tables, None)) is not None:
+                    held = pa.concat_tables([held, table])
+                if data_checksum(held.slice(0, record.output_rows), names) == record.data_sha256:
+                    held = held.slice(record.output_rows)
+                    yield PublishedUnit.of(record)
+
+
+def find_published_damage(storage: Storage, manifest: Manifest, *, prove: bool) -> tuple[Damage, ...]:
+    """Published files that are missing or not of their size; with ``prove`` also those of another checksum."""
+    found: list[Damage] = []
+    letters = storage.sizes(layout.DEAD_LETTERS) if manifest.publications else {}
+    for publication in manifest.publications:
+        sizes = {**letters, **storage.sizes(publication.name)}
+        for key, part in _files(publication):
+            fault = _size_fault(sizes.get(key), part)
+            if fault is None and prove:
+                try:
+                    check_object(storage, key, part.sha256)
+                except FoundDamageError as error:
+                    found += error.damages
+            elif fault is not None:
+                found.append(Damage(key=key, fault=fault))
+    return tuple(found)
+
+
+def _size_fault(size: int | None, part: PartRecord) -> str | None:
+    if size is None:
+        return f"missing, with {part.rows} rows"
+    return None if size == part.bytes else f"{size} bytes in the place of {part.bytes}"
+
+
+def _files(publication: Publication) -> Iterator[tuple[str, PartRecord]]:
+    yield from zip(publication.part_keys, publication.parts, strict=True)
+    if publication.dead_letters is not None:
+        yield layout.published_dead_letters(publication.dead_letters.name), publication.dead_letters
+
+
+def describe_damage(url: str, damages: Sequence[Damage]) -> str:
+    """What is wrong with published files, and what to do."""
+    named = "; ".join(f"{url}/{damage.key}: {damage.fault}" for damage in damages[:_NAMED])
+    more = f"; and {len(damages) - _NAMED} more" if len(damages) > _NAMED else ""
+    return (
+        f"{named}{more}. Restore what was published from a copy, or run again with repair=True (--repair): every "
+        "published file is checked, and the rows of those that are damaged are generated anew."
+    )
+
+
+def _revocations_for(damages: Iterable[Damage], manifest: Manifest, index: Index) -> list[Revocation]:
+    """The commitments that damaged objects stand for, each once.
+
+    Raises:
+        DamagedError: an object is of no unit.
+    """
+    found: dict[str, Revocation] = {}
+    for damage in damages:
+        for unit_id, attempt in _units_of(damage, manifest, index):
+            record = index.records.get(unit_id)
+            if record is not None and record.attempt > attempt:
+                continue  # its rows lie elsewhere by now
+            found[unit_id] = Revocation(
+                unit_id=unit_id,
+                attempt=attempt,
+                reason=f"{damage.key}: {damage.fault}",
+                input_sha256="" if record is None else record.input_sha256,
+            )
+    return list(found.values())
+
+
+def _units_of(damage: Damage, manifest: Manifest, index: Index) -> list[tuple[str, int]]:
+    """Ids of the units, and the attempts, whose rows or dead letters an object holds."""
+    if damage.key.startswith(f"{layout.STAGED}/"):
+        return [layout.staged_attempt(damage.key)]
+    for publication in manifest.publications:
+        units = index.published.units(publication.slot)
+        if damage.key in publication.part_keys:
+            number = publication.part_keys.index(damage.key)
+            return [(u.unit.unit_id, u.unit.attempt) for u in units if u.part == number]
+        letters = publication.dead_letters
+        if letters is not None and damage.key == layout.published_dead_letters(letters.name):
+            return [(u.unit.unit_id, u.unit.attempt) for u in units if u.unit.failed]
+    raise DamagedError(f"{damage.key}: {damage.fault}, and it belongs to no unit. Discard the run with mode='new'.")
+
+
+def revoke(damages: Sequence[Damage], manifest: Manifest, index: Index, ledger: Ledger) -> set[str]:
+    """Take back what was committed for damaged objects; the units that are to be done again.
+
+    Raises:
+        DamagedError: a unit's rows are not in the input any more; nothing is taken back.
+    """
+    if not damages:
+        return set()
+    revocations = _revocations_for(damages, manifest, index)
+    for revocation in revocations:
+        if not index.units.has(revocation.unit_id):
+            record = index.records.get(revocation.unit_id)
+            where = "a file" if record is None else repr(record.file_key)
+            raise DamagedError(
+                f"{revocation.reason}. It holds rows of {where}, which is not in the input any more, so they cannot be "
+                "generated anew: put the input file back, restore the published file from a copy, or discard the run "
+                "with mode='new'."
+            )
+    ledger.revoke(revocations)
+    for damage in damages:
+        _LOG.warning("%s: %s; its rows are generated anew", damage.key, damage.fault)
+    return {revocation.unit_id for revocation in revocations}

@@ -1,0 +1,133 @@
+"""Revisions: a publication again, with the units that were done once more as they are now.
+
+Knows tables' places and the publication protocol; nothing of Ray or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from pipeline import layout
+from pipeline.commit.index import Index, IndexedUnit, PublishedUnit
+from pipeline.commit.lease import Lease
+from pipeline.commit.manifest import Manifest, Publication, write_units
+from pipeline.commit.part_files import OutputTables, PartJob, Rows, staged_dead_place, staged_place
+from pipeline.commit.publish import WriteParts, decide, write_dead_letters, write_parts_here, written
+from pipeline.sinks import FORMATS
+from pipeline.storage.protocol import Storage
+from pipeline.types import Place
+
+__all__ = ["outdated", "revise"]
+
+
+def outdated(manifest: Manifest, index: Index) -> list[Publication]:
+    """The visible publications that hold a unit of which the ledger has a later attempt."""
+    slots = index.published.outdated()
+    return [publication for publication in manifest.publications if publication.slot in slots]
+
+
+def revise(
+    output: OutputTables,
+    manifest: Manifest,
+    publication: Publication,
+    index: Index,
+    *,
+    lease: Lease,
+    write_parts: WriteParts | None = None,
+) -> Manifest:
+    """Put a publication in the place of ``publication`` that holds the latest attempt of each of its units.
+
+    Args:
+        output: the output and its tables.
+        manifest: what is visible.
+        publication: one of it.
+        index: of the ledger and what is visible.
+        lease: the caller's; without it nothing is published.
+        write_parts: writes the parts; None does it here.
+
+    Raises:
+        FoundDamageError: published parts or staged units are not what was committed; nothing is published.
+        LeaseLostError: another run took over.
+        SinkError: the parts could not be written.
+    """
+    storage, number = output.storage, manifest.next_number
+    format_ = FORMATS[publication.format]
+    rows = replace(output.rows, format=format_, schema=publication.schema)
+    letters = replace(output.dead_rows, format=format_, schema=publication.dead_schema)
+    folder = layout.publishing(number, lease.epoch)
+    storage.delete(folder)  # an attempt that met with damage may have left parts there
+    jobs = _part_jobs(output.storage, rows, publication, index, folder)
+    parts = written((write_parts or write_parts_here)(jobs))
+    dead = write_dead_letters(storage, number, lease, letters, lambda: _joined(_dead_pieces(publication, index)))
+    units = write_units(
+        storage, layout.units(number, lease.epoch), lambda: map(_latest, index.published.units(publication.slot))
+    )
+    revision = replace(
+        publication,
+        number=number,
+        revision=publication.revision + 1,
+        epoch=lease.epoch,
+        parts=parts,
+        dead_letters=dead,
+        units=units,
+    )
+    return decide(storage, manifest, revision, index, lease)
+
+
+def _part_jobs(storage: Storage, rows: Rows, publication: Publication, index: Index, folder: str) -> Iterator[PartJob]:
+    """The parts again, one part's units in memory at a time."""
+    for number, group in groupby(index.published.units(publication.slot), key=lambda unit: unit.part):
+        units, part = list(group), publication.parts[number]
+        pieces = (_piece(unit, derived_ids=rows.derived_ids) for unit in units)
+        yield PartJob(
+            storage=storage,
+            rows=rows,
+            key=f"{folder}/{part.name}",
+            pieces=tuple(_joined(pieces)),
+            copy_of=publication.part_keys[number] if all(unit.latest is None for unit in units) else None,
+            copy_sha256=part.sha256,
+        )
+
+
+def _latest(unit: IndexedUnit) -> PublishedUnit:
+    return unit.unit if unit.latest is None else PublishedUnit.of(unit.latest)
+
+
+def _piece(unit: IndexedUnit, *, derived_ids: bool) -> Place:
+    return unit.place if unit.latest is None else staged_place(unit.latest, derived_ids=derived_ids)
+
+
+def _dead_pieces(publication: Publication, index: Index) -> Iterator[Place]:
+    """Where the dead letters of a revision are: those of units as they were, and of later attempts."""
+    row = 0
+    for unit in index.published.units(publication.slot):
+        failed = unit.unit.failed
+        if unit.latest is not None:
+            if unit.latest.failed_rows:
+                yield staged_dead_place(unit.latest)
+        elif failed:
+            assert publication.dead_letters is not None
+            key = layout.published_dead_letters(publication.dead_letters.name)
+            sha256 = publication.dead_letters.sha256
+            yield Place(key=key, first_row=row, num_rows=failed, format=publication.format, sha256=sha256)
+        row += failed
+
+
+def _joined(pieces: Iterable[Place]) -> Iterator[Place]:
+    """Neighbours in one part are read in one pass."""
+    held: Place | None = None
+    for piece in pieces:
+        if (
+            held is not None
+            and held.format is not None
+            and (piece.key, piece.first_row) == (held.key, held.first_row + held.num_rows)
+        ):
+            held = replace(held, num_rows=held.num_rows + piece.num_rows)
+            continue
+        if held is not None:
+            yield held
+        held = piece
+    if held is not None:
+        yield held

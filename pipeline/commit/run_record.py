@@ -1,0 +1,192 @@
+"""The record of a run: what it was begun with, so that a continuation is the same run or a clear error.
+
+It is never written over: each is named by its writer's epoch, and the latest counts (see :mod:`pipeline.layout`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commit.sealed import read_state, seal, unseal
+from pipeline.errors import DamagedError, FingerprintError, OutputError
+from pipeline.schema import SCHEMA_VERSION
+from pipeline.storage.protocol import Storage
+
+__all__ = ["FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
+
+_OTHER_VERSION = (
+    "Its published files are plain tables that any reader opens; to go on with the run use the version it was begun "
+    "with, or write to a new folder, or discard it with mode='new'."
+)
+_VERSION = 2
+"""Of the state folder. 1 had one ``run.json``, and objects without checksums."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileIdentity:
+    """An input file as a run has seen it; see :class:`~pipeline.types.SourceFile`."""
+
+    digest: str
+    stamp: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """What the record holds.
+
+    Attributes:
+        begun: epoch in which the run was begun; what bears an earlier one belongs to a run that was discarded.
+        first: number from which its publications, and their slots, are counted: a writer of a run that was discarded
+            may yet do things to lower ones.
+        fingerprint: setting -> plain value, for everything that changes the output.
+        unit_rows: how the source was cut; a continuation cuts it the same way.
+        files: file key -> identity of the source files seen so far.
+        columns: schema of the passed-through input columns.
+        units, rows: of the input, when a run last began.
+    """
+
+    begun: int
+    first: int
+    fingerprint: Mapping[str, Any]
+    unit_rows: int
+    files: Mapping[str, FileIdentity]
+    columns: pa.Schema
+    units: int = 0
+    rows: int = 0
+
+    @property
+    def fingerprint_hash(self) -> str:
+        """Hash of the fingerprint; part of every unit's id."""
+        return hashlib.blake2b(json.dumps(self.fingerprint, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def save(self, storage: Storage, epoch: int) -> None:
+        """Write it, as the holder of the lease of this epoch."""
+        raw = {
+            "version": _VERSION,
+            "schema_version": SCHEMA_VERSION,
+            "begun": self.begun,
+            "first": self.first,
+            "fingerprint": dict(self.fingerprint),
+            "unit_rows": self.unit_rows,
+            "units": self.units,
+            "rows": self.rows,
+            "files": {key: asdict(file) for key, file in self.files.items()},
+            "columns": self.columns.serialize().to_pybytes().hex(),
+            "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
+        }
+        storage.put(layout.run_record(epoch), seal(raw))
+        storage.delete_objects([key for key in storage.keys(layout.RUN) if layout.epoch_of(key) < epoch])
+
+    @classmethod
+    def load(cls, storage: Storage) -> RunState | None:
+        """Read the latest; None where no run was begun.
+
+        Raises:
+            DamagedError: it cannot be read; the next run makes it again where the ledger proves that it may.
+            OutputError: written by a version with another schema.
+        """
+        keys = storage.keys(layout.RUN)
+        if not keys:
+            if storage.exists(layout.EARLIER_RUN):
+                raise OutputError(f"{storage.url}: begun by an earlier development version. {_OTHER_VERSION}")
+            return None
+        key = max(keys, key=layout.epoch_of)
+        try:
+            return cls._parse(unseal(read_state(storage, key)), storage.url)
+        except FileNotFoundError:
+            return cls.load(storage)  # a later one has just taken its place
+        except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise DamagedError(
+                f"{storage.url}/{key}: the run's record is {error}. Run the same command again: it is made anew where "
+                "the ledger agrees with the settings; or discard the run with mode='new'."
+            ) from error
+
+    @classmethod
+    def _parse(cls, raw: Mapping[str, Any], url: str) -> RunState:
+        if (raw["version"], raw["schema_version"]) != (_VERSION, SCHEMA_VERSION):
+            raise OutputError(
+                f"{url}: its state is of version {raw['version']} and its output of schema {raw['schema_version']}, "
+                f"this version writes {_VERSION} and {SCHEMA_VERSION}. {_OTHER_VERSION}"
+            )
+        return cls(
+            begun=raw["begun"],
+            first=raw["first"],
+            fingerprint=raw["fingerprint"],
+            unit_rows=raw["unit_rows"],
+            files={key: FileIdentity(**file) for key, file in raw["files"].items()},
+            columns=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["columns"]))),
+            units=raw["units"],
+            rows=raw["rows"],
+        )
+
+    def continued_by(self, new: RunState, url: str) -> RunState:
+        """The state of a continuation: this run's settings and cut, with the files that ``new`` adds.
+
+        Raises:
+            FingerprintError: a setting, the columns, or a file's content differs; each difference is named.
+        """
+        differences = describe_differences(dict(self.fingerprint), dict(new.fingerprint))
+        if not new.columns.equals(self.columns):
+            differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
+        differences += [
+            f"input file {key!r}: its content changed"
+            for key, file in new.files.items()
+            if self.files.get(key, file).digest != file.digest
+        ]
+        if differences:
+            raise FingerprintError(
+                f"{url} was begun with other settings than these:\n  "
+                + "\n  ".join(differences)
+                + "\nGo back to them, write to another folder, or discard what is there with mode='new'."
+            )
+        return replace(self, files={**self.files, **new.files})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a run's record says of where it comes from; see :class:`RunState`. Nothing is excluded where it is lost."""
+
+    begun: int = 0
+    first: int = 0
+
+    @classmethod
+    def of(cls, storage: Storage) -> Origin:
+        """Of the run that is there.
+
+        Raises:
+            OutputError: written by a version with another schema.
+        """
+        try:
+            state = RunState.load(storage)
+        except DamagedError:
+            return cls()
+        return cls() if state is None else cls(begun=state.begun, first=state.first)
+
+
+def is_begun(storage: Storage) -> bool:
+    """Whether a run was begun in an output, by this version or an earlier one; also where its record is lost."""
+    kinds = (layout.RUN, layout.LEDGER, layout.PUBLICATIONS)
+    return any(storage.keys(kind) for kind in kinds) or storage.exists(layout.EARLIER_RUN)
+
+
+def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """One line per setting that differs: name, then value, value now."""
+    # Through JSON and back, so that tuples and lists, and enums and text, compare as what is stored.
+    new = json.loads(json.dumps(new))
+    absent = "(not set)"
+    return [
+        f"{name}: was {old.get(name, absent)!r}, is {new.get(name, absent)!r}"
+        for name in sorted({*old, *new})
+        if old.get(name, absent) != new.get(name, absent)
+    ]
+
+
+def _names(schema: pa.Schema) -> str:
+    return "{" + ", ".join(f"{field.name}: {field.type}" for field in schema) + "}"

@@ -1,0 +1,164 @@
+"""A resolved run: configuration, source and schemas together, as tasks and actors receive it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pyarrow as pa
+
+from pipeline.commit.part_files import OutputTables, Rows
+from pipeline.commit.run_record import FileIdentity, Origin, RunState
+from pipeline.config import RunConfig
+from pipeline.errors import SourceError
+from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
+from pipeline.sinks import FORMATS, check_format
+from pipeline.sources import Source
+from pipeline.storage.protocol import Storage
+from pipeline.template import WHOLE_ROW, PromptTemplate
+
+__all__ = ["Job", "PromptKind", "new_run_record", "resolve_job"]
+
+PromptKind = Literal["text", "messages", "token_ids", "template"]
+
+_KINDS: tuple[tuple[PromptKind, str, str], ...] = (
+    ("text", "prompt_column", "prompt"),
+    ("messages", "messages_column", "messages"),
+    ("token_ids", "token_ids_column", "prompt_token_ids"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Picklable; the configuration's ``input`` is dropped, the source stands for it.
+
+    Attributes:
+        prompt_kind, prompt_column: what the prompts are and where; of a template, where is the setting's name.
+        columns: the input columns that pass through.
+        schema: of the output table.
+        dead_schema: of the dead-letter table.
+        model_digest: of the model as the run found it; empty where nobody has looked.
+    """
+
+    config: RunConfig
+    source: Source
+    storage: Storage
+    prompt_kind: PromptKind
+    prompt_column: str
+    columns: pa.Schema
+    schema: pa.Schema
+    dead_schema: pa.Schema
+    model_digest: str = ""
+
+    @property
+    def rows(self) -> Rows:
+        """The output table."""
+        return self._rows(self.schema)
+
+    @property
+    def dead_rows(self) -> Rows:
+        """The dead-letter table."""
+        return self._rows(self.dead_schema)
+
+    @property
+    def output(self) -> OutputTables:
+        """What publishing needs to know of it."""
+        return OutputTables(
+            storage=self.storage,
+            rows=self.rows,
+            dead_rows=self.dead_rows,
+            target_part_bytes=self.config.target_part_bytes,
+        )
+
+    def _rows(self, schema: pa.Schema) -> Rows:
+        return Rows(
+            format=FORMATS[self.config.output_format],
+            schema=schema,
+            inputs=len(self.columns),
+            prefix=self.config.column_prefix,
+            derived_ids=self.config.id_column is None,
+        )
+
+    @property
+    def result_fields(self) -> list[pa.Field]:
+        """Output fields after the input's columns."""
+        return [self.schema.field(i) for i in range(len(self.columns), len(self.schema))]
+
+
+def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
+    """Find the columns that the configuration names, and the schemas that follow.
+
+    Raises:
+        SourceError: a column is missing, ambiguous or twice there.
+        ConfigError: an input column has the name of an output column, or a type that the output's format lacks.
+    """
+    names = source.schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SourceError(f"the input has several columns named {twice}. Rename them.")
+    kind, column = _prompt_column(config, names)
+    for setting, wanted in _wanted(config):
+        if wanted not in names:
+            raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}.")
+    kept = [field for field in source.schema if config.columns is None or field.name in config.columns]
+    columns = pa.schema(kept, metadata=source.schema.metadata)
+    check_collisions(columns.names, config.column_prefix)
+    logprobs = config.sampling.logprobs or "logprobs" in config.sampling_columns
+    fields = result_fields(token_ids=config.include_token_ids, logprobs=logprobs, prefix=config.column_prefix)
+    schema = output_schema(columns, fields)
+    check_format(config.output_format, schema)
+    return Job(
+        config=replace(config, input=None),
+        source=source,
+        storage=storage,
+        prompt_kind=kind,
+        prompt_column=column,
+        columns=columns,
+        schema=schema,
+        dead_schema=dead_schema(columns, config.column_prefix),
+    )
+
+
+def new_run_record(job: Job, model_digest: str, origin: Origin | None = None) -> RunState:
+    """The record of a run that begins now, with this model."""
+    origin, config = origin or Origin(), job.config
+    return RunState(
+        begun=origin.begun,
+        first=origin.first,
+        fingerprint={**config.fingerprint_fields(), "model": f"{config.model_name}@{model_digest}"},
+        unit_rows=config.resolved_unit_rows(),
+        files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
+        columns=job.columns,
+    )
+
+
+def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str]:
+    if config.prompt_template is not None:
+        absent = sorted(PromptTemplate(config.prompt_template).names - {WHOLE_ROW, *names})
+        if absent:
+            raise SourceError(f"prompt_template names {absent}: the input has no such columns. It has {names}.")
+        return "template", "prompt_template"
+    for kind, setting, _ in _KINDS:
+        name = getattr(config, setting)
+        if name is not None:
+            return kind, name
+    there = [(kind, name) for kind, _, name in _KINDS if name in names]
+    if len(there) == 1:
+        return there[0]
+    if there:
+        raise SourceError(
+            f"the input has {[name for _, name in there]}: which one is the prompt? "
+            "Set prompt_column, messages_column or token_ids_column."
+        )
+    raise SourceError(
+        f"the input has no column prompt, messages or prompt_token_ids. It has {names}. "
+        "Set prompt_column, messages_column or token_ids_column to the one that holds the prompts, or prompt_template."
+    )
+
+
+def _wanted(config: RunConfig) -> list[tuple[str, str]]:
+    """Every column the configuration names, with the setting that names it."""
+    own = [(s, getattr(config, s)) for s in (*(setting for _, setting, _ in _KINDS), "tools_column", "id_column")]
+    wanted = [(setting, name) for setting, name in own if name is not None]
+    wanted += [(f"sampling_columns.{k}", v) for k, v in config.sampling_columns.items()]
+    return wanted + [("columns", name) for name in config.columns or ()]

@@ -1,0 +1,84 @@
+"""Failed rows done again: which they are, where their units' other rows are, and both put together.
+
+A unit keeps its id; its next attempt covers its failed rows only, and its results are the rows of the attempt
+before with those replaced. Knows tables and places; nothing of Ray or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.codec import FinishReason
+from pipeline.commit.index import Index
+from pipeline.commit.part_files import staged_place
+from pipeline.plan.job import Job
+from pipeline.types import Place, Unit
+
+__all__ = ["failed_rows", "load_place", "merge_retried", "with_previous"]
+
+
+def with_previous(units: Iterable[Unit], index: Index, *, derived_ids: bool) -> Iterator[Unit]:
+    """Units as they are to be done: those of a later attempt with what is known of the one before.
+
+    Where that was revoked, or its record is lost, all rows of the unit are done again.
+    """
+    for unit in units:
+        if unit.attempt == 1:
+            yield unit
+            continue
+        record = index.records.get(unit.unit_id)
+        if record is None:
+            revoked = index.records.revoked(unit.unit_id)
+            yield replace(unit, input_sha256=None if revoked is None else revoked.input_sha256 or None)
+            continue
+        place = index.published.place(unit.unit_id, record.attempt)
+        before = (
+            staged_place(record, derived_ids=derived_ids)
+            if place is None
+            else replace(place, data_sha256=record.data_sha256)
+        )
+        yield replace(unit, previous=before, input_sha256=record.input_sha256 or None)
+
+
+def failed_rows(out: pa.Table, prefix: str) -> list[int]:
+    """Numbers, within their unit, of the input rows that failed, from the unit's output rows."""
+    return _row_numbers(out, prefix)[_failed(out, prefix)].tolist()
+
+
+def _row_numbers(out: pa.Table, prefix: str) -> np.ndarray:
+    """Of each output row the number of its input row: that goes up where a sample 0 is."""
+    return np.cumsum(out[f"{prefix}sample_index"].to_numpy() == 0) - 1
+
+
+def _failed(out: pa.Table, prefix: str) -> np.ndarray:
+    return pc.equal(out[f"{prefix}finish_reason"], FinishReason.ERROR.value).to_numpy()
+
+
+def merge_retried(before: pa.Table, retried: pa.Table, prefix: str) -> pa.Table:
+    """A unit's output rows: ``before`` with the failed ones replaced by ``retried``, in input order.
+
+    Args:
+        before: output rows of the attempt before.
+        retried: output rows of the failed ones' next attempt, in the same order.
+        prefix: of the result columns.
+    """
+    failed = _failed(before, prefix)
+    numbers = _row_numbers(before, prefix)
+    again = numbers[failed][_row_numbers(retried, prefix)]
+    order = np.argsort(np.concatenate([numbers[~failed], again]), kind="stable")
+    both = pa.concat_tables([before.filter(pa.array(~failed)), retried])
+    return both.take(pa.array(order))
+
+
+def load_place(job: Job, place: Place) -> pa.Table:
+    """The output rows at a place.
+
+    Raises:
+        FoundDamageError: they are not what was committed.
+    """
+    return pa.concat_tables(job.rows.reader(job.storage).read(place))

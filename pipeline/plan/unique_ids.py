@@ -1,0 +1,100 @@
+"""Whether the ids of a column are unique, in memory that does not grow with the number of rows.
+
+Hashes go to files by their first bits, as many files as keep each small; equal ids meet in the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.commit.index import PlannedUnits
+from pipeline.errors import SourceError
+from pipeline.plan.units import read_tasks
+from pipeline.sources.base import Source
+from pipeline.types import SourceFile, Unit
+
+__all__ = ["check_unique_ids"]
+
+_PART_ROWS = 2**19
+"""Rows of which the hashes are sorted at once, and are held before they are written."""
+_ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
+
+
+def check_unique_ids(source: Source, units: PlannedUnits, column: str) -> None:
+    """Every id is there and occurs once. Writes 24 bytes per row to the folder for temporary files.
+
+    Raises:
+        SourceError: a null or repeated id, with the row it is in.
+    """
+    bits = max(0, (units.rows - 1) // _PART_ROWS).bit_length()
+    with tempfile.TemporaryDirectory(prefix="wedlm-ids-") as folder:
+        held: list[np.ndarray] = []
+        rows = 0
+        for entries in _entries(source, units, column):
+            held.append(entries)
+            rows += len(entries)
+            if rows >= _PART_ROWS:
+                _spread(Path(folder), np.concatenate(held), bits)
+                held, rows = [], 0
+        if held:
+            _spread(Path(folder), np.concatenate(held), bits)
+        for part in sorted(Path(folder).iterdir()):
+            same = _equal(np.fromfile(part, _ENTRY))
+            if same is not None:
+                raise SourceError(
+                    f"id_column={column!r}: input rows {same[0]} and {same[1]} (counted from 0 over all files) have "
+                    "the same id. Make ids unique, or leave id_column out."
+                )
+
+
+def _entries(source: Source, units: PlannedUnits, column: str) -> Iterator[np.ndarray]:
+    """Hashes of the ids of each unit, with their rows' numbers over all files."""
+    row = 0
+    for task in read_tasks(units):
+        tables = source.read([unit.rows for unit in task.units])
+        for unit, table in zip(task.units, tables, strict=True):
+            hashes = _hashed(table[column].to_pylist(), source.files[unit.rows.file], unit, column)
+            entries = np.empty(len(hashes), _ENTRY)
+            entries["high"], entries["low"] = hashes[:, 0], hashes[:, 1]
+            entries["row"] = np.arange(row, row + len(hashes))
+            row += len(hashes)
+            yield entries
+
+
+def _hashed(ids: list[object], file: SourceFile, unit: Unit, column: str) -> np.ndarray:
+    """128 bits of each id, as two numbers: equal by chance in no input that fits on disks."""
+    for offset, value in enumerate(ids):
+        if value is None or isinstance(value, (list, dict, float)):
+            raise SourceError(
+                f"id_column={column!r}: {value!r} in row {unit.rows.first_row + offset} of {file.path} is not an id. "
+                "Ids are text or integers, never null."
+            )
+    digests = (hashlib.blake2b(str(value).encode(), digest_size=16).digest() for value in ids)
+    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
+
+
+def _spread(folder: Path, entries: np.ndarray, bits: int) -> None:
+    """Append entries to the files of their first ``bits`` bits."""
+    parts = (entries["high"] >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(entries), np.int64)
+    order = np.argsort(parts, kind="stable")
+    ends = np.searchsorted(parts[order], np.arange(2**bits), side="right")
+    for number, group in enumerate(np.split(entries[order], ends[:-1])):
+        if len(group):
+            with (folder / f"{number:08d}").open("ab") as file:
+                group.tofile(file)
+
+
+def _equal(entries: np.ndarray) -> tuple[int, int] | None:
+    """The rows of two entries of the same hash, the first in the input of all such."""
+    ordered = entries[np.lexsort((entries["row"], entries["low"], entries["high"]))]
+    same = (ordered["high"][1:] == ordered["high"][:-1]) & (ordered["low"][1:] == ordered["low"][:-1])
+    places = np.flatnonzero(same)
+    if not len(places):
+        return None
+    place = places[np.argmin(ordered["row"][places])]
+    return int(ordered["row"][place]), int(ordered["row"][place + 1])

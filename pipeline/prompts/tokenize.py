@@ -1,0 +1,264 @@
+"""Prompts rendered and tokenised. A bad row is marked here, never dropped."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.codec import Failure, RequestError, explain
+from pipeline.config import RunConfig
+from pipeline.damage import FoundDamageError
+from pipeline.errors import SourceError
+from pipeline.plan.job import Job
+from pipeline.plan.retry_failed import failed_rows, load_place
+from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
+from pipeline.prompts.prompt import NO_TEXT, TemplateRenderError, prompt_of, text_prompt
+from pipeline.sinks.staged import data_checksum
+from pipeline.sources import BAD, RAW, RESTORE_INPUT
+from pipeline.template import PromptTemplate
+from pipeline.types import Unit, derived_row_id
+from wedlm_core.tokenizer import Tokenizer
+
+__all__ = [
+    "FAILURE",
+    "FAILURE_CLASS",
+    "INPUT_SHA256",
+    "PARAMS",
+    "PROMPT_IDS",
+    "RAW_TEXT",
+    "REDONE",
+    "ROW_ID",
+    "failed_table",
+    "prepare_rows",
+    "prepare_table",
+]
+
+ROW_ID = "__wedlm_row_id"
+PROMPT_IDS = "__wedlm_prompt_ids"
+PARAMS = "__wedlm_params"
+FAILURE_CLASS = "__wedlm_failure_class"
+FAILURE = "__wedlm_failure"
+RAW_TEXT = "__wedlm_raw_text"
+INPUT_SHA256 = b"wedlm.input_sha256"
+REDONE = b"wedlm.redone"
+
+_PREPARED = (
+    pa.field(ROW_ID, pa.string()),
+    pa.field(PROMPT_IDS, pa.list_(pa.int32())),
+    pa.field(PARAMS, pa.string()),
+    pa.field(FAILURE_CLASS, pa.string()),
+    pa.field(FAILURE, pa.string()),
+    pa.field(RAW_TEXT, pa.string()),
+)
+
+
+_Prompt = str | list[int] | Failure
+"""Of a row: text to encode, ids as they are, or why there is neither."""
+
+
+PrepareRows = Callable[[pa.Table, Sequence[int], Unit, Job], pa.Table]
+
+
+def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | None = None) -> pa.Table:
+    """The passed-through columns of a unit, and for each row its id and its prompt's token ids or failure.
+
+    Notes in the table's metadata what the worker enters in the ledger: the checksum of what was read
+    (:data:`INPUT_SHA256`), and why results of an attempt before are of no use, if so (:data:`REDONE`).
+
+    Args:
+        table: the unit's input rows; of a further attempt, those that failed are taken.
+        unit: their identity.
+        job: says what to make of them.
+        prepare: in the place of :func:`prepare_rows`.
+
+    Raises:
+        SourceError: an attempt before has read other rows.
+    """
+    digest = data_checksum(table, table.column_names)
+    if unit.input_sha256 not in (None, digest):
+        file, first = job.source.files[unit.rows.file], unit.rows.first_row
+        raise SourceError(
+            f"{file.path}: rows {first} to {first + table.num_rows - 1} are not those that an earlier attempt of this "
+            f"run has read: the file was changed. {RESTORE_INPUT}"
+        )
+    numbers, redone = _rows_to_do(table, unit, job)
+    rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))
+    prepared = (prepare or prepare_rows)(rows, numbers, unit, job)
+    return prepared.replace_schema_metadata({INPUT_SHA256: digest, REDONE: redone})
+
+
+def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], str]:
+    """Numbers of the rows of a unit that are to be done: all, or of a further attempt those that failed.
+
+    Where what the attempt before has left is damaged, also all; and what was found of it.
+    """
+    if unit.previous is None:
+        return range(table.num_rows), ""
+    try:
+        return failed_rows(load_place(job, unit.previous), job.config.column_prefix), ""
+    except FoundDamageError as error:
+        return range(table.num_rows), str(error)
+
+
+def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
+    """:func:`prepare_table` of some rows, which have these numbers in their unit."""
+    prompts = _prompts(table, job)
+    for i, fault in enumerate(_hidden(table, BAD)):
+        if fault is not None:
+            prompts[i] = Failure(error_class="SourceError", message=fault)
+    tokenizer = load_tokenizer(job.config)
+    check_same_model(job.config, job.model_digest)
+    _encode(prompts, tokenizer)
+    _fit(prompts, _max_tokens(table, job), job.config)
+    return _prepared(table, rows, unit, job, prompts)
+
+
+def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
+    """The same, of rows whose prompts are not even looked at: all of them have failed."""
+    return _prepared(table, rows, unit, job, [failure] * table.num_rows)
+
+
+def _prepared(
+    table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, prompts: Sequence[_Prompt]
+) -> pa.Table:  # fmt: skip
+    failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
+    values = (
+        _row_ids(table, unit, job, rows),
+        [prompt if isinstance(prompt, list) else None for prompt in prompts],
+        _given_params(table, job),
+        [None if failure is None else failure.error_class for failure in failures],
+        [None if failure is None else failure.message for failure in failures],
+        _hidden(table, RAW),
+    )
+    prepared = [pa.array(column, f.type) for column, f in zip(values, _PREPARED, strict=True)]
+    kept = [table[name] for name in job.columns.names]
+    return pa.table([*kept, *prepared], schema=pa.schema([*job.columns, *_PREPARED]))
+
+
+def _hidden(table: pa.Table, name: str) -> list[str | None]:
+    return table[name].to_pylist() if name in table.column_names else [None] * table.num_rows
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Python values; a cell that has none (text that is not UTF-8) is the exception instead."""
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError, pa.ArrowException):
+        return [_value(cell) for cell in column]
+
+
+def _value(cell: pa.Scalar) -> Any:
+    try:
+        return cell.as_py()
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        return error
+
+
+def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list[str]:
+    if job.config.id_column is not None:
+        return [str(value) for value in table[job.config.id_column].to_pylist()]
+    file, first = job.source.files[unit.rows.file], unit.rows.first_row
+    return [derived_row_id(file.key, first + row) for row in rows]
+
+
+def _given_params(table: pa.Table, job: Job) -> list[str | None]:
+    """Per row, its own sampling parameters as JSON."""
+    columns = {name: _values(table[column]) for name, column in job.config.sampling_columns.items()}
+    if not columns:
+        return [None] * table.num_rows
+    rows = zip(*columns.values(), strict=True)
+    return [json.dumps(dict(zip(columns, values, strict=True)), default=str) for values in rows]
+
+
+def _max_tokens(table: pa.Table, job: Job) -> list[int]:
+    """Per row, its ``max_tokens``; that of the run where its own is none (which is found out elsewhere)."""
+    base = job.config.sampling.max_tokens
+    column = job.config.sampling_columns.get("max_tokens")
+    if column is None:
+        return [base] * table.num_rows
+    own = _values(table[column])
+    return [int(v) if isinstance(v, (int, float)) and math.isfinite(v) and v >= 0 else base for v in own]
+
+
+def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
+    """Of each row the text to encode, or the ids, or the failure."""
+    if job.prompt_kind == "template":
+        return _rendered(table, job)
+    tools = [None] * table.num_rows if job.config.tools_column is None else _values(table[job.config.tools_column])
+    plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
+    prompts: list[_Prompt] = []
+    for value, own_tools in zip(_values(table[job.prompt_column]), tools, strict=True):
+        if plain and isinstance(value, str) and value:
+            prompts.append(value)
+            continue
+        try:
+            prompts.append(prompt_of(value, job, own_tools))
+        except Exception as error:  # one row's prompt, whatever is wrong with it, must not end the run
+            prompts.append(Failure.of(error))
+    return prompts
+
+
+def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
+    assert job.config.prompt_template is not None
+    template = PromptTemplate(job.config.prompt_template)
+    names = [n for n in job.source.schema.names if template.takes_whole_row or n in template.names]
+    columns = [_values(table[name]) for name in names]
+    prompts: list[_Prompt] = []
+    for i in range(table.num_rows):
+        cells = {name: column[i] for name, column in zip(names, columns, strict=True)}
+        try:
+            for name, cell in cells.items():
+                if isinstance(cell, Exception):
+                    raise RequestError(f"column {name!r}: {NO_TEXT} ({cell}). Re-encode it.")
+            prompts.append(text_prompt(template.render(cells), job))
+        except RequestError as error:
+            prompts.append(Failure.of(error))
+        except Exception as error:  # an expression of the template may raise anything
+            message = f"prompt_template: {type(error).__name__}: {error}. Fill the row in, or make the template ready."
+            prompts.append(Failure.of(TemplateRenderError(message)))
+    return prompts
+
+
+def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
+    """Put ids in the place of texts."""
+    where = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str)]
+    texts = [str(prompts[i]) for i in where]
+    try:
+        encoded: list[list[int]] | None = tokenizer.encode_batch(texts)
+    except Exception:  # one of them cannot be encoded (half a surrogate pair): find out which
+        encoded = None
+    for k, i in enumerate(where):
+        if encoded is not None:
+            prompts[i] = encoded[k]
+        else:
+            try:
+                prompts[i] = tokenizer.encode(texts[k])
+            except Exception as error:
+                prompts[i] = Failure.of(RequestError(f"the prompt cannot be tokenised ({error}). Re-encode it."))
+
+
+def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -> None:
+    """Apply ``on_long_prompt``."""
+    length = model_length(config)
+    for i, ids in enumerate(prompts):
+        if not isinstance(ids, list):
+            continue
+        room = length - max_tokens[i]
+        if len(ids) <= room:
+            continue
+        if config.on_long_prompt == "fail" or room < 1:
+            prompts[i] = Failure.of(_too_long(len(ids), max_tokens[i], length, config))
+        else:
+            prompts[i] = ids[-room:] if config.on_long_prompt == "truncate_left" else ids[:room]
+
+
+def _too_long(prompt: int, max_tokens: int, length: int, config: RunConfig) -> RequestError:
+    remedy = "Shorten the prompt, lower max_tokens, or set on_long_prompt."
+    if config.on_long_prompt != "fail":
+        remedy = "No prompt fits beside so many: lower max_tokens."
+    rule = f"at most {length} tokens together, the model's length"
+    return RequestError(explain("prompt + max_tokens", f"{prompt} + {max_tokens}", rule, remedy))

@@ -1,0 +1,114 @@
+"""Staged units: whole, lossless, under deterministic names, where no reader of the output looks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.damage import Damage, FoundDamageError, as_damage
+from pipeline.storage.protocol import Storage
+
+__all__ = ["Staged", "data_checksum", "load_staged", "stage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A table that was put: its bytes, and their SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+def stage(storage: Storage, key: Callable[[str], str], table: pa.Table) -> Staged:
+    """Put a table in one piece, under a name that follows from its content.
+
+    Args:
+        storage: the output.
+        key: from SHA-256 to name.
+        table: the rows.
+
+    Raises:
+        SinkError: it failed repeatedly.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table.combine_chunks())
+    data = sink.getvalue().to_pybytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    storage.put(key(sha256), data)
+    return Staged(bytes=len(data), sha256=sha256)
+
+
+def load_staged(storage: Storage, key: str, sha256: str | None) -> pa.Table:
+    """Read a staged table. What is decoded is what was checked: the object is read once.
+
+    Args:
+        storage: the output.
+        key: of the object.
+        sha256: of its bytes as they were staged; None takes whatever is there.
+
+    Raises:
+        FoundDamageError: it is missing, cannot be read, or is not what was staged.
+        SinkError: the store does not answer.
+    """
+    with as_damage(key):
+        data = storage.read(key)
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        fault = "altered (its checksum differs)" if data.strip(b"\0") else f"{len(data)} bytes of nothing"
+        raise FoundDamageError([Damage(key=key, fault=fault)])
+    try:
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            return reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise FoundDamageError([Damage(key=key, fault=f"not a table ({error})")]) from error
+
+
+def data_checksum(table: pa.Table, columns: Sequence[str]) -> str:
+    """SHA-256 of the named columns' values; the same for any chunks and slices, and after a way through a file."""
+    digest = hashlib.sha256()
+    for name in columns:
+        digest.update(f"{name}\x1f{table.num_rows}\x1f".encode())
+        _hash_values(digest, table[name].combine_chunks())
+    return digest.hexdigest()
+
+
+def _hash_values(digest: Any, array: pa.Array) -> None:
+    """Which values are null, then the values that are not, down to the leaves.
+
+    Buffers are never hashed as they lie: what stands under nulls, in front of an offset or behind the end is
+    arbitrary, and names of list items change on the way through Parquet.
+    """
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        array, kind = array.storage, array.storage.type
+    if pa.types.is_dictionary(kind):
+        array = array.cast(kind.value_type)
+        kind = array.type
+    digest.update(array.is_valid().cast(pa.uint8()).to_numpy().tobytes())
+    array = array.drop_null()
+    if pa.types.is_struct(kind):
+        for child in array.flatten():
+            _hash_values(digest, child)
+    elif pa.types.is_map(kind):
+        _hash_lengths(digest, array.offsets)
+        _hash_values(digest, array.keys)
+        _hash_values(digest, array.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        _hash_lengths(digest, array.offsets)
+        _hash_values(digest, array.flatten())
+    elif pa.types.is_fixed_size_list(kind):
+        _hash_values(digest, array.flatten())
+    else:
+        # Nothing is left but a flat type without nulls; taking it copies the values into fresh buffers.
+        flat = array.take(pa.array(np.arange(len(array))))
+        batch = pa.RecordBatch.from_arrays([flat], names=["v"])
+        digest.update(batch.serialize())
+
+
+def _hash_lengths(digest: Any, offsets: pa.Array) -> None:
+    digest.update(np.diff(offsets.to_numpy()).astype(np.int64).tobytes())

@@ -1,0 +1,163 @@
+"""Output rows wherever they are: in a staged unit, or in a stretch of a published part; proven as they are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.damage import Damage, FoundDamageError, as_damage
+from pipeline.schema import data_columns
+from pipeline.sinks import FORMATS
+from pipeline.sinks.staged import data_checksum, load_staged
+from pipeline.storage.protocol import Storage
+from pipeline.types import Place, derived_row_id
+
+__all__ = ["PlaceReader", "check_object", "unit_row_faults"]
+
+_CHUNK_BYTES = 2**22
+_PROVEN: set[tuple[str, str, str | None]] = set()
+
+
+class PlaceReader:
+    """Reads rows from places of one output, and proves them: see :class:`~pipeline.types.Place` for what is proven.
+
+    Args:
+        storage: the output.
+        schema: of the rows.
+        inputs: how many of its columns are the input's.
+        prefix: of the names of the others.
+    """
+
+    def __init__(self, storage: Storage, schema: pa.Schema, inputs: int, prefix: str) -> None:
+        self._storage = storage
+        self._schema = schema
+        self._inputs = inputs
+        self._prefix = prefix
+        self._proven: set[tuple[str, str, str | None]] = set()
+
+    def read(self, place: Place) -> Iterator[pa.Table]:
+        """The rows at a place, in order, a bounded number at a time.
+
+        Raises:
+            FoundDamageError: the object is missing, cannot be read, or is not what was committed.
+            SinkError: the store does not answer.
+        """
+        if place.format is None:
+            yield self._staged(place)
+            return
+        # Nothing is decoded that was not proven. Stretches with a checksum of their own, of which an object may have
+        # many, share what this process has proven.
+        proven = self._proven if place.data_sha256 is None else _PROVEN
+        name = (self._storage.url, place.key, place.sha256)
+        if place.sha256 is not None and name not in proven:
+            check_object(self._storage, place.key, place.sha256)
+            proven.add(name)
+        if place.data_sha256 is not None:
+            yield self._proven_stretch(place, place.data_sha256)
+        else:
+            yield from self._stretch(place)
+
+    def check(self, place: Place) -> None:
+        """The same, for whoever wants to know only whether the place is sound."""
+        for _ in self.read(place):
+            pass
+
+    def _staged(self, place: Place) -> pa.Table:
+        table = load_staged(self._storage, place.key, place.sha256)
+        faults = []
+        if table.num_rows != place.num_rows:
+            faults.append(f"{table.num_rows} rows where {place.num_rows} were committed")
+        elif place.file_key is not None:
+            ids = [derived_row_id(place.file_key, place.file_row + i) for i in range(place.input_rows)]
+            faults = unit_row_faults(table, ids, place.input_rows, self._prefix)
+        if faults:
+            raise FoundDamageError([Damage(key=place.key, fault=faults[0])])
+        return table.cast(self._schema)
+
+    def _proven_stretch(self, place: Place, wanted: str) -> pa.Table:
+        try:
+            table = pa.concat_tables([self._schema.empty_table(), *self._stretch(place)])
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # Arrow's own, of data that it cannot unpack, have no number
+            raise FoundDamageError([Damage(key=place.key, fault=f"cannot be read to its end ({error})")]) from error
+        if data_checksum(table, data_columns(table.schema, self._inputs, self._prefix)) != wanted:
+            fault = f"rows {place.first_row} to {place.first_row + place.num_rows - 1} are not what was committed"
+            raise FoundDamageError([Damage(key=place.key, fault=fault)])
+        return table
+
+    def _stretch(self, place: Place) -> Iterator[pa.Table]:
+        assert place.format is not None
+        stop = place.first_row + place.num_rows
+        end = 0
+        with as_damage(place.key):
+            file = self._storage.open(place.key)
+        with file:
+            for table in FORMATS[place.format].tables(file, self._schema):
+                begin, end = end, end + table.num_rows
+                if end > place.first_row:
+                    yield table.slice(max(0, place.first_row - begin), min(end, stop) - max(begin, place.first_row))
+                if end >= stop:
+                    return
+        raise FoundDamageError([Damage(key=place.key, fault=f"ends at row {end}, row {stop} was published")])
+
+
+class SupportsWrite(Protocol):
+    """What bytes can be written to."""
+
+    def write(self, data: Any, /) -> int:
+        """Append."""
+        ...
+
+
+def check_object(storage: Storage, key: str, sha256: str, copy: SupportsWrite | None = None) -> None:
+    """Read an object to its end, and copy it where wanted.
+
+    Raises:
+        FoundDamageError: it is missing, cannot be read, or is not of this checksum.
+        SinkError: the store does not answer.
+    """
+    digest = hashlib.sha256()
+    with as_damage(key):
+        file = storage.open(key)
+    with file:
+        while True:
+            with as_damage(key):
+                chunk = file.read(_CHUNK_BYTES)
+            if not chunk:
+                break
+            digest.update(chunk)
+            if copy is not None:
+                copy.write(chunk)
+    if digest.hexdigest() != sha256:
+        raise FoundDamageError([Damage(key=key, fault="changed since it was published (SHA-256 differs)")])
+
+
+def unit_row_faults(table: pa.Table, ids: Sequence[str] | None, rows: int, prefix: str) -> list[str]:
+    """Whether output rows are those of a unit: every input row once, in order, each with its samples from 0.
+
+    Args:
+        table: the output rows.
+        ids: of the unit's input rows, in order; None where they are not known.
+        rows: of the unit.
+        prefix: of the result columns.
+    """
+    faults = []
+    samples = table[f"{prefix}sample_index"].to_numpy()
+    numbers = np.cumsum(samples == 0) - 1
+    if len(samples) and (samples[0] != 0 or np.any((samples[1:] != 0) & (np.diff(samples) != 1))):
+        faults.append("the samples of a row are not numbered from 0 without a gap")
+    if ids is not None:
+        there = table[f"{prefix}row_id"].to_pylist()
+        wanted = [ids[i] if 0 <= i < len(ids) else None for i in numbers.tolist()]
+        first = next((i for i, own in enumerate(there) if own != wanted[i]), None)
+        if first is not None:
+            faults.append(f"row {there[first]!r} where {wanted[first] or 'none'!r} belongs")
+    count = int(numbers[-1]) + 1 if len(numbers) else 0
+    if count != rows:
+        faults.append(f"{count} input rows where the unit has {rows}")
+    return faults

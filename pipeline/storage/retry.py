@@ -1,0 +1,155 @@
+"""Retries around a storage, in one place: what may pass is tried again, what will not is said at once."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO, TypeVar
+
+from pipeline.errors import PipelineError, SinkError
+from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import MisuseError
+
+__all__ = ["RetryingStorage", "with_retries"]
+
+_ATTEMPTS = 5
+_FIRST_WAIT_SECONDS = 0.2
+_ENOUGH_SECONDS = 30.0
+"""After this no further attempt is begun: the file system has been patient itself, as those of stores are."""
+_LASTING = (MisuseError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
+"""Errors that another attempt would meet again."""
+
+_T = TypeVar("_T")
+
+
+def with_retries(
+    action: Callable[[], _T],
+    what: str,
+    wait: Callable[[float], None] = time.sleep,
+    failure: type[PipelineError] = SinkError,
+) -> _T:
+    """Do ``action``, up to five times with growing pauses, while it raises an OSError that may pass.
+
+    Raises:
+        PipelineError: of type ``failure``: the last attempt failed too, or the error is a lasting one; names ``what``.
+    """
+    begin = time.monotonic()
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return action()
+        except OSError as error:
+            is_last = attempt == _ATTEMPTS or time.monotonic() - begin > _ENOUGH_SECONDS
+            if is_last or isinstance(error, _LASTING):
+                times = "" if attempt == 1 else f" {attempt} times, last"
+                raise failure(
+                    f"{what} failed{times} with {type(error).__name__}: {error}. What is committed stays; mend the "
+                    "storage (path, space, permissions, network) and run again to continue."
+                ) from error
+            wait(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+class RetryingStorage:
+    """A storage whose calls are tried up to five times.
+
+    A stream (:meth:`create`) cannot be replayed here: whoever writes one tries the whole of it again.
+    Reading what is not there stays a FileNotFoundError; every other failure is a SinkError.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        """``inner``: where the calls go."""
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.inner.url
+
+    def _try(self, action: Callable[[], _T], what: str, key: str) -> _T:
+        return with_retries(action, f"{what} {self.url}/{key}")
+
+    def _find(self, action: Callable[[], _T], what: str, key: str) -> _T:
+        """The same, but absence is an answer and no failure."""
+        try:
+            return self._try(action, what, key)
+        except SinkError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
+            raise
+
+    def put(self, key: str, data: bytes) -> None:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        self._try(functools.partial(self.inner.put, key, data), "writing", key)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """The same. ``data`` has to differ between callers: what an attempt put that only seemed to fail is ours."""
+
+        def attempt() -> bool:
+            return self.inner.put_new(key, data) or self.inner.read(key) == data
+
+        return self._try(attempt, "writing", key)
+
+    def create(self, key: str) -> AbstractContextManager[BinaryIO]:
+        """Not retried."""
+        return self.inner.create(key)
+
+    def read(self, key: str) -> bytes:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        return self._find(functools.partial(self.inner.read, key), "reading", key)
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes]:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        return self._find(functools.partial(self.inner.read_many, keys), "reading", keys[0] if keys else "")
+
+    def open(self, key: str) -> BinaryIO:
+        """Opening is retried, reading is not."""
+        return self._find(functools.partial(self.inner.open, key), "opening", key)
+
+    def exists(self, key: str) -> bool:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        return self._try(functools.partial(self.inner.exists, key), "looking for", key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        return self._try(functools.partial(self.inner.keys, prefix), "listing", prefix)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        return self._try(functools.partial(self.inner.sizes, prefix), "listing", prefix)
+
+    def folders(self) -> list[str]:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        return self._try(self.inner.folders, "listing", "")
+
+    def walk(self, prefix: str) -> Iterator[list[str]]:
+        """The same; after a failure from the beginning, so that a key may come twice."""
+        pages = self.inner.walk(prefix)
+
+        def next_page() -> list[str] | None:
+            nonlocal pages
+            try:
+                return next(pages, None)
+            except OSError:
+                pages = self.inner.walk(prefix)
+                raise
+
+        while (page := self._try(next_page, "listing", prefix)) is not None:
+            yield page
+
+    def delete(self, key: str) -> None:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        self._try(functools.partial(self.inner.delete, key), "removing", key)
+
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        self._try(functools.partial(self.inner.delete_objects, keys), "removing", keys[0] if keys else "")
+
+    def promote(self, source: str, target: str) -> None:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        self._find(functools.partial(self.inner.promote, source, target), "moving", source)
+
+    def sweep(self) -> None:
+        """See :class:`~pipeline.storage.open.Storage`."""
+        self._try(self.inner.sweep, "sweeping", "")

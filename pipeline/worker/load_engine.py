@@ -1,0 +1,57 @@
+"""An engine for a job, in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pipeline.codec import SamplingParams
+from pipeline.plan.job import Job
+from pipeline.prompts.model_files import check_same_model
+from pipeline.worker.engine_thread import EngineLike
+
+if TYPE_CHECKING:
+    from wedlm_core.llm import LLM
+
+__all__ = ["EngineLoader", "load_engine"]
+
+EngineLoader = Callable[[Job, "int | None"], EngineLike]
+"""Makes an engine for a job with so many torch threads, in the process that will use it."""
+
+
+def load_engine(job: Job, num_threads: int | None) -> EngineLike:
+    """The model's engine, in this process; the only place of the pipeline that imports torch.
+
+    Args:
+        job: names the model and how to run it.
+        num_threads: torch's threads in this process; None leaves them.
+    """
+    # Threads that spin while they wait for each other take the CPU from whatever else runs: on a machine with
+    # one more busy process, two spinning threads were over 20 times slower than two that sleep. Read at import.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import torch
+
+    from wedlm_core.llm import LLM
+
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    config = job.config
+    llm = LLM(
+        config.model,
+        config=config.actor_engine,
+        device=config.device,
+        dtype=config.dtype,  # type: ignore[arg-type]
+        revision=config.revision,
+        storage_options=dict(config.storage_options) or None,
+    )
+    check_same_model(config, job.model_digest)  # after the weights were read, so that no later edit gets by
+    _warm_up(llm, config.sampling)
+    return llm.engine
+
+
+def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
+    """Compile the kernels and measure the step cost before the first unit, so that no row's time pays for it."""
+    llm.generate([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
+    if sampling.adaptive:
+        _ = llm.engine.step_cost

@@ -1,0 +1,67 @@
+"""Verdicts of a unit's rows as the tables that are staged, and what the ledger is to say of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import codec
+from pipeline.codec import RowResult
+from pipeline.plan.job import Job
+from pipeline.prompts.tokenize import RAW_TEXT
+from pipeline.schema import data_columns
+from pipeline.sinks.staged import data_checksum
+from pipeline.types import CommitRecord, Unit
+
+__all__ = ["encode_unit", "record_of"]
+
+
+def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
+    """``(output rows, dead letters)`` of prepared rows, in input order and then sample order."""
+    prefix, model = job.config.column_prefix, job.config.model_name
+    inputs = table.select(job.columns.names)
+    counts = [max(1, len(row.generations)) for row in results]
+    whole = inputs
+    if max(counts, default=1) > 1:
+        whole = inputs.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+    arrays = codec.output_arrays(results, job.result_fields, prefix, model)
+    out = pa.table([*whole.columns, *arrays], schema=job.schema)
+    failed = [i for i, row in enumerate(results) if row.failure is not None]
+    if not failed:
+        return out, job.dead_schema.empty_table()
+    where = pa.array(failed, pa.int64())
+    fields = [job.dead_schema.field(i) for i in range(len(job.columns), len(job.dead_schema))]
+    raw = table[RAW_TEXT].take(where).to_pylist()
+    letters = codec.dead_arrays([results[i] for i in failed], raw, fields, prefix, attempt)
+    return out, pa.table([*inputs.take(where).columns, *letters], schema=job.dead_schema)
+
+
+def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitRecord:
+    """What the ledger is to say of a unit with these output rows."""
+    prefix = job.config.column_prefix
+
+    def total(name: str, inside: str | None = None) -> int:
+        column = out[prefix + name]
+        values = column if inside is None else pc.struct_field(column, inside)
+        return pc.sum(values).as_py() or 0
+
+    reasons = pc.value_counts(dead[f"{prefix}error_class"].combine_chunks()).to_pylist()
+    return CommitRecord(
+        unit_id=unit.unit_id,
+        file_key=job.source.files[unit.rows.file].key,
+        first_row=unit.rows.first_row,
+        num_rows=unit.rows.num_rows,
+        failed_rows=dead.num_rows,
+        samples=out.num_rows - dead.num_rows,
+        prompt_tokens=total("prompt_tokens"),
+        completion_tokens=total("completion_tokens"),
+        decode_forwards=total("stats", "decode_forwards"),
+        rows_forwarded=total("stats", "rows_forwarded"),
+        staged_bytes=0,
+        data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
+        attempt=unit.attempt,
+        failures={reason["values"]: reason["counts"] for reason in reasons},
+    )

@@ -1,0 +1,185 @@
+"""Units through an engine, from prepared rows to staged results; several at once. Knows no Ray."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pipeline import codec, layout
+from pipeline.codec import Failure, Request, RowResult, SamplingParams
+from pipeline.plan.job import Job
+from pipeline.plan.retry_failed import load_place, merge_retried
+from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, INPUT_SHA256, PARAMS, PROMPT_IDS, REDONE, ROW_ID
+from pipeline.sinks.staged import Staged, stage
+from pipeline.types import CommitRecord, Unit
+from pipeline.worker.cancellation import Runs
+from pipeline.worker.crash_bisection import Tally
+from pipeline.worker.engine_thread import EngineLike, EngineThread, Outcome
+from pipeline.worker.output_tables import encode_unit, record_of
+from pipeline.worker.row_isolation import RowWatch, TallyLike
+
+__all__ = ["UnitWorker", "preview_table"]
+
+
+class UnitWorker:
+    """Generates and stages units with an engine; safe to call from several threads.
+
+    Args:
+        job: what to do.
+        engine: owned by its thread.
+        tally: what is known of processes that died; None keeps a tally of this process alone.
+    """
+
+    def __init__(self, job: Job, engine: EngineThread, tally: TallyLike | None = None) -> None:
+        self._job = job
+        self._engine = engine
+        config = job.config
+        self._watch = RowWatch(tally or Tally(config.max_row_deaths, config.max_engine_deaths), uuid.uuid4().hex)
+        self._calls = itertools.count()
+        self._runs = Runs(engine.drop)
+        self._ready = time.monotonic()
+
+    def run(self, unit: Unit, table: pa.Table, copy: int = 0) -> CommitRecord:
+        """Do one unit, from prepared rows to staged results.
+
+        Args:
+            unit: which.
+            table: its prepared rows.
+            copy: keeps the results of several actors that do the same unit apart.
+
+        Raises:
+            SinkError: the results could not be written.
+            DroppedError: :meth:`drop` was called.
+        """
+        run = _run_key(unit.unit_id, copy)
+        with self._runs.run(run):
+            record = replace(self._stage(unit, table, self.verdicts(unit, table, copy)), copy=copy)
+        self._watch.finish(run)
+        return record
+
+    def drop(self, unit_id: str, copy: int) -> None:
+        """The run of a unit is not wanted any more; it ends with :class:`DroppedError` unless it has ended."""
+        self._runs.drop(_run_key(unit_id, copy))
+
+    def verdicts(self, unit: Unit, table: pa.Table, copy: int = 0) -> list[RowResult]:
+        """Generate for the rows of a unit; blocks until the last sample is done. In input order."""
+        run = _run_key(unit.unit_id, copy)
+
+        def generate(rows: Sequence[int]) -> list[RowResult]:
+            return self._generate(run, table if len(rows) == table.num_rows else table.take(pa.array(rows)))
+
+        def quarantine(row: int, deaths: int) -> RowResult:
+            return RowResult(row_id=table[ROW_ID][row].as_py(), failure=_quarantined(deaths))
+
+        return self._watch.run(run, table.num_rows, generate, quarantine)
+
+    def _generate(self, run: str, table: pa.Table) -> list[RowResult]:
+        rows, requests = self._requests(run, table)
+        outcome = self._runs.wait(run, lambda: self._engine.submit([r for own in requests for r in own]))
+        return [_verdict(row, own, outcome) for row, own in zip(rows, requests, strict=True)]
+
+    def _requests(self, run: str, table: pa.Table) -> tuple[list[RowResult], list[list[Request]]]:
+        """Per row: its id and parameters (or failure), and its requests (none for a failed row)."""
+        config = self._job.config
+        # A unit may come twice (a retry); request ids stay apart by the number of the call.
+        call = f"{run}.{next(self._calls)}"
+        params_of = functools.lru_cache(maxsize=256)(lambda given: _params(config.sampling, given))
+        rows: list[RowResult] = []
+        requests: list[list[Request]] = []
+        names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE)
+        cells = zip(*(table[name].to_pylist() for name in names), _token_ids(table[PROMPT_IDS]), strict=True)
+        for i, (row_id, given, failure_class, message, ids) in enumerate(cells):
+            own: list[Request] = []
+            params = params_of(given) if message is None else None
+            if params is None:
+                row = RowResult(row_id=row_id, failure=Failure(error_class=failure_class, message=message))
+            elif isinstance(params, Failure):
+                row = RowResult(row_id=row_id, failure=params)
+            else:
+                row = RowResult(row_id=row_id, params=params)
+                own = codec.make_requests(f"{call}/{i}", row_id, ids, params, config.seed)
+            rows.append(row)
+            requests.append(own)
+        return rows, requests
+
+    def _stage(self, unit: Unit, table: pa.Table, results: Sequence[RowResult]) -> CommitRecord:
+        job = self._job
+        notes = table.schema.metadata or {}
+        redone = notes.get(REDONE, b"").decode()
+        out, dead = encode_unit(job, table, results, unit.attempt)
+        if unit.previous is not None and not redone:
+            out = merge_retried(load_place(job, unit.previous), out, job.config.column_prefix)
+        rows = stage(job.storage, functools.partial(layout.staged_rows, unit.unit_id, unit.attempt), out)
+        letters = Staged(bytes=0, sha256="")
+        if dead.num_rows:
+            letters = stage(job.storage, functools.partial(layout.staged_dead, unit.unit_id, unit.attempt), dead)
+        return replace(
+            record_of(job, unit, out, dead),
+            staged_bytes=rows.bytes + letters.bytes,
+            rows_sha256=rows.sha256,
+            dead_sha256=letters.sha256,
+            input_sha256=notes.get(INPUT_SHA256, b"").decode(),
+            redone=redone,
+            engine_seconds=time.monotonic() - self._ready,
+        )
+
+
+def _run_key(unit_id: str, copy: int) -> str:
+    """Name of a run of a unit: in this process, and in the tally."""
+    return f"{unit_id}.copy{copy}" if copy else unit_id
+
+
+def _params(base: SamplingParams, given: str | None) -> SamplingParams | Failure:
+    """A row's parameters, or why they are none."""
+    try:
+        return codec.params_of_row(base, json.loads(given)) if given else base
+    except Exception as error:  # this row's parameters are bad; the others are not
+        return Failure.of(error)
+
+
+def _token_ids(column: pa.ChunkedArray) -> Iterator[Sequence[int]]:
+    """The lists of a column; empty where it is null."""
+    for chunk in column.chunks:
+        values = chunk.values.to_numpy()
+        offsets = chunk.offsets.to_numpy().tolist()
+        yield from (values[a:b].tolist() for a, b in itertools.pairwise(offsets))
+
+
+def _quarantined(deaths: int) -> Failure:
+    return Failure(
+        error_class="QuarantinedRow",
+        message=f"the process died {deaths} times while this row was running alone in it, and the row was then left "
+        "out. Look at the crash notes in the output's state folder, mend the row, and run with retry_failed.",
+    )
+
+
+def _verdict(row: RowResult, requests: Sequence[Request], outcome: Outcome) -> RowResult:
+    """A row is ok when all its samples are; else it failed as a whole, with the first sample's reason."""
+    if row.failure is not None:
+        return row
+    generations = []
+    for request in requests:
+        result = outcome[request.request_id]
+        if isinstance(result, Failure):
+            return RowResult(row_id=row.row_id, params=row.params, failure=result)
+        if result.finish_reason == codec.FinishReason.ERROR:
+            failure = Failure(error_class="GenerationError", message=result.error or "the engine gave no reason")
+            return RowResult(row_id=row.row_id, params=row.params, failure=failure)
+        generations.append(result)
+    return RowResult(row_id=row.row_id, params=row.params, generations=tuple(generations))
+
+
+def preview_table(job: Job, engine: EngineLike, unit: Unit, table: pa.Table) -> pa.Table:
+    """Output rows of a unit, generated here and written nowhere."""
+    thread = EngineThread(engine)
+    try:
+        return encode_unit(job, table, UnitWorker(job, thread).verdicts(unit, table))[0]
+    finally:
+        thread.close()

@@ -1,0 +1,32 @@
+"""Values that no parameter takes, and names for them: what an engine and a job of the pipeline both have to refuse."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+HALF = "half a pair \ud800"
+HUGE = 10**400  # no float can hold it
+ENDLESS = 10**5000  # nor will Python write it down
+
+SAMPLING: list[tuple[str, Any]] = [
+    *(("top_k", v) for v in (2**70, 2**31, ENDLESS, 1.5, True, math.nan, "5", None)),
+    *(("temperature", v) for v in (HUGE, -HUGE, ENDLESS, math.nan, math.inf, 1e39, 1e-40, 10**7, True, "0.7", None)),
+    *(("top_p", v) for v in (HUGE, math.nan, math.inf, 0, -1, 1e-400, True, "1")),
+    *(("max_tokens", v) for v in (2**70, 2**31, ENDLESS, math.inf, math.nan, True, -1)),
+    *(("n", v) for v in (2**70, 10**9, 0, True, 1.0)),
+    *(("seed", v) for v in (2**63, 2**70, ENDLESS, -1, True, 1.0, math.nan)),
+    *(("window_size", v) for v in (2**70, 2**31, 0, True, 4.0, math.nan, "wide", None)),
+    *(("entropy_threshold", v) for v in (HUGE, math.nan, math.inf, 1e300, -0.1, True, "0.4")),
+    *(("position_penalty", v) for v in (HUGE, math.nan, math.inf, 1e300, -0.1, True, None)),
+    *(("stop", v) for v in (HALF, [HALF], [""], "", [3], 5, {"a": 1}, {"a"}, b"x", ["x"] * 2000, "x" * 10**6)),
+    *(("stop_token_ids", v) for v in ([2**70], [2**31], [-1], [True], [1.0], "12", b"12", 5, list(range(5000)))),
+    *(("strategy", v) for v in ("fast", HALF, 3, None, ["verified"])),
+    *(("ignore_eos", v) for v in (1, "false", None)),
+    *(("logprobs", v) for v in (1, "true", None)),
+]  # fmt: skip
+
+
+def name_of(case: tuple[str, Any]) -> str:
+    """A short test id, whatever the value."""
+    return f"{case[0]}-{type(case[1]).__name__}"

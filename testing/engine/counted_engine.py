@@ -1,0 +1,94 @@
+"""A real engine that keeps count of its work where a kill cannot reach it, and that one row can kill."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.codec import Generation, Request
+from pipeline.plan.job import Job
+from pipeline.worker.engine_thread import EngineLike
+from pipeline.worker.load_engine import load_engine
+
+__all__ = ["Work", "counted_engine", "work_done"]
+
+_LAYOUT = struct.Struct("qqd")
+_STEPS_BETWEEN_LOOKS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What engines did: tokens generated (those of unfinished rows included), and seconds inside their steps."""
+
+    tokens: int
+    busy_seconds: float
+
+
+class CountedEngine:
+    """Passes everything on to ``engine``; its counts live in a mapped file, which outlasts the process.
+
+    ``poison``: a step with this prompt ends the process by signal 9.
+    """
+
+    def __init__(self, engine: EngineLike, path: Path, poison: tuple[int, ...] | None) -> None:
+        self._engine = engine
+        self._poison = poison
+        self._live: dict[str, Request] = {}
+        self._finished = self._steps = 0
+        self._busy = 0.0
+        path.write_bytes(bytes(_LAYOUT.size))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+
+    def add(self, request: Request) -> None:
+        self._engine.add(request)
+        self._live[request.request_id] = request
+
+    def abort(self, request_id: str) -> None:
+        self._engine.abort(request_id)
+        del self._live[request_id]
+
+    def has_work(self) -> bool:
+        return self._engine.has_work()
+
+    def step(self) -> list[Generation]:
+        if self._poison is not None and any(r.prompt_token_ids == self._poison for r in self._live.values()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.perf_counter()
+        done = self._engine.step()
+        self._busy += time.perf_counter() - begin
+        for generation in done:
+            del self._live[generation.request_id]
+            self._finished += len(generation.token_ids)
+        self._steps += 1
+        if self._steps % _STEPS_BETWEEN_LOOKS == 0 or not self._live:
+            committed = self._engine.committed  # type: ignore[attr-defined]
+            running = sum(len(committed(request_id)) for request_id in self._live)
+            self._map[:] = _LAYOUT.pack(self._finished, running, self._busy)
+        return done
+
+
+def counted_engine(job: Job, num_threads: int | None, folder: str, poison: str | None = None) -> CountedEngine:
+    """The job's engine, counted in a file of ``folder`` that is named by this process's id."""
+    engine = load_engine(job, num_threads)
+    ids = None if poison is None else tuple(engine.tokenizer.encode(poison))  # type: ignore[attr-defined]
+    return CountedEngine(engine, Path(folder) / f"{os.getpid()}-{time.time_ns()}", ids)
+
+
+def work_done(folder: Path) -> Mapping[int, Work]:
+    """Process id -> its work."""
+    found: dict[int, Work] = {}
+    for path in sorted(folder.iterdir()):
+        raw = path.read_bytes()
+        if len(raw) == _LAYOUT.size:
+            finished, running, busy = _LAYOUT.unpack(raw)
+            pid = int(path.name.split("-")[0])
+            before = found.get(pid, Work(tokens=0, busy_seconds=0.0))
+            found[pid] = Work(tokens=before.tokens + finished + running, busy_seconds=before.busy_seconds + busy)
+    return found

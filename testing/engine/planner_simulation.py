@@ -1,0 +1,213 @@
+"""Window allocation in a discrete-event simulation with the constants of an H200: no GPU and no model is involved.
+
+Sequences with a context and an acceptance (each draft is right with this probability given that those before it are)
+are decoded forward by forward as ``verified`` does: [head][drafts][masks]. A draft that was proposed behind a token
+that turned out wrong is right as often as others, or less often. A forward costs 3.2 ms for the weights or 19 us per
+row, whichever is more, and 31 ns per cached token of each sequence (WeDLM-8B in bf16, by arithmetic). The planner and
+its estimates are the engine's own code; they are not told the acceptance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
+from wedlm_core.engine.windows.planner import WindowPlanner
+
+__all__ = [
+    "H200",
+    "KV_SECONDS",
+    "ROW_SECONDS",
+    "TOKENS",
+    "WEIGHTS_SECONDS",
+    "WIDEST",
+    "FixedWindow",
+    "Planned",
+    "Policy",
+    "Result",
+    "Scenario",
+    "simulate",
+]
+
+WEIGHTS_SECONDS, ROW_SECONDS, KV_SECONDS = 3.2e-3, 19e-6, 31e-9
+H200 = StepCost.linear(
+    fixed=WEIGHTS_SECONDS,
+    per_row=ROW_SECONDS,
+    per_kv=KV_SECONDS,
+    floor_rows=round(WEIGHTS_SECONDS / ROW_SECONDS),
+)
+WIDEST = 32
+TOKENS = 256  # per sequence, then another takes its place
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is decoded: ``survival`` of the sequences in turn, times ``broken`` behind a wrong token."""
+
+    batch: int
+    context: int
+    survival: tuple[float, ...]
+    broken: float = 1.0
+
+
+class Policy(Protocol):
+    """Sets ``masks``, ``keep_intact`` and ``keep_broken`` of a slot table."""
+
+    def start(self, slots: SlotTable) -> None:
+        """Before the first forward."""
+        ...
+
+    def admit(self, taken: IntArray) -> None:
+        """Other sequences begin in these slots."""
+        ...
+
+    def plan(self) -> None:
+        """Before the windows of a forward are refilled."""
+        ...
+
+    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+        """After a forward, which ``ended`` some sequences."""
+        ...
+
+
+class FixedWindow:
+    """The same window always; 0 is autoregressive."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+
+    def start(self, slots: SlotTable) -> None:
+        """Set it once."""
+        for array in (slots.masks, slots.keep_intact, slots.keep_broken):
+            array[:] = self._window
+
+    def admit(self, taken: IntArray) -> None:
+        """Nothing changes."""
+
+    def plan(self) -> None:
+        """Nothing changes."""
+
+    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+        """Nothing is learned."""
+
+
+class Planned:
+    """The engine's planner, which sees outcomes and the cost of forwards."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self._cost = cost
+
+    def start(self, slots: SlotTable) -> None:
+        """All slots are its own."""
+        self._slots = slots
+        self._every = np.arange(len(slots.masks))
+        self._planner = WindowPlanner(slots, WIDEST, 1 << 30)
+        slots.adaptive[:], slots.widest[:] = True, WIDEST
+        self.admit(self._every)
+
+    def admit(self, taken: IntArray) -> None:
+        """Windows of new sequences are open."""
+        for array in (self._slots.masks, self._slots.keep_intact, self._slots.keep_broken):
+            array[taken] = -1
+        self._planner.admit(taken, len(self._every))
+
+    def plan(self) -> None:
+        """Plan where it is time to."""
+        self._planner.plan(self._every, self._cost, 1 << 30)
+
+    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+        """Learn how drafts fared."""
+        self._planner.observe(self._every, self._slots.rows.copy(), outcome, outcome.count_D, ended, 0)
+        for _ in range(np.count_nonzero(ended)):
+            self._planner.finished(TOKENS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Tokens per second, tokens per forward of a sequence, rows per token."""
+
+    rate: float
+    tokens_per_forward: float
+    rows_per_token: float
+
+
+class _Machine:
+    """State of the sequences, and the forward."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, cost: StepCost, seed: int) -> None:
+        count = scenario.batch
+        self._random = np.random.default_rng(seed)
+        self._cost, self._policy, self._context = cost, policy, scenario.context
+        self._survival = np.resize(np.array(scenario.survival), count)
+        self._broken = scenario.broken
+        self.slots = SlotTable(count, 2 * WIDEST + 1)
+        self.slots.limit[:] = TOKENS
+        # Sequences are met half way, not all at their first token at once.
+        self.slots.generated[:] = self._random.integers(0, TOKENS, count)
+        self._candidates, self._intact = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
+        policy.start(self.slots)
+
+    def forward(self) -> tuple[float, int, int]:
+        """Seconds, rows and tokens of one forward of all sequences."""
+        slots, count = self.slots, len(self._survival)
+        slots.cached[:] = self._context + slots.generated
+        self._policy.plan()
+        left = slots.limit - slots.generated
+        most = np.minimum(np.where(self._intact, slots.keep_intact, slots.keep_broken), left)
+        drafts = np.clip(self._candidates, 0, np.maximum(most, 0))
+        masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
+        slots.rows[:] = 1 + drafts + masks
+        rows = int(slots.rows.sum())
+        seconds = float(self._cost(np.array([rows]), float(slots.cached.sum()), count)[0])
+        agreed = np.minimum(self._run_of_hits(np.where(self._intact, 1.0, self._broken)), drafts)
+        commits = agreed + 1
+        self._candidates = np.maximum(drafts + masks - commits, 0)
+        # The first mask proposes the token that the last draft's row decides: right as often as a draft.
+        intact = (agreed == drafts) & (self._random.random(count) < self._survival)
+        emitted = np.minimum(commits, left)
+        outcome = _outcome(drafts, agreed, self._intact, intact, emitted)
+        self._intact = intact
+        slots.generated += emitted
+        ended = slots.generated >= slots.limit
+        self._policy.observe(outcome, ended)
+        self._replace(np.flatnonzero(ended))
+        return seconds, rows, int(emitted.sum())
+
+    def _run_of_hits(self, factor: np.ndarray) -> IntArray:
+        hit = self._random.random((len(factor), 2 * WIDEST)) < (self._survival * factor)[:, None]
+        return hit.cumprod(axis=1).sum(axis=1)
+
+    def _replace(self, taken: IntArray) -> None:
+        if len(taken):
+            self.slots.generated[taken], self._candidates[taken], self._intact[taken] = 0, 0, True
+            self._policy.admit(taken)
+
+
+def _outcome(
+    drafts: IntArray, agreed: IntArray, intact: np.ndarray, next_intact: np.ndarray, emitted: IntArray
+) -> StepOutcome:
+    nothing = np.zeros((len(drafts), 1))
+    return StepOutcome(
+        count_D=emitted, next_rows_D=drafts, context_D=agreed + 1, drafts_D=drafts, agreed_D=agreed,
+        offered_D=drafts, intact_D=intact.copy(), next_intact_D=next_intact.copy(), token_DC=nothing.astype(np.int64),
+        entropy_DC=nothing.astype(np.float32), logprob_DC=nothing.astype(np.float32), early_DC=nothing.astype(bool),
+    )  # fmt: skip
+
+
+def simulate(scenario: Scenario, policy: Policy, *, forwards: int, warm_up: int, cost: StepCost = H200) -> Result:
+    """Figures over ``forwards`` forwards after ``warm_up`` that are not counted."""
+    machine = _Machine(scenario, policy, cost, seed=scenario.batch)
+    for _ in range(warm_up):
+        machine.forward()
+    seconds, rows, tokens = (sum(part) for part in zip(*(machine.forward() for _ in range(forwards)), strict=True))
+    return Result(
+        rate=tokens / seconds,
+        tokens_per_forward=tokens / forwards / scenario.batch,
+        rows_per_token=rows / tokens,
+    )

@@ -1,0 +1,233 @@
+"""The engine on pretend CUDA devices beside the engine on the CPU: what ``test_engine_pretend_device.py`` runs.
+
+    TRITON_INTERPRET=1 python -m testing.engine.pretend_engine FOLDER SCENARIO ...
+
+Prints one JSON object: for each scenario a :class:`Found`, or its error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from testing import pretend
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine, measure
+from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
+from wedlm_core.llm import LLM
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
+
+__all__ = ["SCENARIOS", "Found"]
+
+# What differs between the engines is what a scenario varies: batch invariant attention, one stated step cost.
+CONFIG = EngineConfig(
+    max_num_seqs=8, max_window=3, max_batch_rows=48, max_model_len=64, num_pages=120, page_size=4, attention="triton",
+    batch_invariant=True, step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20), graph_rows=16,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a scenario came to.
+
+    Attributes:
+        tokens, expected: of each request, on the pretend device and on the CPU.
+        finish, expected_finish: why each ended.
+        preemptions, cached: sequences preempted, and prompt tokens taken from shared prefixes.
+        captured, replays: CUDA graphs.
+        event_waits, steps: waits for a forward's outcome, and steps.
+        used: calls that concern the current device, by that device.
+    """
+
+    tokens: list[list[int]]
+    expected: list[list[int]]
+    finish: list[str]
+    expected_finish: list[str]
+    preemptions: int = 0
+    cached: int = 0
+    captured: int = 0
+    replays: int = 0
+    event_waits: int = 0
+    steps: int = 0
+    used: dict[str, int]
+
+
+def mixed() -> list[Request]:
+    """All strategies in one batch, greedy and sampled, with stops; some prompts share a page."""
+    base = SamplingParams(max_tokens=5, window_size=3, ignore_eos=True, entropy_threshold=2.0)
+    chosen = [
+        base,
+        replace(base, temperature=0.8),
+        replace(base, temperature=0.9, top_k=12, top_p=0.8),
+        replace(base, strategy="autoregressive", stop_token_ids=tuple(range(150, 300))),
+        replace(base, strategy="reference"),
+        replace(base, strategy="streaming", temperature=0.7),
+        replace(base, strategy="blockwise", stop=("e", "\ufffd")),
+    ]
+    prompts = [[7, 30, 41, 52, 9 + i] if i % 2 else [(11 * i + 5 * j) % 300 for j in range(1 + i)] for i in range(7)]
+    return requests_of(prompts, chosen)
+
+
+@cache
+def model(folder: Path, device: str) -> Any:
+    """Weights of the folder in float32."""
+    return load_model(folder, device=device, dtype=torch.float32)
+
+
+def both(
+    folder: Path, requests: Sequence[Request], *, device: str = "cuda", at_once: int | None = None, **settings: Any
+) -> Found:
+    """Run requests on a pretend device and on the CPU."""
+    tokenizer, config = Tokenizer.load(folder), replace(CONFIG, **settings)
+    plain = replace(config, attention="auto", overlap="auto", cuda_graphs="auto", step_cost=CONFIG.step_cost)
+    expected = run(Engine(model(folder, "cpu"), tokenizer, plain), requests, at_once)
+    weights = model(folder, device)
+    pretend.LOG.clear()
+    engine = Engine(weights, tokenizer, config)
+    return found_of(engine, run(engine, requests, at_once), expected)
+
+
+def found_of(engine: Engine, done: list[Generation], expected: list[Generation]) -> Found:
+    """Compare."""
+    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    return Found(
+        tokens=[list(g.token_ids) for g in done],
+        expected=[list(g.token_ids) for g in expected],
+        finish=[str(g.finish_reason) for g in done],
+        expected_finish=[str(g.finish_reason) for g in expected],
+        preemptions=sum(g.stats.preemptions for g in done),
+        cached=sum(g.stats.cached_prompt_tokens for g in done),
+        captured=graphs.captured if graphs else 0,
+        replays=pretend.LOG.replays,
+        event_waits=pretend.LOG.event_waits,
+        used={str(device): count for device, count in pretend.LOG.used.items()},
+    )
+
+
+def steady(folder: Path, params: Sequence[SamplingParams], **settings: Any) -> Found:
+    """Admission, prefill and steps in which every wait for the device but that for an outcome is an error."""
+    tokenizer, config = Tokenizer.load(folder), replace(CONFIG, **settings)
+    engine = Engine(model(folder, "cuda"), tokenizer, config)
+    requests = requests_of([[5 + i, 60, 71] for i in range(len(params))], params)
+    plain = replace(config, attention="auto", overlap="auto", cuda_graphs="auto")
+    expected = run(Engine(model(folder, "cpu"), tokenizer, plain), requests)
+    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    if graphs is not None:
+        graphs._book._seconds = 0.0  # a capture waits for the device, once
+    done: dict[str, Generation] = {}
+    steps = 0
+    with pretend.strict():
+        for request in requests:
+            engine.add(request)
+        while engine.has_work():
+            done.update((g.request_id, g) for g in engine.step())
+            steps += 1
+        return replace(found_of(engine, [done[r.request_id] for r in requests], expected), steps=steps)
+
+
+def steady_mixed(folder: Path) -> Found:
+    """Every strategy and every stage of sampling at once."""
+    params = [r.params for r in mixed()]
+    return steady(folder, [replace(p, stop_token_ids=(), stop=(), max_tokens=6) for p in params])
+
+
+def steady_auto(folder: Path) -> Found:
+    """Windows that the planner sets anew, without graphs."""
+    greedy = SamplingParams(max_tokens=6, ignore_eos=True)
+    return steady(folder, [greedy, replace(greedy, temperature=0.7)], cuda_graphs=False, max_num_seqs=2)
+
+
+def tight(folder: Path) -> Found:
+    """A pool that makes the engine preempt, and prompts in chunks."""
+    base = SamplingParams(max_tokens=10, window_size=2, ignore_eos=True)
+    prompts = [[(9 * i + 5 * j) % 300 for j in range(7)] for i in range(3)]
+    return both(
+        folder, requests_of(prompts, base), num_pages=9, prefill_chunk=3, max_window=2, max_num_seqs=3, graph_rows=8
+    )
+
+
+def one_slot_elsewhere(folder: Path) -> Found:
+    """The second device, worked for by a thread that never chose one; costs are measured; one sequence at a time."""
+    measure._SECONDS = (0.05, 0.05)
+    config = replace(CONFIG, max_num_seqs=1, step_cost=None, graph_rows=8)
+    requests = requests_of([[7, 8, 9], [20]], SamplingParams(max_tokens=5, ignore_eos=True))
+    plain = replace(config, attention="auto", step_cost=CONFIG.step_cost)
+    expected = run(Engine(model(folder, "cpu"), Tokenizer.load(folder), plain), requests)
+    pretend.LOG.clear()
+    llm = LLM(str(folder), config=config, device="cuda:1", dtype="float32")
+    done: list[Generation] = []
+    thread = threading.Thread(target=lambda: done.extend(run(llm.engine, requests)))
+    thread.start()
+    thread.join()
+    return found_of(llm.engine, done, expected)
+
+
+def defaults(folder: Path) -> Found:
+    """bfloat16, ``attention="auto"``, a pool sized by the device's memory: what a user gets, in small."""
+    measure._SECONDS = (0.05, 0.05)
+    sizes = EngineConfig(max_num_seqs=2, max_window=3, max_batch_rows=16, max_model_len=32, page_size=16, graph_rows=8)
+    llm = LLM(str(folder), config=sizes, device="cuda:1")
+    assert llm.engine._runner.backend.name == "triton"
+    assert llm.engine._runner.pool.dtype == torch.bfloat16
+    requests = requests_of([[7, 8, 9], [20], [41, 42]], SamplingParams(max_tokens=5, ignore_eos=True))
+    pretend.LOG.clear()
+    done = run(llm.engine, requests)
+    return found_of(llm.engine, done, done)  # near-ties fall either way in bfloat16: nothing to compare with
+
+
+SCENARIOS: dict[str, Callable[[Path], Found]] = {
+    "graphs": lambda folder: both(folder, mixed(), at_once=3),
+    "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),
+    "plain": lambda folder: both(folder, mixed()[::2], overlap=False),
+    "sdpa": lambda folder: both(folder, mixed()[1::2], attention="sdpa", batch_invariant=False),
+    "eight_bits": lambda folder: both(folder, mixed()[:2], kv_cache_dtype="fp8_e4m3", batch_invariant=False),
+    "tight": tight,
+    "steady_mixed": steady_mixed,
+    "steady_auto": steady_auto,
+    "one_slot_elsewhere": one_slot_elsewhere,
+    "defaults": defaults,
+}
+
+
+def main() -> None:
+    """See the module."""
+    torch.set_num_threads(1)
+    pretend.install(devices=2)
+    folder, found = Path(sys.argv[1]), {}
+    broken: list[object] = []
+    plain = DecoderGraphs._capture
+
+    def capture(self: DecoderGraphs, key: Any) -> None:
+        plain(self, key)
+        if self._broken:
+            broken.append(key)
+
+    DecoderGraphs._capture = capture  # type: ignore[method-assign]
+    for name in sys.argv[2:]:
+        begin = time.perf_counter()
+        try:
+            found[name] = asdict(SCENARIOS[name](folder))
+            if broken:
+                found[name] = {"error": f"a capture failed: {broken}"}
+        except Exception:
+            found[name] = {"error": traceback.format_exc()}
+        print(name, round(time.perf_counter() - begin, 1), file=sys.stderr)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Leases as they are found where a writer has died, or has slept for too long."""
+
+from __future__ import annotations
+
+from pipeline import layout
+from pipeline.commit.sealed import seal, unseal
+from pipeline.storage.protocol import Storage
+
+__all__ = ["expire_leases"]
+
+
+def expire_leases(storage: Storage) -> None:
+    """As if every holder had renewed nothing for longer than its term."""
+    for key in storage.keys(layout.LEASES):
+        storage.put(key, seal({**unseal(storage.read(key)), "expires": 0.0}))

@@ -1,0 +1,1 @@
+"""Templates as strangers write them, and those of published models."""

@@ -1,0 +1,145 @@
+"""Command line and YAML: precedence, refusals, exit codes; and the jobs on a real model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs import cli, generate, status
+from jobs.generate import main
+from pipeline import ConfigError, RunConfig
+from pipeline.commands.progress import Progress
+from pipeline.types import Totals
+
+
+def parsed(*argv: str) -> RunConfig:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    cli.add_config_options(parser)
+    return cli.collect(parser.parse_args(argv))
+
+
+def test_settings_override_options_which_override_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "input: a.parquet\noutput: out\nactors: 2\n"
+        "sampling:\n  max_tokens: 10\n  stop: [x, y]\nengine: {page_size: 16}\n"
+    )
+    config = parsed("--config", str(file), "--actors", "3", "--set", "sampling.max_tokens=48", "--set", "chat=true")
+    assert (config.input, config.output, config.actors, config.chat) == ("a.parquet", "out", 3, True)
+    assert (config.sampling.max_tokens, config.sampling.stop, config.engine.page_size) == (48, ("x", "y"), 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("actors=3", {"actors": 3}),
+        ("sampling.temperature=0.5", {"sampling": {"temperature": 0.5}}),
+        ("sampling.stop=[a, b]", {"sampling": {"stop": ["a", "b"]}}),
+        ("sampling.entropy_threshold=null", {"sampling": {"entropy_threshold": None}}),
+        ("system_prompt=a=b", {"system_prompt": "a=b"}),
+        ("model=", {"model": None}),
+    ],
+)
+def test_a_setting_is_a_dotted_name_and_a_yaml_value(text: str, expected: dict[str, Any]) -> None:
+    assert cli.parse_setting(text) == expected
+
+
+def test_the_options_of_their_own_reach_the_configuration() -> None:
+    config = parsed(
+        "--input", "i", "--output", "o", "--retry-failed", "--on-long-prompt", "truncate_left", "--limit", "7",
+        "--max-failed-fraction", "0.25", "--max-row-deaths", "3", "--prompt-template", "{{ q }}", "--chat",
+        "--output-format", "jsonl", "--storage-options", "{anon: true}", "--mode", "resume",
+    )  # fmt: skip
+    assert (config.retry_failed, config.on_long_prompt, config.limit) == (True, "truncate_left", 7)
+    assert (config.max_failed_fraction, config.max_row_deaths, config.chat) == (0.25, 3, True)
+    assert (config.prompt_template, config.output_format) == ("{{ q }}", "jsonl")
+    assert config.storage_options == {"anon": True}
+    assert parsed("--input", "i", "--output", "o").retry_failed is False
+
+
+@pytest.mark.parametrize("text", ["actors", "=3", "a=[1,"])
+def test_a_malformed_setting_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        cli.parse_setting(text)
+
+
+plain = st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3))
+mappings = st.dictionaries(st.sampled_from("abc"), plain, max_size=3)
+
+
+@given(base=mappings, over=mappings)
+def test_merging_keeps_what_is_not_overridden_and_changes_neither(base: dict[str, Any], over: dict[str, Any]) -> None:
+    before = json.dumps([base, over])
+    merged = cli.merge(base, over)
+    assert json.dumps([base, over]) == before
+    assert set(merged) == set(base) | set(over)
+    for name, value in merged.items():
+        if name in over and not (isinstance(over[name], dict) and isinstance(base.get(name), dict)):
+            assert value == over[name]
+        elif name not in over:
+            assert value == base[name]
+    assert cli.merge(merged, over) == merged
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--output", "o"], "input not given"),
+        (["--input", "i"], "output not given"),
+        (["--input", "i", "--output", "o", "--set", "max_tokns=3"], "Did you mean 'sampling.max_tokens'"),
+        (["--input", "i", "--output", "o", "--set", "sampling.max_tokens=-3"], "max_tokens=-3"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--input", "nowhere.parquet", "--output", "{tmp}/o"], "no file"),
+        (["--input", "{tmp}/in.jsonl", "--output", "{tmp}/o", "--model", "./nowhere"], "nowhere"),
+    ],
+)
+def test_faults_of_the_caller_are_one_line_and_exit_code_2(
+    argv: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "x"}\n')
+    code = main([part.format(tmp=tmp_path) for part in argv])
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert "Traceback" not in printed
+    assert code == (1 if "nowhere" in words and "yaml" not in words else 2)
+
+
+def test_a_yaml_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("- 1\n")
+    with pytest.raises(ConfigError, match="mapping"):
+        parsed("--config", str(tmp_path / "c.yaml"))
+
+
+def test_preview_prints_rows_of_the_real_model(
+    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"prompt": ["one", "", "two"], "k": [1, 2, 3]}), tmp_path / "in.parquet")
+    argv = ["--input", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "o"), "--model", str(qwen3_folder)]
+    assert main([*argv, "--preview", "2", "--set", "sampling.max_tokens=3"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["k"], r["finish_reason"]) for r in rows] == [(1, rows[0]["finish_reason"]), (2, "error")]
+    assert 0 < len(rows[0]["token_ids"]) <= 3
+    assert not (tmp_path / "o").exists()
+
+
+def test_status_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.main([str(tmp_path)]) == 2
+    assert "no run was begun" in capsys.readouterr().err
+
+
+def test_progress_lines_are_spaced_but_the_last_is_always_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 0.1, 5.0, 5.1])
+    show = generate._Printer(lambda: next(clock))
+    for rows in (0, 1, 2, 4):
+        show(Progress(total_rows=4, done=Totals(rows=rows), session=Totals(rows=rows), seconds=1.0))
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["0/4", "2/4", "4/4"]

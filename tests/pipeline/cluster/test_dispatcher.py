@@ -1,0 +1,205 @@
+"""Who does which unit: everything is done once, nobody is overtaken for ever, and nobody holds up the end."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.cluster.dispatcher import Assignment, Dispatcher
+from pipeline.cluster.executor import units_per_actor
+from pipeline.codec import EngineConfig
+from pipeline.config import RunConfig
+from pipeline.prompts.prefix_histogram import sketch_of
+
+# --- any order of events --------------------------------------------------------------------------
+
+
+@given(data=st.data(), actors=st.integers(1, 4), held=st.integers(1, 5), count=st.integers(0, 30))
+@settings(max_examples=150, deadline=None)
+def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
+    data: st.DataObject, actors: int, held: int, count: int
+) -> None:
+    dispatcher = Dispatcher(held=held, ahead=6)
+    runs: list[Assignment] = []
+    done: Counter[str] = Counter()
+    given_to: defaultdict[str, list[Assignment]] = defaultdict(list)
+    offered, joined, ended, now = 0, 0, False, 0.0
+    while not dispatcher.finished:
+        now += data.draw(st.floats(0, 5), label="time passes")
+        choices = ["done"] * bool(runs) + ["join"] * (joined < actors) + ["offer"] * (offered < count)
+        choices += ["decline"] * any(run.copy for run in runs) + ["end"] * (offered == count and not ended)
+        what = data.draw(st.sampled_from(choices or ["wait"]))
+        if what == "offer":
+            sketch = data.draw(st.dictionaries(st.integers(0, 5), st.integers(1, 9), max_size=3))
+            dispatcher.offer(str(offered), sketch)
+            offered += 1
+        elif what == "join":
+            dispatcher.join(joined, now)
+            joined += 1
+        elif what == "end":
+            dispatcher.end_input()
+            ended = True
+        elif what == "decline":
+            run = data.draw(st.sampled_from([run for run in runs if run.copy]))
+            runs.remove(run)
+            dispatcher.decline(run.unit_id, run.actor)
+        elif what == "done":
+            run = data.draw(st.sampled_from(runs))
+            runs.remove(run)
+            first = run.unit_id not in done
+            late = dispatcher.done(run.unit_id, run.actor, now)
+            assert (late is not None) == first
+            done[run.unit_id] += first
+            for other in late or []:
+                assert other in runs
+        while (new := dispatcher.next(now)) is not None:
+            assert new.unit_id not in done
+            assert new.actor not in {run.actor for run in runs if run.unit_id == new.unit_id}
+            assert new.copy == len(given_to[new.unit_id])
+            assert new.copy == 0 or ended, "units are doubled at the end only"
+            given_to[new.unit_id].append(new)
+            runs.append(new)
+            live = [run for run in runs if run.unit_id not in done]
+            assert max(Counter(run.actor for run in live).values()) <= held
+    assert done == Counter(map(str, range(count)))
+    assert all(len(runs) <= 2 for runs in given_to.values())
+
+
+@given(sketches=st.lists(st.dictionaries(st.integers(0, 3), st.integers(1, 9), max_size=2), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_no_unit_is_overtaken_more_often_than_the_look_ahead_allows(sketches: list[dict[int, int]]) -> None:
+    ahead = 8
+    dispatcher = Dispatcher(held=1, ahead=ahead)
+    dispatcher.join(0, 0.0)
+    waiting: list[int] = []
+    overtaken: Counter[int] = Counter()
+    left = iter(enumerate(sketches))
+    while True:
+        for number, sketch in left:
+            dispatcher.offer(str(number), sketch)
+            waiting.append(number)
+            if len(waiting) >= ahead:
+                break
+        given = dispatcher.next(0.0)
+        if given is None:
+            break
+        number = int(given.unit_id)
+        overtaken.update(other for other in waiting if other < number)
+        waiting.remove(number)
+        dispatcher.done(given.unit_id, 0, 0.0)
+    assert not waiting
+    assert max(overtaken.values(), default=0) <= 2 * ahead
+
+
+# --- prefixes -------------------------------------------------------------------------------------
+
+
+def test_a_sketch_weighs_prefixes_by_the_tokens_that_a_cache_would_save() -> None:
+    shared = list(range(40))
+    sketch = sketch_of([[*shared, 1], [*shared, 2], [*shared[:16], 5, 6], [1]], page=8)
+    # 8 and 16 tokens are shared by three rows, 32 by two.
+    assert sorted(sketch.values()) == [24, 24, 32]
+    assert sketch_of([[*shared, 9]], page=8).keys() == sketch.keys()
+    assert not sketch_of([shared[:8]], page=8), "of a prompt that is one page, the last token is computed"
+
+
+def test_units_that_begin_alike_meet_on_one_actor_and_all_actors_work() -> None:
+    """Nine families in turns behind a system prompt that all share; three actors."""
+    system, draw = list(range(64)), random.Random(0)
+    families = [[draw.randrange(100) for _ in range(64)] for _ in range(9)]
+    dispatcher, places, work = Dispatcher(held=2, ahead=27), defaultdict(set), Counter()
+    for actor in range(3):
+        dispatcher.join(actor, 0.0)
+    offered, running, now = 0, [], 0.0
+    while offered < 270 or running:
+        while offered < 270 and dispatcher.waiting < 27:
+            family = families[draw.randrange(9)]
+            dispatcher.offer(f"{families.index(family)}/{offered}", sketch_of([[*system, *family, offered]], page=16))
+            offered += 1
+        while (given := dispatcher.next(now)) is not None:
+            running.append(given)
+            places[given.unit_id.split("/")[0]].add(given.actor)
+            work[given.actor] += 1
+        now += 1.0
+        done = running.pop(draw.randrange(len(running)))
+        dispatcher.done(done.unit_id, done.actor, now)
+    assert min(work.values()) > 60
+    seen = sum(len(actors) for actors in places.values())
+    assert seen <= 14, f"9 families were each begun on {seen / 9:.1f} actors"
+
+
+# --- actors of different speed --------------------------------------------------------------------
+
+
+@dataclass
+class _Actor:
+    """A model of an engine: ``slots`` rows run at once, each for its length divided by the actor's speed."""
+
+    slots: int
+    speed: float
+    seconds_full: float = 0.0
+    units: dict[str, list[float]] = field(default_factory=dict)
+
+    def advance(self, seconds: float) -> list[str]:
+        """The units that are done then."""
+        rows = [(unit, i) for unit in self.units.values() for i, left in enumerate(unit) if left > 0][: self.slots]
+        self.seconds_full += seconds * len(rows) / self.slots
+        for unit, i in rows:
+            unit[i] -= seconds * self.speed
+        done = [name for name, unit in self.units.items() if all(left <= 0 for left in unit)]
+        for name in done:
+            del self.units[name]
+        return done
+
+
+def simulated(config: RunConfig, units: Sequence[Sequence[float]], speeds: Sequence[float]) -> tuple[float, float]:
+    """Seconds until the last unit is done, and the share of that for which the fastest actor was full."""
+    dispatcher = Dispatcher(held=units_per_actor(config, len(units[0]), len(units)), ahead=8)
+    actors = [_Actor(config.engine.max_num_seqs, speed) for speed in speeds]
+    for name in range(len(actors)):
+        dispatcher.join(name, 0.0)
+    waiting: Mapping[str, Sequence[float]] = {str(i): unit for i, unit in enumerate(units)}
+    left, now, step = iter(waiting), 0.0, 0.25
+    while not dispatcher.finished:
+        while dispatcher.waiting < 8:
+            if (name := next(left, None)) is None:
+                dispatcher.end_input()
+                break
+            dispatcher.offer(name, {})
+        while (given := dispatcher.next(now)) is not None:
+            actors[given.actor].units[given.unit_id] = list(waiting[given.unit_id])
+        now += step
+        for name, actor in enumerate(actors):
+            for unit_id in actor.advance(step):
+                for late in dispatcher.done(unit_id, name, now) or []:
+                    actors[late.actor].units.pop(late.unit_id, None)
+        assert now < 100_000
+    return now, max(actors, key=lambda actor: actor.speed).seconds_full / now
+
+
+@pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 0.25), (1.0, 1.0, 1.0, 0.2), (1.0, 1.0, 0.02), (1.0, 1.0, 0.0)])
+def test_a_slow_actor_or_one_that_hangs_does_not_hold_up_the_end(speeds: tuple[float, ...]) -> None:
+    draw = random.Random(0)
+    units = [[draw.expovariate(1 / 10) + 1 for _ in range(8)] for _ in range(600)]
+    config = RunConfig(input="", output="-", actors=len(speeds), engine=EngineConfig(max_num_seqs=16))
+    ideal = sum(map(sum, units)) / (16 * sum(speeds))
+    longest = max(map(max, units))
+    seconds, full = simulated(config, units, speeds)
+    assert seconds < 1.06 * ideal + longest
+    assert full > 0.85
+
+
+def test_one_actor_is_full_to_the_end_whatever_its_rows_are() -> None:
+    draw = random.Random(1)
+    units = [[draw.paretovariate(1.5) for _ in range(8)] for _ in range(400)]
+    config = RunConfig(input="", output="-", engine=EngineConfig(max_num_seqs=16))
+    ideal = sum(map(sum, units)) / 16
+    seconds, full = simulated(config, units, (1.0,))
+    assert seconds < 1.1 * ideal + max(map(max, units))
+    assert full > 0.8

@@ -1,0 +1,323 @@
+"""Whole runs on object stores: exactly once through kills, takeovers and failing requests; what readers may see."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import layout
+from pipeline.codec import SamplingParams
+from pipeline.commands.read import read
+from pipeline.commands.run import run_on
+from pipeline.commit import lease
+from pipeline.commit.lease import Lease, current_holder, hold_lease
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.part_files import PartDamage, PartJob, PartRecord
+from pipeline.commit.recover import recover
+from pipeline.config import RunConfig
+from pipeline.errors import LeaseError, LeaseLostError, OutputError, SinkError
+from pipeline.schema import DATA_COLUMNS
+from pipeline.storage import retry
+from pipeline.storage.object_store import ObjectStorage
+from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
+from pipeline.storage.retry import RetryingStorage
+from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder
+from testing.pipeline.leases import expire_leases
+from testing.pipeline.s3 import S3Server
+
+ROWS = [{"prompt": "" if i == 4 else f"Count from {i} to {i + 4}.", "topic": f"t{i % 3}"} for i in range(13)]
+LATER = [{"prompt": f"Count from {i}.", "topic": "late"} for i in range(20, 25)]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
+
+
+class Case:
+    """Input and output in one place, and ways to run and look."""
+
+    def __init__(self, place: str, options: dict[str, Any], model: Path) -> None:
+        self.place, self.options = place, options
+        self.fs, self.root = fsspec.core.url_to_fs(place, use_listings_cache=False, **options)
+        self.put_input("a.parquet", ROWS)
+        self.config = RunConfig(
+            input=f"{place}/in", output=f"{place}/out", model=str(model), unit_rows=3, target_part_bytes=6000,
+            sampling=SamplingParams(max_tokens=6, n=2), storage_options=options,
+        )  # fmt: skip
+
+    def put_input(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self.fs.makedirs(f"{self.root}/in", exist_ok=True)
+        with self.fs.open(f"{self.root}/in/{name}", "wb") as file:
+            pq.write_table(pa.Table.from_pylist(rows), file)
+
+    def storage(self) -> RetryingStorage:
+        return open_storage(self.config.output, layout.SCRATCH, self.options)
+
+    def run(self, storage: Storage | None = None, executor: InlineExecutor | None = None, **fields: Any) -> None:
+        config = replace(self.config, **fields)
+        run_on(executor or InlineExecutor(), config, storage or self.storage(), lambda progress: None)
+
+    def data(self) -> list[dict[str, Any]]:
+        table = read(self.config.output, format="arrow", storage_options=self.options)
+        return table.select(["prompt", "topic", *DATA_COLUMNS]).to_pylist()
+
+    def glob(self) -> list[str]:
+        """What a plain reader of the folder would open."""
+        return sorted(path for path in self.fs.find(f"{self.root}/out") if "/__" not in path)
+
+    def globbed_keys(self) -> list[tuple[str, int]]:
+        found = []
+        for path in self.glob():
+            with self.fs.open(path, "rb") as file:
+                rows = pq.read_table(file).select(["row_id", "sample_index"]).to_pylist()
+            found += [(row["row_id"], row["sample_index"]) for row in rows]
+        return found
+
+    def expire(self) -> None:
+        """As if the holder had been asleep for longer than its lease."""
+        expire_leases(self.storage())
+
+    def check(self, expected: list[dict[str, Any]]) -> None:
+        assert self.data() == expected
+        assert self.globbed_keys() == [(row["row_id"], row["sample_index"]) for row in expected]
+        dead = read(self.config.output, table="dead_letters", format="arrow", storage_options=self.options)
+        assert dead.num_rows == sum(row["finish_reason"] == "error" for row in expected)
+        for left in (layout.STAGED, layout.PUBLISH, layout.SCRATCH):
+            assert self.storage().keys(left) == []
+        assert current_holder(self.storage()) is None
+
+
+@pytest.fixture
+def in_memory(qwen3_folder: Path) -> Iterator[Callable[[], Case]]:
+    name = f"b{uuid.uuid4().hex[:12]}"
+    numbers = iter(range(10_000))
+    yield lambda: Case(f"memory://{name}/{next(numbers)}", {}, qwen3_folder)
+    fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
+
+
+@pytest.fixture
+def on_s3(s3: S3Server, qwen3_folder: Path) -> Callable[[], Case]:
+    bucket = s3.bucket(f"b{uuid.uuid4().hex[:12]}")
+    numbers = iter(range(10_000))
+    return lambda: Case(f"{bucket}/{next(numbers)}", s3.options, qwen3_folder)
+
+
+@pytest.fixture
+def expected(in_memory: Callable[[], Case]) -> list[dict[str, Any]]:
+    case = in_memory()
+    case.run()
+    assert len(case.glob()) > 2, "several parts"
+    return case.data()
+
+
+def test_a_run_on_s3_is_the_run_on_any_other_storage(on_s3: Callable[[], Case], expected: list[dict[str, Any]]) -> None:
+    case = on_s3()
+    case.run()
+    case.check(expected)
+    executor = InlineExecutor()
+    case.run(executor=executor)
+    assert executor.units_done == 0
+    case.put_input("b.parquet", LATER)
+    case.run(executor=executor)
+    assert executor.units_done == 2
+    assert case.data()[: len(expected)] == expected
+    assert len(case.data()) == len(expected) + 2 * len(LATER)
+    assert case.globbed_keys() == [(row["row_id"], row["sample_index"]) for row in case.data()]
+    with pytest.raises(OutputError, match="begun"):
+        case.run(mode="error_if_exists")
+    case.run(mode="new", input=f"{case.place}/in/a.parquet")
+    case.check(expected)
+
+
+def test_a_run_that_dies_at_any_operation_is_completed_by_the_next_which_takes_over(
+    in_memory: Callable[[], Case], expected: list[dict[str, Any]]
+) -> None:
+    whole = in_memory()
+    recorder = Recorder()
+    whole.run(FaultyStorage(whole.storage(), recorder))
+    # Moments come in pairs; just after an operation is, to the next run, just before the following one.
+    for at in range(0, len(recorder.moments), 2):
+        case = in_memory()
+        with pytest.raises(Killed):
+            case.run(FaultyStorage(case.storage(), CrashAt(at)))
+        case.expire()
+        case.run()
+        case.check(expected)
+
+
+@pytest.mark.parametrize("copies", range(4))
+def test_until_the_last_part_is_copied_a_plain_listing_shows_whole_parts_and_readers_of_ours_nothing(
+    on_s3: Callable[[], Case], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
+    case = on_s3()
+    real, left = type(case.fs)._cp_file, iter(range(copies))
+
+    async def fails(self: Any, *given: Any, **named: Any) -> None:
+        if next(left, None) is None:
+            raise OSError("connection reset")
+        await real(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(case.fs), "_cp_file", fails)
+        with pytest.raises(SinkError, match=r"moving .* failed 5 times"):
+            case.run()
+    keys = [(row["row_id"], row["sample_index"]) for row in expected]
+    seen = case.globbed_keys()
+    assert len(seen) == len(set(seen))
+    assert set(seen) < set(keys)
+    with pytest.raises(OutputError, match="not finished"):
+        case.data()
+    case.run()
+    case.check(expected)
+
+
+# --- one writer -----------------------------------------------------------------------------------
+
+
+class Sleeper(InlineExecutor):
+    """Does something else when its parts are written, as if the process had been stopped there."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
+        yield from super().write_parts(jobs)
+        self._meanwhile()
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["looks first", "woken between look and put"])
+@pytest.mark.parametrize("finishes", [True, False], ids=["successor publishes", "successor dies"])
+def test_a_writer_that_lost_its_lease_publishes_nothing(
+    on_s3: Callable[[], Case], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, looks: bool,
+    finishes: bool,
+) -> None:  # fmt: skip
+    case = on_s3()
+    slept: list[bool] = []
+
+    def meanwhile() -> None:
+        slept.append(True)
+        case.expire()
+        if finishes:
+            case.run()
+        else:
+            successor = Lease(case.storage())
+            recover(case.storage(), successor)
+            successor._stop.set()  # dead: it renews nothing and gives nothing back
+
+    executor = Sleeper(meanwhile) if looks else InlineExecutor()
+    with monkeypatch.context() as patch:
+        if not looks:
+            real = Lease.verify
+
+            def looks_and_sleeps(self: Lease) -> None:
+                real(self)
+                if executor.units_done == 5 and not slept:
+                    meanwhile()
+
+            patch.setattr(Lease, "verify", looks_and_sleeps)
+        with pytest.raises(LeaseLostError, match="took over"):
+            case.run(executor=executor)
+    assert slept
+    if finishes:
+        assert case.data() == expected
+    else:
+        assert case.glob() == []
+        assert Manifest.load(case.storage()).publications == ()
+    case.expire()
+    case.run()
+    case.check(expected)
+
+
+def test_a_publication_that_was_decided_before_the_takeover_is_finished_by_the_successor(
+    on_s3: Callable[[], Case], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = on_s3()
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "promote", lambda *given: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            case.run()
+    assert case.glob() == []
+    case.expire()
+    executor = InlineExecutor()
+    case.run(executor=executor)
+    assert executor.units_done == 0
+    case.check(expected)
+
+
+def test_of_two_that_come_at_once_one_writes(on_s3: Callable[[], Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = on_s3()
+    storage = case.storage()
+    with hold_lease(storage) as held:
+        assert current_holder(storage) is not None
+        with pytest.raises(LeaseError, match="is writing there"):
+            Lease(case.storage())
+        # Another that looked before the first had put its lease:
+        with monkeypatch.context() as patch:
+            patch.setattr(lease, "_holders", lambda storage: [])
+            with pytest.raises(LeaseError, match="just now"):
+                Lease(case.storage())
+        held.verify()
+    assert current_holder(storage) is None
+
+
+def test_a_lease_is_renewed_and_a_check_asks_nothing_meanwhile(
+    on_s3: Callable[[], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = on_s3().storage()
+    held = Lease(storage, ttl=0.3)
+    asked: list[str] = []
+    monkeypatch.setattr(held, "verify", lambda: asked.append("?"))
+    deadline = 1.2
+    for _ in range(int(deadline / 0.02)):
+        held.check()
+        held._stop.wait(0.02)
+    assert not asked, "the term never ran out"
+    assert current_holder(storage) is not None
+    held.release()
+
+
+def test_requests_that_fail_at_random_are_tried_again(
+    on_s3: Callable[[], Case], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(4)
+    case = on_s3()
+    real, failed = type(case.fs)._call_s3, []
+
+    async def flaky(self: Any, method: str, *given: Any, **named: Any) -> Any:
+        fails = draw.random() < 0.1
+        after = draw.random() < 0.5
+        if fails and not after:
+            failed.append(method)
+            raise OSError("connection reset")
+        result = await real(self, method, *given, **named)
+        if fails:
+            failed.append(method)
+            raise OSError("connection reset")
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(case.fs), "_call_s3", flaky)
+        case.run()
+    assert len(set(failed)) >= 3
+    case.check(expected)
+
+
+def test_an_output_that_cannot_be_written_is_said_at_once(on_s3: Callable[[], Case]) -> None:
+    case = on_s3()
+    case.config = replace(case.config, output="s3://no-such-bucket-here/out")
+    with pytest.raises(SinkError, match=r"no-such-bucket-here.*FileNotFoundError"):
+        case.run()

@@ -1,0 +1,219 @@
+"""A crash before and after every operation on the output, in every kind of run; a re-run equals an undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import layout
+from pipeline.codec import SamplingParams
+from pipeline.commands.read import read
+from pipeline.commands.run import run_on
+from pipeline.commit import lease, ledger
+from pipeline.config import RunConfig
+from pipeline.schema import DATA_COLUMNS
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.protocol import Storage
+from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary
+from testing.pipeline.leases import expire_leases
+from testing.repository import ROOT
+
+BAD = {3: "", 9: None}
+ROWS = [{"prompt": BAD.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3}"} for i in range(11)]
+LATER = [{"prompt": f"Count from {i} to {i + 4}.", "topic": "late"} for i in range(20, 25)]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
+
+
+class Case:
+    """A folder with input and an output, and a way to run on it."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.inputs = folder / "in"
+        self.inputs.mkdir(parents=True)
+        self.add_file("a.parquet", ROWS)
+        self.config = RunConfig(
+            input=str(self.inputs), output=str(folder / "out"), model=str(model), unit_rows=4, target_part_bytes=6000,
+            sampling=SamplingParams(max_tokens=6, n=2),
+        )  # fmt: skip
+
+    def add_file(self, name: str, rows: list[dict[str, Any]]) -> None:
+        pq.write_table(pa.Table.from_pylist(rows), self.inputs / name, row_group_size=4)
+
+    @property
+    def storage(self) -> LocalStorage:
+        return LocalStorage(self.config.output, layout.SCRATCH)
+
+    def run(self, storage: Storage | None = None, **fields: Any) -> None:
+        config = replace(self.config, **fields)
+        run_on(InlineExecutor(), config, storage or self.storage, lambda progress: None)
+
+    def bury(self) -> None:
+        """A dead process cannot give its lease back, nor renew it."""
+        expire_leases(self.storage)
+
+    def data(self) -> list[dict[str, Any]]:
+        return read(self.config.output, format="arrow").select(["prompt", "topic", *DATA_COLUMNS]).to_pylist()
+
+    def check(self, expected: list[dict[str, Any]]) -> None:
+        """The published rows are the expected ones, to us and to plain readers, and nothing is left over."""
+        assert self.data() == expected
+        parts = sorted(Path(self.config.output).glob("data-*/*.parquet"))
+        assert sum(pq.read_metadata(part).num_rows for part in parts) == len(expected)
+        dead = read(self.config.output, table="dead_letters", format="arrow")
+        assert dead.num_rows == sum(row["finish_reason"] == "error" for row in expected)
+        for left in (layout.STAGED, layout.PUBLISH, layout.SCRATCH):
+            assert self.storage.keys(left) == []
+
+
+MakeCase = Callable[[], Case]
+
+
+@pytest.fixture
+def make(tmp_path: Path, qwen3_folder: Path) -> MakeCase:
+    numbers = iter(range(10_000))
+    return lambda: Case(tmp_path / str(next(numbers)), qwen3_folder)
+
+
+def crashes(
+    make: MakeCase, prepare: Callable[[Case], None], until: str | None = None, **fields: Any
+) -> Iterator[tuple[Case, Moment]]:
+    """For every moment of a run with ``fields`` on a prepared case: a fresh case whose run died there.
+
+    ``until``: boundary from which on it is a run like any other.
+    """
+    whole = make()
+    prepare(whole)
+    recorder = Recorder()
+    whole.run(FaultyStorage(whole.storage, recorder), **fields)
+    assert len(recorder.moments) > 8
+    for at, moment in enumerate(recorder.moments):
+        if boundary(moment) == until:
+            return
+        case = make()
+        prepare(case)
+        with pytest.raises(Killed):
+            case.run(FaultyStorage(case.storage, CrashAt(at)), **fields)
+        case.bury()
+        yield case, moment
+
+
+def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase) -> None:
+    undisturbed = make()
+    undisturbed.run()
+    expected = undisturbed.data()
+    seen = set()
+    for case, moment in crashes(make, lambda case: None):
+        seen.add(boundary(moment))
+        published = sorted(Path(case.config.output).glob("data-*/*"))
+        assert not published or sum(pq.read_metadata(p).num_rows for p in published) == len(expected), "all or nothing"
+        case.run(target_part_bytes=2**30)
+        case.check(expected)
+    assert seen >= {"lease", "state", "stage", "ledger", "part", "dead letters", "list of units",
+                    "publication record", "promote", "manifest", "remove stage", "sweep"
+                    }, "every boundary was crossed"  # fmt: skip
+
+
+def test_a_second_publication_that_dies_anywhere_leaves_the_first_and_is_completed(make: MakeCase) -> None:
+    def prepare(case: Case) -> None:
+        case.run()
+        case.add_file("b.parquet", LATER)
+
+    undisturbed = make()
+    prepare(undisturbed)
+    undisturbed.run()
+    expected = undisturbed.data()
+    first = [row for row in expected if row["row_id"].startswith("a.")]
+    for case, moment in crashes(make, prepare):
+        there = read(case.config.output, format="arrow").num_rows
+        assert there in (len(first), len(expected)), moment
+        case.run()
+        case.check(expected)
+
+
+def test_discarding_an_output_that_dies_anywhere_loses_no_row_of_the_next_run(make: MakeCase) -> None:
+    undisturbed = make()
+    undisturbed.run()
+    expected = undisturbed.data()
+    for case, _ in crashes(make, lambda case: case.run(), until="state", mode="new"):
+        case.run()
+        case.check(expected)
+
+
+def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
+    make: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = make()
+    undisturbed.run()
+    expected = undisturbed.data()
+
+    def prepare(case: Case) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger, "_COMPACT_SEGMENTS", 1000)
+            with pytest.raises(Killed):
+                case.run(FaultyStorage(case.storage, _stop_at("publication record")))
+        case.bury()
+
+    monkeypatch.setattr(ledger, "_COMPACT_SEGMENTS", 1)
+    for case, _ in crashes(make, prepare, until="part"):
+        case.run()
+        case.check(expected)
+
+
+def _stop_at(name: str) -> Callable[[Moment], None]:
+    def inject(moment: Moment) -> None:
+        if boundary(moment) == name:
+            raise Killed
+
+    return inject
+
+
+def test_runs_that_die_one_after_the_other_at_random_moments_end_in_the_same_rows(make: MakeCase) -> None:
+    undisturbed = make()
+    recorder = Recorder()
+    undisturbed.run(FaultyStorage(undisturbed.storage, recorder))
+    expected = undisturbed.data()
+    for seed in range(15):
+        case, draw = make(), random.Random(seed)
+        for _ in range(4):
+            try:
+                case.run(FaultyStorage(case.storage, CrashAt(draw.randrange(len(recorder.moments)))))
+            except Killed:
+                case.bury()
+        case.run()
+        case.check(expected)
+
+
+REAL_KILLS = [("stage", True), ("ledger", False), ("ledger", True), ("part", True), ("publication record", False),
+              ("publication record", True), ("promote", True), ("manifest", False), ("remove stage", True)]  # fmt: skip
+"""Boundaries, and whether the signal comes after them."""
+
+
+def test_processes_killed_by_signal_9_at_each_boundary_are_continued_by_others(make: MakeCase) -> None:
+    undisturbed = make()
+    undisturbed.run()
+    cases = {kill: make() for kill in REAL_KILLS}
+    lines = [f"{case.inputs}\t{case.config.output}\t{name}\t{int(after)}" for (name, after), case in cases.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "testing.pipeline.killed_runs", undisturbed.config.model], input="\n".join(lines),
+        cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.split() == [str(-signal.SIGKILL)] * len(cases)
+    for case in cases.values():
+        case.run()  # the lease of a process of this machine that is dead does not count
+        case.check(undisturbed.data())

@@ -1,0 +1,114 @@
+"""Published files that are missing or damaged: said when a run begins, and generated anew where that is asked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import jobs.generate
+from pipeline import layout
+from pipeline.commit import lease
+from pipeline.errors import ConfigError, DamagedError
+from testing.pipeline.damage import FAULTS
+from testing.pipeline.exactly_once import SmallJob
+from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.s3 import S3Server
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def job(tmp_path: Path, qwen3_folder: Path) -> SmallJob:
+    job = SmallJob(tmp_path, qwen3_folder)
+    job.run(target_part_bytes=1)
+    assert len(list(Path(job.config.output).glob("data-000000/*"))) == 6, "a part for each unit"
+    return job
+
+
+SHOWS = ("deleted", "empty", "cut in the middle", "the last byte is gone", "another file's content")
+"""What a look at a listing tells; what leaves the size as it is takes reading."""
+
+
+@pytest.mark.parametrize("what", ["part", "dead letters"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_damaged_published_file_is_named_and_its_rows_are_made_again_on_request(
+    job: SmallJob, undisturbed_rows: Rows, what: str, fault: str
+) -> None:
+    key = "data-000000/part-000002.parquet" if what == "part" else job.storage.keys(layout.DEAD_LETTERS)[0]
+    FAULTS[fault](job.storage, key)
+    if fault in SHOWS:
+        with pytest.raises(DamagedError, match=rf"{key}: .*Restore.*--repair") as caught:
+            job.run()
+        assert "\n" not in str(caught.value)
+    else:
+        job.run()
+        assert any(key in problem for problem in job.problems()), "verify reads it"
+    executor = InlineExecutor()
+    job.run(executor, repair=True)
+    assert executor.units_done == (1 if what == "part" else 2), "only the units whose rows are gone"
+    assert job.data() == undisturbed_rows
+    assert job.problems() == ()
+    rows = pq.read_table(job.config.output)
+    assert rows.num_rows == len(undisturbed_rows), "plain readers see each row once"
+    job.run(executor := InlineExecutor(), repair=True)
+    assert executor.units_done == 0
+
+
+def test_a_whole_publication_that_is_gone_is_made_again(job: SmallJob, undisturbed_rows: Rows) -> None:
+    job.storage.delete("data-000000")
+    with pytest.raises(DamagedError, match=r"part-000000.*missing, with 8 rows.*and 3 more"):
+        job.run()
+    job.run(executor := InlineExecutor(), repair=True)
+    assert executor.units_done == 6
+    assert job.data() == undisturbed_rows
+    assert job.problems() == ()
+
+
+def test_a_repair_that_is_interrupted_goes_on_without_being_asked_again(job: SmallJob, undisturbed_rows: Rows) -> None:
+    for number in (1, 4):
+        job.storage.delete(f"data-000000/part-00000{number}.parquet")
+    job.stop_after(1, repair=True)
+    with pytest.raises(DamagedError, match="--repair"):
+        job.run()
+    job.run(executor := InlineExecutor(), repair=True)
+    assert executor.units_done == 1
+    assert job.data() == undisturbed_rows
+    assert job.problems() == ()
+
+
+def test_the_command_says_it_and_does_it(job: SmallJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.storage.delete("data-000000/part-000001.parquet")
+    argv = ["--input", job.config.input, "--output", job.config.output, "--model", job.config.model,
+            "--set", "unit_rows=4", "--set", "sampling.max_tokens=6", "--set", "sampling.n=2"]  # fmt: skip
+    assert jobs.generate.main(argv) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0
+    assert re.search(r"part-000001\.parquet: missing, with \d rows", said)
+    assert "--repair" in said
+
+
+def test_repair_and_a_new_run_contradict_each_other(job: SmallJob) -> None:
+    with pytest.raises(ConfigError, match="repair"):
+        job.run(repair=True, mode="new")
+
+
+def test_the_same_on_an_object_store(s3: S3Server, tmp_path: Path, qwen3_folder: Path, undisturbed_rows: Rows) -> None:
+    job = SmallJob(tmp_path, qwen3_folder, f"{s3.bucket('repair')}/out", s3.options)
+    job.run(target_part_bytes=1)
+    job.storage.delete("data-000000/part-000002.parquet")
+    FAULTS["a bit is flipped"](job.storage, "data-000000/part-000004.parquet")
+    with pytest.raises(DamagedError, match=r"part-000002\.parquet: missing"):
+        job.run()
+    job.run(executor := InlineExecutor(), repair=True)
+    assert executor.units_done == 2
+    assert job.data() == undisturbed_rows
+    assert job.problems() == ()

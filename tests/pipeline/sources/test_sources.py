@@ -1,0 +1,175 @@
+"""Sources: every row once, in order, whatever the files look like and however they are sliced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline import layout
+from pipeline.errors import SourceError
+from pipeline.plan.units import plan_units, read_tasks
+from pipeline.sources import BAD, HIDDEN, RAW, Source, open_source
+from pipeline.storage.local import LocalStorage
+
+
+def opened(data: Any, folder: Path) -> Source:
+    return open_source(data, LocalStorage(folder / "out", layout.SCRATCH))
+
+
+def all_rows(source: Source, rows: int) -> pa.Table:
+    tables = [
+        table
+        for task in read_tasks(plan_units(source, rows, "f"))
+        for table in source.read([unit.rows for unit in task.units])
+    ]
+    return pa.concat_tables(tables)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    group=st.integers(1, 17),
+    unit=st.integers(1, 23),
+    skip=st.sets(st.integers(0, 60)),
+)
+@settings(max_examples=40, deadline=None)
+def test_parquet_units_hold_every_row_once_in_order_for_any_row_groups(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, unit: int, skip: set[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("in")
+    expected = []
+    for i, size in enumerate(sizes):
+        values = [f"{i}.{j}" for j in range(size)]
+        expected += values
+        pq.write_table(
+            pa.table({"prompt": pa.array(values, pa.string())}), folder / f"{i}.parquet", row_group_size=group
+        )
+    source = opened(folder, folder.parent)
+    units = list(plan_units(source, unit, "f"))
+    got = {}
+    for task in read_tasks(u for u in units if u.index not in skip):
+        for u, table in zip(task.units, source.read([x.rows for x in task.units]), strict=True):
+            got[u.index] = table["prompt"].to_pylist()
+    assert sorted(got) == [u.index for u in units if u.index not in skip]
+    starts = [sum(u.rows.num_rows for u in units[:i]) for i in range(len(units))]
+    for index, values in got.items():
+        assert values == expected[starts[index] : starts[index] + len(values)]
+    assert sum(u.rows.num_rows for u in units) == len(expected)
+
+
+@given(rows=st.lists(st.text(max_size=12), max_size=50), unit=st.integers(1, 9), blank=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_jsonl_units_hold_every_line_once_in_order(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[str], unit: int, blank: bool
+) -> None:
+    path = tmp_path_factory.mktemp("in") / "x.jsonl"
+    lines = [json.dumps({"prompt": "first"}), *(json.dumps({"prompt": row}, ensure_ascii=False) for row in rows)]
+    path.write_bytes(("\n\n" if blank else "\n").join(lines).encode("utf-8", "surrogatepass"))
+    table = all_rows(opened(path, path.parent), unit)
+    good = [v for v, bad in zip(table["prompt"].to_pylist(), table[BAD].to_pylist(), strict=True) if bad is None]
+    assert table.num_rows == len(lines)
+    assert good == ["first", *rows]
+
+
+def test_a_line_that_is_not_json_and_a_misfit_are_bad_rows_with_their_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(
+        b'{"prompt": "a", "k": 1}\n{broken\n{"prompt": "b", "k": "one"}\n[1]\n\xff\n{"prompt": "c", "k": 2}\n'
+    )
+    table = all_rows(opened(path, tmp_path), 4)
+    assert table["k"].to_pylist() == [1, None, None, None, None, 2]
+    reasons = table[BAD].to_pylist()
+    assert reasons[0] is None
+    assert "JSON" in reasons[1]
+    assert "'k' is int64" in reasons[2]
+    assert "mapping" in reasons[3]
+    assert "UTF-8" in reasons[4]
+    assert table[RAW].to_pylist()[1] == "{broken"
+    assert json.loads(table[RAW].to_pylist()[2]) == {"prompt": "b", "k": "one"}
+
+
+@pytest.mark.parametrize("kind", ["list", "arrow", "pandas", "datasets", "jsonl", "parquet", "glob"])
+def test_every_kind_of_source_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
+    rows = [{"prompt": f"p{i}", "n": i, "tags": ["x"] * (i % 3)} for i in range(25)]
+    table = pa.Table.from_pylist(rows)
+    (tmp_path / "in").mkdir()
+    if kind == "jsonl":
+        (tmp_path / "in/x.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    pq.write_table(table.slice(0, 10), tmp_path / "in/a.parquet") if kind == "glob" else None
+    pq.write_table(table.slice(10), tmp_path / "in/b.parquet") if kind == "glob" else None
+    pq.write_table(table, tmp_path / "in/x.pq") if kind == "parquet" else None
+    data: Any = {
+        "list": rows,
+        "arrow": table,
+        "pandas": pd.DataFrame(rows),
+        "datasets": datasets.Dataset.from_list(rows),
+        "jsonl": str(tmp_path / "in/x.jsonl"),
+        "parquet": tmp_path / "in",
+        "glob": str(tmp_path / "in/*.parquet"),
+    }[kind]
+    got = all_rows(opened(data, tmp_path), 4)
+    assert got.select([n for n in got.column_names if n not in HIDDEN]).to_pylist() == rows
+
+
+def test_columns_keep_their_arrow_types(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "prompt": pa.array(["a", None], pa.large_string()),
+            "when": pa.array([1, None], pa.timestamp("us", "UTC")),
+            "data": pa.array([b"\x00\xff", None], pa.binary()),
+            "kind": pa.array(["u", "v"]).dictionary_encode(),
+            "deep": pa.array(
+                [{"a": [1, 2], "b": None}, None], pa.struct([("a", pa.list_(pa.int8())), ("b", pa.date32())])
+            ),
+            "price": pa.array([None, None], pa.decimal128(9, 2)),
+        }
+    )
+    got = all_rows(opened(table, tmp_path), 1)
+    assert got.schema.equals(table.schema)
+    assert got.to_pylist() == table.to_pylist()
+
+
+def test_files_that_lack_a_column_are_null_there_and_contradictions_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"prompt": ["b"], "k": [1]}), tmp_path / "b.parquet")
+    assert all_rows(opened(tmp_path, tmp_path.parent), 2)["k"].to_pylist() == [None, 1]
+    pq.write_table(pa.table({"prompt": ["c"], "k": ["x"]}), tmp_path / "c.parquet")
+    with pytest.raises(SourceError, match="disagree"):
+        opened(tmp_path, tmp_path.parent)
+
+
+def test_folders_leave_out_hidden_and_underscored_names(tmp_path: Path) -> None:
+    for name in ("a.parquet", "_b.parquet", ".c.parquet", "_d/e.parquet", "f/g.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"prompt": [name]}), tmp_path / name)
+    assert all_rows(opened(tmp_path, tmp_path.parent), 9)["prompt"].to_pylist() == ["a.parquet", "f/g.parquet"]
+
+
+def test_row_identity_survives_a_move_of_the_input(tmp_path: Path) -> None:
+    ids = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"prompt": ["a", "b", "c"]}), tmp_path / name / "x.parquet")
+        ids.append([u.unit_id for u in plan_units(opened(tmp_path / name, tmp_path / f"o{name}"), 2, "f")])
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [("nowhere.parquet", "no file"), ("nowhere", "no such file"), (7, "known kind"), ([], "prompt|no row|column")],
+)
+def test_what_is_no_source_is_a_clear_error(tmp_path: Path, data: Any, words: str) -> None:
+    if data == []:
+        assert opened(data, tmp_path).schema.names == []
+        return
+    data = str(tmp_path / data) if isinstance(data, str) else data
+    with pytest.raises(SourceError, match=words):
+        opened(data, tmp_path)

@@ -1,0 +1,298 @@
+"""The storage contract on an object store: over the real S3 protocol, and over fsspec's memory file system."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ConfigError, SinkError
+from pipeline.storage import object_store, retry
+from pipeline.storage.object_store import ObjectStorage
+from pipeline.storage.open import open_storage
+from pipeline.storage.retry import RetryingStorage
+from testing.pipeline.s3 import S3Server
+from testing.repository import ROOT
+
+
+@pytest.fixture(params=["s3", "memory"])
+def storage(request: pytest.FixtureRequest) -> Iterator[ObjectStorage]:
+    name = f"b{uuid.uuid4().hex[:12]}"
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        yield ObjectStorage(f"{server.bucket(name)}/some/where", "scratch", server.options)
+    else:
+        yield ObjectStorage(f"memory://{name}/out", "scratch", {})
+        fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
+
+
+@pytest.fixture
+def on_s3(s3: S3Server) -> ObjectStorage:
+    return ObjectStorage(f"{s3.bucket(f'b{uuid.uuid4().hex[:12]}')}/out", "scratch", s3.options)
+
+
+def test_objects_read_back_are_replaced_listed_and_deleted(storage: ObjectStorage) -> None:
+    assert storage.keys(".") == []
+    storage.put("a/b", b"one")
+    storage.put("a/b", b"two")
+    with storage.create("a/d/e") as file:
+        file.write(b"streamed")
+    storage.put("ab", b"a name that begins like the folder's")
+    assert storage.read("a/b") == b"two"
+    assert storage.read_many(["a/d/e", "a/b"]) == [b"streamed", b"two"]
+    with storage.open("a/d/e") as file:
+        file.seek(2)
+        assert file.read(3) == b"rea"
+    assert storage.keys("a") == ["a/b", "a/d/e"]
+    assert storage.keys(".") == ["a/b", "a/d/e", "ab"]
+    assert [storage.exists(k) for k in ("a", "a/b", "a/d", "b", "a/b/c")] == [True, True, True, False, False]
+    storage.delete("a/d")
+    storage.delete("nowhere")
+    assert storage.keys("a") == ["a/b"]
+    storage.delete_objects(["a/b", "a/absent", "ab"])
+    assert storage.keys(".") == []
+    for absent in (lambda: storage.read("a/b"), lambda: storage.read_many(["a/b"]), lambda: storage.open("a/b")):
+        with pytest.raises(FileNotFoundError):
+            absent()
+
+
+def test_a_walk_gives_every_key_once_page_by_page_while_they_are_removed(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "_LIST_KEYS", 3)
+    assert [key for page in storage.walk("a") for key in page] == []
+    for i in range(10):
+        storage.put(f"a/{i % 2}/{i}", b"x")
+    storage.put("ab", b"a name that begins like the folder's")
+    for prefix in ("a", "a/1", "."):
+        pages = list(storage.walk(prefix))
+        assert sorted(key for page in pages for key in page) == storage.keys(prefix)
+        assert len(pages) > 1 or not storage._is_s3
+    for page in storage.walk("a"):
+        storage.delete_objects(page)
+    assert storage.keys(".") == ["ab"]
+
+
+def test_a_walk_that_breaks_off_begins_again(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(object_store, "_LIST_KEYS", 3)
+    for i in range(8):
+        storage.put(f"a/{i}", b"x")
+    real, broken = type(storage).walk, iter([True, True])
+
+    def breaks_off(self: ObjectStorage, prefix: str) -> Iterator[list[str]]:
+        for page in real(self, prefix):
+            yield page
+            if next(broken, False):
+                raise OSError("connection reset")
+
+    monkeypatch.setattr(type(storage), "walk", breaks_off)
+    assert {key for page in RetryingStorage(storage).walk("a") for key in page} == set(storage.keys("a"))
+    assert next(broken, None) is None
+
+
+def test_what_another_process_wrote_is_seen_at_once(storage: ObjectStorage) -> None:
+    other: ObjectStorage = pickle.loads(pickle.dumps(storage))
+    for i in range(3):
+        assert storage.keys("x") == [f"x/{j}" for j in range(i)]
+        other.put(f"x/{i}", b"1")
+        assert storage.exists(f"x/{i}")
+    other.delete("x")
+    assert storage.keys("x") == []
+
+
+@pytest.mark.parametrize("size", [4, 11 * 2**20], ids=["one put", "multipart"])
+def test_a_stream_that_breaks_off_leaves_the_old_object_and_no_other(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(object_store, "_BLOCK_BYTES", 5 * 2**20)
+    storage.put("a/b", b"old")
+
+    def write_and_fail() -> None:
+        with storage.create("a/b") as file:
+            file.write(bytes(size))
+            assert storage.read("a/b") == b"old"
+            raise RuntimeError("no space")
+
+    with pytest.raises(RuntimeError):
+        write_and_fail()
+    assert storage.read("a/b") == b"old"
+    assert storage.keys(".") == ["a/b"]
+    with storage.create("a/b") as file:
+        file.write(bytes(size))
+        assert storage.keys("a") == ["a/b"]
+    assert storage.read("a/b") == bytes(size)
+
+
+def test_of_many_that_put_a_new_object_one_succeeds(storage: ObjectStorage) -> None:
+    won: list[int] = []
+    start = threading.Barrier(6)
+
+    def attempt(number: int) -> None:
+        start.wait()
+        if storage.put_new("lock", str(number).encode()):
+            won.append(number)
+
+    threads = [threading.Thread(target=attempt, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not storage.put_new("lock", b"late")
+    assert storage.read("lock") in [str(number).encode() for number in won]
+    if storage.url.startswith("s3"):
+        assert len(won) == 1
+
+
+def test_promoting_moves_a_folder_and_can_be_done_again_when_cut_short(storage: ObjectStorage) -> None:
+    storage.put("aside/x/one", b"1")
+    storage.put("aside/x/two", b"2")
+    storage.put("shown/one", b"1")  # as a promotion leaves it that was killed after its first copy
+    storage.promote("aside/x", "shown")
+    storage.promote("aside/x", "shown")
+    assert storage.keys("shown") == ["shown/one", "shown/two"]
+    assert storage.read_many(["shown/one", "shown/two"]) == [b"1", b"2"]
+    assert storage.keys("aside") == []
+    with pytest.raises(FileNotFoundError):
+        storage.promote("never", "there")
+
+
+def test_a_killed_upload_is_invisible_and_swept_away(on_s3: ObjectStorage, s3: S3Server) -> None:
+    code = textwrap.dedent(f"""
+        import os, signal
+        from pipeline.storage import object_store
+        object_store._BLOCK_BYTES = 5 * 2**20
+        storage = object_store.ObjectStorage({on_s3.url!r}, "scratch", {s3.options!r})
+        with storage.create("part") as file:
+            file.write(bytes(11 * 2**20))
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -9
+    assert on_s3.keys(".") == []
+    fs, bucket = on_s3._fs, on_s3.url.split("/")[2]
+    assert len(fs.list_multipart_uploads(bucket)) == 1, "the test is about an upload that had begun"
+    ObjectStorage(f"s3://{bucket}/other", "scratch", s3.options).sweep()
+    assert len(fs.list_multipart_uploads(bucket)) == 1, "uploads of other outputs are left alone"
+    on_s3.sweep()
+    assert fs.list_multipart_uploads(bucket) == []
+
+
+def test_parquet_is_written_and_read_through_the_seam(storage: ObjectStorage) -> None:
+    table = pa.table({"x": list(range(1000))})
+    with storage.create("t.parquet") as file, pq.ParquetWriter(file, table.schema) as writer:
+        writer.write_table(table)
+    with storage.open("t.parquet") as file:
+        assert pq.read_table(file).equals(table)
+
+
+def test_a_store_that_lets_nobody_list_uploads_is_no_failure(
+    on_s3: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*given: Any, **named: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(on_s3._fs, "call_s3", refuses)
+    on_s3.put("scratch/x", b"1")
+    on_s3.sweep()
+    assert on_s3.keys(".") == []
+
+
+def test_a_store_without_conditional_puts_is_looked_at_first(
+    on_s3: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = on_s3._fs.pipe_file
+
+    def refuses(path: str, data: bytes, mode: str = "overwrite") -> None:
+        if mode == "create":
+            raise OSError(38, "A header you provided implies functionality that is not implemented")
+        real(path, data)
+
+    monkeypatch.setattr(on_s3._fs, "pipe_file", refuses)
+    assert on_s3.put_new("a", b"1")
+    assert not on_s3.put_new("a", b"2")
+    assert on_s3.read("a") == b"1"
+
+
+class Flaky:
+    """Fails each call once before (or after) it takes effect."""
+
+    def __init__(self, inner: Any, *, after: bool, error: Exception) -> None:
+        self._inner, self._after, self._error = inner, after, error
+        self._seen: set[Any] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._inner, name)
+        if not callable(real):
+            return real
+
+        def call(*given: Any) -> Any:
+            fails = (name, str(given)) not in self._seen
+            self._seen.add((name, str(given)))
+            if fails and not self._after:
+                raise self._error
+            result = real(*given)
+            if fails:
+                raise self._error
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_every_call_survives_an_error_that_passes(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
+    patient = RetryingStorage(Flaky(storage, after=after, error=OSError("connection reset")))
+    patient.put("a/b", b"1")
+    assert patient.put_new("a/c", b"2")
+    assert not patient.put_new("a/b", b"3")
+    assert patient.read("a/b") == b"1"
+    assert patient.read_many(["a/b", "a/c"]) == [b"1", b"2"]
+    assert patient.open("a/c").read() == b"2"
+    assert patient.keys("a") == ["a/b", "a/c"]
+    assert patient.exists("a")
+    patient.promote("a", "d")
+    assert patient.keys("d") == ["d/b", "d/c"]
+    patient.delete_objects(["d/b"])
+    patient.delete("d")
+    patient.sweep()
+    assert storage.keys(".") == []
+
+
+def test_lasting_errors_are_said_at_once_and_absence_is_no_failure(
+    on_s3: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 60.0)
+    with pytest.raises(FileNotFoundError):
+        RetryingStorage(on_s3).read("nothing")
+    nowhere = ObjectStorage("s3://no-such-bucket-here/x", "scratch", on_s3._options)
+    with pytest.raises(SinkError, match="no-such-bucket-here/x/key failed with FileNotFoundError"):
+        RetryingStorage(nowhere).put("key", b"1")
+
+
+def test_a_server_that_is_not_there_is_an_error_that_names_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "_ATTEMPTS", 2)
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9",
+               "config_kwargs": {"retries": {"max_attempts": 0}}}  # fmt: skip
+    storage = open_storage("s3://bucket/out", "scratch", options)
+    with pytest.raises(SinkError, match="s3://bucket/out/key failed 2 times"):
+        storage.put("key", b"1")
+
+
+def test_an_unknown_scheme_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="gopher"):
+        open_storage("gopher://x/y", "s")

@@ -1,0 +1,98 @@
+"""Configuration and progress: refusals, the fingerprint, unit sizes, rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.codec import SamplingParams
+from pipeline.commands.progress import Progress, ProgressTracker, format_progress
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.types import CommitRecord, Totals
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"max_tokens": 3}, "Did you mean 'sampling.max_tokens'"),
+        ({"actor": 3}, "Did you mean 'actors'"),
+        ({"sampling": {"temprature": 1}}, "Did you mean 'sampling.temperature'"),
+        ({"sampling": {"temperature": -1}}, r"sampling\.temperature=-1"),
+        ({"engine": {"page_size": 3}}, r"engine\.page_size=3"),
+        ({"sampling": 3}, "a mapping"),
+        ({"actors": 0}, "actors=0"),
+        ({"mode": "again"}, "mode='again'"),
+        ({"prompt_column": "a", "messages_column": "b"}, "at most one"),
+        ({"sampling_columns": {"heat": "t"}}, "heat"),
+        ({"columns": "abc"}, "columns"),
+        ({"gpus_per_actor": "all"}, "gpus_per_actor"),
+        ({"on_long_prompt": "cut"}, "on_long_prompt='cut'"),
+        ({"max_failed_fraction": 1.5}, "max_failed_fraction=1.5"),
+        ({"max_row_deaths": 0}, "max_row_deaths=0"),
+        ({"retry_failed": True, "mode": "new"}, "retry_failed"),
+        ({"prompt_template": "{{ a", "output": "o"}, "not a Jinja template"),
+        ({"prompt_template": "{{ a }}", "prompt_column": "b"}, "at most one"),
+    ],
+)
+def test_bad_configurations_name_field_rule_and_remedy(raw: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        RunConfig.from_mapping({"input": "x", "output": "y", **raw})
+
+
+def test_a_missing_field_is_named() -> None:
+    with pytest.raises(ConfigError, match="output"):
+        RunConfig.from_mapping({"input": "x"})
+
+
+def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> None:
+    base = RunConfig(input="x", output="y")
+    same = RunConfig(input="z", output="o", actors=4, num_threads=2, unit_rows=3, units_in_flight=5, device="cpu",
+                     retry_failed=True, max_failed_fraction=0.5, max_row_deaths=4, max_engine_deaths=1)  # fmt: skip
+    assert same.fingerprint_fields() == base.fingerprint_fields()
+    for change in (
+        {"seed": 1}, {"chat": True}, {"columns": ["a"]}, {"sampling": SamplingParams(top_k=1)},
+        {"prompt_column": "q"}, {"limit": 3}, {"include_token_ids": False}, {"prompt_template": "{{ q }}"},
+        {"on_long_prompt": "truncate_left"}, {"tools_column": "t"},
+    ):  # fmt: skip
+        assert RunConfig(input="x", output="y", **change).fingerprint_fields() != base.fingerprint_fields()
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 512), (256, 32), (10_000, 8), (0, 512)])
+def test_units_are_sized_by_expected_tokens(tokens: int, rows: int) -> None:
+    config = RunConfig(input="x", output="y", sampling=SamplingParams(max_tokens=tokens))
+    assert config.resolved_unit_rows() == rows
+    assert 2 <= config.resolved_units_in_flight(rows) <= 64
+
+
+def test_progress_adds_up_and_tells_the_time_that_is_left() -> None:
+    seen: list[Progress] = []
+    done = Totals(rows=10, units=1)
+    tracker = ProgressTracker(40, done, seen.append)
+    assert seen[0].eta_seconds is None
+    counts = dict.fromkeys(("first_row", "failed_rows", "samples", "prompt_tokens", "staged_bytes"), 0)
+    tracker.add(
+        CommitRecord(
+            unit_id="u",
+            file_key="f",
+            data_sha256="",
+            num_rows=10,
+            completion_tokens=300,
+            decode_forwards=100,
+            rows_forwarded=600,
+            engine_seconds=10.0,
+            **counts,
+        )
+    )
+    now = seen[-1]
+    assert (now.done.rows, now.session.rows, now.tokens_per_second, now.eta_seconds) == (20, 10, 30.0, 20.0)
+    assert format_progress(now) == "20/40 rows (50%) | 30 tokens/s | 3.00 tokens/forward | ETA 0:20"
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [("auto", 0.8), (0, 0.8), (1, 0.8), (2, 0.8), (0.5, 0.4), (0.25, 0.2)])
+def test_actors_that_share_a_gpu_share_its_memory(gpus: float | str, expected: float) -> None:
+    raw = {"input": "i", "output": "o", "gpus_per_actor": gpus, "engine": {"gpu_memory_utilization": 0.8}}
+    config = RunConfig.from_mapping(raw)
+    assert config.actor_engine.gpu_memory_utilization == pytest.approx(expected)
+    assert config.engine.gpu_memory_utilization == 0.8

@@ -1,0 +1,187 @@
+"""Engines that are kept full, and rows that meet where their prefix is cached."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.cluster.drain import together
+from pipeline.codec import EngineConfig, Generation, Request, SamplingParams
+from pipeline.worker.cancellation import Runs
+from pipeline.worker.engine_thread import DroppedError, EngineThread
+from pipeline.worker.prefix_queue import Lookahead
+from testing.pipeline.fakes import FakeEngine
+from wedlm_core import LLM
+
+
+def request(number: int, *prompt: int, max_tokens: int = 4) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    return Request(request_id=str(number), prompt_token_ids=prompt, params=params, seed=number)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@given(prompts=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=40), window=st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_look_ahead_gives_everything_back_orders_each_window_and_lets_nobody_starve(
+    prompts: list[list[int]], window: int
+) -> None:
+    ahead = Lookahead(window)
+    requests = [request(i, *prompt) for i, prompt in enumerate(prompts)]
+    for one in requests:
+        ahead.put(one)
+    order = [ahead.pop() for _ in requests]
+    assert len(ahead) == 0
+    for first in range(0, len(requests), window):
+        part = order[first : first + window]
+        assert sorted(part, key=lambda r: int(r.request_id)) == requests[first : first + window]
+        assert [r.prompt_token_ids for r in part] == sorted(r.prompt_token_ids for r in part)
+
+
+def test_an_engine_is_given_what_it_can_feed_on_and_no_more() -> None:
+    class Watched(FakeEngine):
+        most_held = 0
+
+        def step(self) -> list[Generation]:
+            self.most_held = max(self.most_held, len(self._requests))
+            return super().step()
+
+    engine = Watched(slots=8)
+    thread = EngineThread(engine, slots=8)
+    outcome = thread.submit([request(i, 10 + i % 7) for i in range(200)]).result(timeout=30)
+    thread.close()
+    assert len(outcome) == 200
+    assert engine.most_at_once == 8
+    assert 8 < engine.most_held <= 12
+
+
+def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwen3_folder: Path) -> None:
+    """Twelve families of prompts in turns, and pages for few of them: by arrival each finds its prefix evicted."""
+    draw = random.Random(3)
+    families = [[draw.randrange(10, 200) for _ in range(64)] for _ in range(12)]
+    requests = [request(i, *families[i % 12], 10 + i, max_tokens=2) for i in range(48)]
+    engine_config = EngineConfig(max_num_seqs=4, page_size=16, num_pages=28)
+    tokens, cached = [], []
+    for window in (1, 48):
+        thread = EngineThread(LLM(str(qwen3_folder), config=engine_config).engine, slots=4)
+        thread._queue = Lookahead(window)
+        outcome = thread.submit(requests).result(timeout=120)
+        thread.close()
+        done = [outcome[r.request_id] for r in requests]
+        assert all(isinstance(g, Generation) for g in done)
+        tokens.append([g.token_ids for g in done if isinstance(g, Generation)])
+        cached.append(sum(g.stats.cached_prompt_tokens for g in done if isinstance(g, Generation)))
+    assert tokens[0] == tokens[1]
+    assert cached[1] > 2 * cached[0] + 500
+
+
+# --- what is not wanted any more ------------------------------------------------------------------
+
+
+def test_what_is_dropped_leaves_the_engine_and_the_others_go_on() -> None:
+    class Gated(FakeEngine):
+        go = threading.Event()
+        stepped = threading.Event()
+
+        def step(self) -> list[Generation]:
+            self.stepped.set()
+            assert self.go.wait(30)
+            return super().step()
+
+    engine = Gated(slots=4)
+    thread = EngineThread(engine, slots=4)
+    unwanted = thread.submit([request(i, 10) for i in range(20)])
+    assert engine.stepped.wait(30)
+    wanted = thread.submit([request(i, 10) for i in range(20, 30)])
+    thread.drop(unwanted)
+    thread.drop(unwanted)
+    engine.go.set()
+    with pytest.raises(DroppedError):
+        unwanted.result(timeout=30)
+    assert len(wanted.result(timeout=30)) == 10
+    thread.drop(wanted)  # too late: nothing happens
+    assert len(thread.submit([request(99, 10)]).result(timeout=30)) == 1
+    thread.close()
+    assert not engine.has_work()
+
+
+def test_a_run_that_is_dropped_before_it_begins_or_while_it_waits_ends_and_its_name_is_free_again() -> None:
+    stopped: list[Future[int]] = []
+
+    def stop(future: Future[int]) -> None:
+        stopped.append(future)
+        future.set_exception(DroppedError())
+
+    runs = Runs(stop)
+    runs.drop("early")
+    with pytest.raises(DroppedError), runs.run("early"):
+        raise AssertionError("it was to be left out")
+    with runs.run("early"):
+        done: Future[int] = Future()
+        done.set_result(7)
+        assert runs.wait("early", lambda: done) == 7
+
+    submitted = threading.Event()
+
+    def submit() -> Future[int]:
+        submitted.set()
+        return Future()
+
+    def late() -> None:
+        assert submitted.wait(30)
+        runs.drop("late")
+
+    dropper = threading.Thread(target=late)
+    dropper.start()
+    with pytest.raises(DroppedError), runs.run("late"):
+        runs.wait("late", submit)
+    dropper.join()
+    assert len(stopped) == 1
+
+
+# --- the ledger's side ----------------------------------------------------------------------------
+
+
+def test_items_that_arrive_while_the_consumer_is_busy_come_together_in_order_with_the_error_last() -> None:
+    ready = threading.Event()
+
+    def items():
+        yield 0
+        yield from range(1, 50)
+        ready.set()
+        raise ValueError("the end")
+
+    groups, got = together(items()), []
+    while not got or got[-1][-1] != 49:
+        got.append(next(groups))
+        ready.wait(10)
+    with pytest.raises(ValueError, match="the end"):
+        next(groups)
+    assert [i for group in got for i in group] == list(range(50))
+    assert len(got) <= 3
+
+
+def test_a_consumer_that_is_slow_for_long_slows_the_source_down() -> None:
+    drawn = 0
+
+    def items():
+        nonlocal drawn
+        while drawn < 100_000:
+            drawn += 1
+            yield drawn
+
+    groups = together(items())
+    assert next(groups)[0] == 1
+    before = -1
+    while before != drawn:
+        before = drawn
+        threading.Event().wait(0.2)
+    assert drawn < 10_000
+    groups.close()

@@ -1,0 +1,251 @@
+"""Who may import whom: one table for all packages, held over the syntax trees and in fresh interpreters."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from testing.repository import ROOT
+
+SHIPPED = ("wedlm_core", "pipeline", "jobs")
+UNSHIPPED = ("testing", "benchmarks", "tests")
+
+# From the top down. A module belongs to the longest of these names that it begins with, and imports modules of its own
+# line and of the lines below it, under TYPE_CHECKING too. The two public packages give names of modules below them.
+ORDER = (
+    "jobs",
+    "pipeline",
+    "pipeline.commands",
+    "pipeline.cluster",
+    "pipeline.worker",
+    "pipeline.prompts",
+    "pipeline.plan",
+    "pipeline.commit",
+    "pipeline.commit.index",
+    "pipeline.sources",
+    "pipeline.sinks",
+    "pipeline.storage",
+    "pipeline.config",
+    "pipeline.template",
+    "pipeline.schema",
+    "pipeline.damage",
+    "pipeline.errors",
+    "pipeline.layout",
+    "pipeline.types",
+    "pipeline.codec",
+    "wedlm_core",
+    "wedlm_core.llm",
+    "wedlm_core.training",
+    "wedlm_core.engine",
+    "wedlm_core.engine.forward",
+    "wedlm_core.engine.windows",
+    "wedlm_core.engine.scheduling",
+    "wedlm_core.decoding",
+    "wedlm_core.model",
+    "wedlm_core.attention",
+    "wedlm_core.kv",
+    "wedlm_core.kernels",
+    "wedlm_core.tokenizer",
+    "wedlm_core.templating",
+    "wedlm_core.seeds",
+    "wedlm_core.ordering",
+    "wedlm_core.config",
+    "wedlm_core.types",
+    "wedlm_core.devices",
+    "wedlm_core.errors",
+    "wedlm_core.redaction",
+    "wedlm_core.checks",
+)
+
+# Lines of the table that do not know each other, although one is above the other.
+STRANGERS = (
+    ("wedlm_core.training", "wedlm_core.engine"),
+    ("wedlm_core.engine.forward", "wedlm_core.engine.windows"),
+    ("wedlm_core.decoding", "wedlm_core.kv"),
+    ("wedlm_core.decoding", "wedlm_core.attention"),
+    ("pipeline.commit", "pipeline.sources"),
+    ("pipeline.commands.validate", "pipeline.commands.run"),
+    ("pipeline.commands.validate", "pipeline.commands.begin"),
+)
+
+# Libraries that few know. Everything else of the shipped packages does not import them.
+KNOWN_BY: Mapping[str, tuple[str, ...]] = {
+    "ray": ("pipeline.cluster",),
+    "torch": ("wedlm_core", "pipeline.worker.load_engine", "jobs"),
+    "triton": ("wedlm_core.kernels.gpu",),
+    "numba": ("wedlm_core.kernels.cpu",),
+    "flash_attn": ("wedlm_core.attention.flash",),
+    "transformers": ("wedlm_core.tokenizer", "wedlm_core.training", "wedlm_core.model"),
+    "pyarrow": ("pipeline", "jobs"),
+    "datasets": ("pipeline.sources",),
+    "sqlite3": ("pipeline.commit.index",),
+    "s3fs": ("pipeline.storage",),
+    "fsspec": ("pipeline.storage", "pipeline.sources", "wedlm_core.model.sources"),
+}
+
+# In the pipeline, these alone know wedlm_core, and of them the loading of an engine alone anything that needs torch.
+KNOWS_CORE = ("pipeline.codec", "pipeline.prompts", "pipeline.worker", "pipeline.cluster")
+TORCH_FREE_CORE = (
+    "wedlm_core.config",
+    "wedlm_core.errors",
+    "wedlm_core.model.sources",
+    "wedlm_core.redaction",
+    "wedlm_core.seeds",
+    "wedlm_core.templating",
+    "wedlm_core.tokenizer",
+    "wedlm_core.types",
+)
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """File of every module of the repository by its dotted name."""
+    found = {}
+    for package in (*SHIPPED, *UNSHIPPED):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports(name: str) -> frozenset[str]:
+    """What a module imports anywhere in it: modules of the repository whole, anything else as it is written."""
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    return frozenset(target for node in ast.walk(tree) for target in _targets(node))
+
+
+def _targets(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        assert node.module is not None
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            yield whole if whole in modules() else node.module
+
+
+def under(name: str, *packages: str) -> bool:
+    """Whether a dotted name is one of ``packages`` or inside one."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def line_of(name: str) -> int:
+    """Where a module stands in the table."""
+    while name not in ORDER:
+        name = name.rpartition(".")[0]
+    return ORDER.index(name)
+
+
+SHIPPED_MODULES = [name for name in modules() if under(name, *SHIPPED)]
+
+
+def test_the_walk_finds_the_packages() -> None:
+    assert {"wedlm_core.llm", "pipeline.commands.run", "jobs.generate"} <= set(SHIPPED_MODULES)
+    assert "wedlm_core.llm" in imports("pipeline.worker.load_engine"), "imports in functions count"
+    assert "pipeline.commands.run" in imports("pipeline"), "imports for types count"
+
+
+def test_every_line_of_the_table_is_a_module_and_every_package_has_a_line() -> None:
+    assert set(ORDER) <= set(modules()), f"no such modules: {set(ORDER) - set(modules())}"
+    packages = {name for name, path in modules().items() if under(name, *SHIPPED) and path.name == "__init__.py"}
+    inside = ("wedlm_core.kernels", "wedlm_core.training", "wedlm_core.decoding")  # a layer with rooms of its own
+    assert {name for name in packages if not under(name, *inside)} <= set(ORDER)
+
+
+@pytest.mark.parametrize("name", SHIPPED_MODULES)
+def test_imports_point_down_the_table(name: str) -> None:
+    known = {target for target in imports(name) if under(target, *SHIPPED, *UNSHIPPED)}
+    wrong = {target for target in known if under(target, *UNSHIPPED)}
+    if name not in ("pipeline", "wedlm_core"):
+        wrong |= {target for target in known - wrong if line_of(target) < line_of(name)}
+    for above, below in STRANGERS:
+        wrong |= {target for target in known if under(name, above) and under(target, below)}
+    assert not wrong, f"{name} imports {sorted(wrong)}"
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    public = {"pipeline", "wedlm_core"}  # they name what is below them, and are imported for no name of their own
+    graph = {name: {t for t in imports(name) if t in modules()} - {name} - public for name in SHIPPED_MODULES}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"a circle: {' -> '.join((*path[path.index(name) :], name))}"
+        if name not in done:
+            for target in graph[name]:
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("name", SHIPPED_MODULES)
+def test_a_library_is_known_where_the_table_says(name: str) -> None:
+    top = {target.partition(".")[0] for target in imports(name)}
+    wrong = [library for library, homes in KNOWN_BY.items() if library in top and not under(name, *homes)]
+    assert not wrong, f"{name} imports {wrong}"
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED_MODULES if under(name, "pipeline")])
+def test_the_pipeline_knows_the_core_at_its_border_only(name: str) -> None:
+    core = {target for target in imports(name) if under(target, "wedlm_core")}
+    if not under(name, *KNOWS_CORE):
+        assert not core, f"{name} imports {sorted(core)}: take it from pipeline.codec"
+    if name != "pipeline.worker.load_engine":
+        heavy = [target for target in core if not under(target, *TORCH_FREE_CORE)]
+        assert not heavy, f"{name} imports {heavy}, which may need torch"
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if under(name, *UNSHIPPED)])
+def test_tests_and_benchmarks_share_by_testing_alone(name: str) -> None:
+    if under(name, "testing"):
+        others = ("tests", "benchmarks")
+    elif under(name, "benchmarks"):
+        others = ("tests",)
+    else:
+        about = name.replace("tests.", "", 1).rpartition(".")[0]  # a test of a benchmark imports that one
+        others = ("tests",) if under(about, "benchmarks") else ("tests", "benchmarks")
+    wrong = sorted(target for target in imports(name) if under(target, *others))
+    assert not wrong, f"{name} imports {wrong}: what is shared lives in testing/"
+
+
+def fresh(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_core_brings_neither_ray_nor_arrow_nor_cuda() -> None:
+    code = """
+import sys, wedlm_core
+assert not {'ray', 'pyarrow', 'datasets', 'torch'} & set(sys.modules), 'the package itself is light'
+wedlm_core.LLM
+assert not {'ray', 'pyarrow', 'datasets'} & set(sys.modules)
+import torch
+print(torch.cuda.is_initialized())
+"""
+    assert fresh(code) == "False"
+
+
+def test_importing_the_pipeline_brings_neither_torch_nor_ray() -> None:
+    code = """
+import sys, pipeline
+for name in pipeline.__all__:
+    getattr(pipeline, name)
+print(sorted({'torch', 'ray', 'transformers', 'datasets', 'pandas'} & set(sys.modules)))
+"""
+    assert fresh(code) == "[]"
+
+
+@pytest.mark.parametrize("name", TORCH_FREE_CORE)
+def test_the_leaves_that_the_pipeline_uses_are_free_of_torch(name: str) -> None:
+    assert fresh(f"import sys, {name}; print('torch' in sys.modules)") == "False"

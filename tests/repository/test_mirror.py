@@ -1,0 +1,32 @@
+"""``tests/`` mirrors the tree: a test lies in the folder of what it is about, under its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testing.repository import ROOT
+
+REPOSITORY = Path("tests/repository")  # tests of the repository as a whole
+FILES = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+
+
+def subjects(package: Path) -> set[str]:
+    """Names that a test in the mirror of ``package`` may be about: its modules, its packages, itself."""
+    inside = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    return (inside - {"__init__", "__main__"}) | {package.name}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if REPOSITORY not in path.parents], ids=str)
+def test_a_test_is_named_after_what_it_tests(path: Path) -> None:
+    package = ROOT / path.relative_to("tests").parent
+    assert (package / "__init__.py").exists(), f"{path}: there is no package {package.relative_to(ROOT)}"
+    name = path.stem.removeprefix("test_")
+    about = [one for one in subjects(package) if name == one or name.startswith(f"{one}_")]
+    assert about, f"{path}: {package.relative_to(ROOT)} has {sorted(subjects(package))}; name the test after one"
+
+
+def test_every_test_file_is_collected() -> None:
+    strange = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith(("test_", "conftest"))]
+    assert not strange, f"{strange}: what tests share lives in testing/"

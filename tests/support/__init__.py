@@ -1,1 +1,0 @@
-"""What several tests need: small real models, and the conformance cases."""

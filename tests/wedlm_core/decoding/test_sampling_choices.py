@@ -1,0 +1,133 @@
+"""Vectorised selection and sampling against plain Python, ties and edges included."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wedlm_core.decoding.oracle import choose_token, positions_to_fill
+from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
+from wedlm_core.decoding.sampling_cpu import choose_compiled
+from wedlm_core.decoding.selection import leading_run, select_fills
+from wedlm_core.types import SamplingParams
+
+# Multiples of 1/8 are exact in float32, so ties and equality with the threshold really occur.
+EIGHTHS = st.integers(0, 16).map(lambda n: n / 8)
+WINDOWS = st.lists(st.tuples(st.booleans(), EIGHTHS), min_size=9, max_size=9)
+
+
+@given(
+    rows=st.lists(st.tuples(WINDOWS, st.none() | EIGHTHS, st.sampled_from([0.0, 0.125, 0.5])), min_size=1, max_size=5)
+)
+@settings(deadline=None)
+def test_selection_is_strict_first_on_ties_and_row_by_row(
+    rows: list[tuple[list[tuple[bool, float]], float | None, float]],
+) -> None:
+    candidate = torch.tensor([[c for c, _ in window] for window, _, _ in rows])
+    entropy = torch.tensor([[h for _, h in window] for window, _, _ in rows])
+    threshold = torch.tensor([-torch.inf if t is None else t for _, t, _ in rows])
+    filled = select_fills(entropy, candidate, threshold, torch.tensor([p for _, _, p in rows]))
+    for row, (window, limit, penalty) in zip(filled, rows, strict=True):
+        masks = [i for i, (c, _) in enumerate(window) if c]
+        chosen = positions_to_fill([window[i][1] for i in masks], masks, limit, penalty) if masks else []
+        assert torch.nonzero(row).flatten().tolist() == [masks[i] for i in chosen]
+
+
+@given(flags=st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=4))
+def test_leading_run(flags: list[list[bool]]) -> None:
+    assert leading_run(torch.tensor(flags)).tolist() == [[*row, False].index(False) for row in flags]
+
+
+@st.composite
+def sampling_rows(draw: st.DrawFn) -> list[tuple[list[float], SamplingParams, int, int]]:
+    def one() -> tuple[list[float], SamplingParams, int, int]:
+        logits = draw(st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=12, max_size=12))
+        params = SamplingParams(
+            temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 3.0])),
+            top_k=draw(st.sampled_from([0, 1, 3, 11, 12, 500])),
+            top_p=draw(st.sampled_from([1.0, 0.99, 0.5, 1e-6])),
+        )
+        return logits, params, draw(st.integers(0, 2**63 - 1)), draw(st.integers(0, 10_000))
+
+    return [one() for _ in range(draw(st.integers(1, 6)))]
+
+
+@given(rows=sampling_rows())
+@settings(max_examples=200, deadline=None)
+def test_a_choice_is_the_plain_one_whatever_the_other_rows_need(
+    rows: list[tuple[list[float], SamplingParams, int, int]],
+) -> None:
+    logits = torch.tensor([row[0] for row in rows])
+    params = [row[1] for row in rows]
+    choice = choose(
+        logits,
+        SamplingRows(
+            temperature_R=torch.tensor([p.temperature for p in params]),
+            top_k_R=torch.tensor([p.top_k for p in params]),
+            top_p_R=torch.tensor([p.top_p for p in params]),
+            seed_R=torch.tensor([row[2] for row in rows]),
+            position_R=torch.tensor([row[3] for row in rows]),
+            suppress_R=torch.zeros(len(rows), dtype=torch.bool),
+            sampled=any(p.temperature > 0 for p in params),
+            filtered_k=any(p.top_k > 0 for p in params),
+            filtered_p=any(p.top_p < 1 for p in params),
+            suppressing=False,
+        ),
+        mask_token_id=0,
+        vocab_limit=12,
+    )
+    for i, (_, p, seed, position) in enumerate(rows):
+        token = choose_token(logits[i], p, seed, position)
+        assert int(choice.token_R[i]) == token
+        log_V = logits[i].log_softmax(-1)
+        torch.testing.assert_close(choice.logprob_R[i], log_V[token], atol=1e-5, rtol=0)
+        torch.testing.assert_close(choice.entropy_R[i], -(log_V.exp() * log_V).sum(), atol=1e-5, rtol=0)
+
+
+def test_suppressed_ids_are_never_chosen_and_do_not_count() -> None:
+    logits = torch.tensor([[9.0, 1.0, 2.0, 9.0, 9.0]]).repeat(2, 1)
+    rows = SamplingRows(
+        temperature_R=torch.tensor([0.0, 1.0]), top_k_R=torch.zeros(2, dtype=torch.int64), top_p_R=torch.ones(2),
+        seed_R=torch.zeros(2, dtype=torch.int64), position_R=torch.arange(2),
+        suppress_R=torch.ones(2, dtype=torch.bool), sampled=True, filtered_k=False, filtered_p=False, suppressing=True,
+    )  # fmt: skip
+    choice = choose(logits, rows, mask_token_id=0, vocab_limit=3)
+    assert int(choice.token_R[0]) == 2
+    assert int(choice.token_R[1]) in (1, 2)
+    two = torch.tensor([[1.0, 2.0]])
+    torch.testing.assert_close(choice.entropy_R, entropy_of(two).expand(2))
+    assert torch.equal(logits[0], torch.tensor([9.0, 1.0, 2.0, 9.0, 9.0])), "the logits themselves are left alone"
+
+
+@given(st.integers(1, 40), st.integers(1, 130), st.integers(0, 2**31), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_compiled_sampler_equals_the_plain_one(count: int, vocab: int, seed: int, suppressing: bool) -> None:
+    vocab += 4
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, vocab, generator=generator) * 4
+    temperature = torch.rand(count, generator=generator).mul(2).masked_fill_(torch.arange(count) % 2 == 0, 0.0)
+    filtered = torch.arange(count) % 3 == 0
+    rows = SamplingRows(
+        temperature_R=temperature,
+        top_k_R=torch.where(filtered, 3, 0),
+        top_p_R=torch.where(filtered, 0.8, 1.0),
+        seed_R=torch.randint(0, 2**62, (count,), generator=generator),
+        position_R=torch.arange(count),
+        suppress_R=torch.arange(count) % 5 == 0 if suppressing else torch.zeros(count, dtype=torch.bool),
+        sampled=True,
+        filtered_k=True,
+        filtered_p=True,
+        suppressing=suppressing,
+    )
+    limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
+    want = choose(logits.clone(), rows, **limits)
+    got = choose_compiled(logits.clone(), rows, **limits)
+    assert torch.equal(got.token_R, want.token_R)
+    torch.testing.assert_close(got.entropy_R, want.entropy_R, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got.logprob_R, want.logprob_R, rtol=1e-4, atol=1e-5)
+    for i in range(count):  # and no row knows of the others
+        one = rows.take(torch.tensor([i]))
+        alone = choose_compiled(logits[i : i + 1].clone(), one, **limits)
+        assert torch.equal(alone.entropy_R[0], got.entropy_R[i])
+        assert torch.equal(alone.logprob_R[0], got.logprob_R[i])

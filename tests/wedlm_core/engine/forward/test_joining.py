@@ -1,0 +1,128 @@
+"""Values of several groups are joined in one place, which keeps their kind and refuses to mix kinds."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from wedlm_core.decoding.strategies import Commit
+from wedlm_core.engine.forward import joining
+from wedlm_core.engine.forward.joining import join_arrays, join_tensors
+from wedlm_core.engine.forward.outcome import join, outcome_of, take, words_of
+from wedlm_core.engine.scheduling.slots import OUTCOME_KINDS, StepOutcome
+from wedlm_core.errors import IntegrityError
+
+ENGINE = Path(joining.__file__).parent
+# These put columns of one table side by side, or add a place for a sequence without a past: there are no groups here.
+OTHERS = {"joining.py", "allotment.py", "step_cost.py", "pool_size.py", "planner.py", "survival.py"}
+JOINS = {"cat", "concat", "concatenate", "hstack", "vstack", "append"}
+
+
+def outcome(rows: int, places: int, first: int = 0) -> StepOutcome:
+    """Every value differs from its neighbours, flags alternate."""
+    integers = {name: np.arange(first, first + rows) for name in OUTCOME_KINDS if name.endswith("_D")}
+    flags = np.arange(rows) % 2 == 0
+    values = np.arange(first, first + rows * places).reshape(rows, places)
+    return StepOutcome(
+        **{**integers, "intact_D": flags, "next_intact_D": ~flags},
+        token_DC=values,
+        entropy_DC=values.astype(np.float32) / 7,
+        logprob_DC=-values.astype(np.float32) / 3,
+        early_DC=values % 2 == 0,
+    )
+
+
+@pytest.mark.parametrize("shapes", [[], [(2, 3)], [(1, 2), (3, 5)], [(2, 5), (1, 2), (4, 3)], [(0, 3), (2, 2)]])
+def test_an_outcome_of_any_number_of_groups_has_the_kinds_of_one(shapes: list[tuple[int, int]]) -> None:
+    parts = [outcome(rows, places, 10 * i) for i, (rows, places) in enumerate(shapes)]
+    whole = join(parts)
+    widest = max((places for _, places in shapes), default=1)
+    for field in fields(StepOutcome):
+        found = getattr(whole, field.name)
+        assert found.dtype == OUTCOME_KINDS[field.name], field.name
+        assert found.shape[0] == sum(rows for rows, _ in shapes)
+        row = 0
+        for part in parts:
+            own = getattr(part, field.name)
+            mine = found[row : row + len(own)]
+            row += len(own)
+            if own.ndim == 2:
+                assert found.shape[1] == widest
+                assert not mine[:, own.shape[1] :].any(), "what one group has not is zero"
+                mine = mine[:, : own.shape[1]]
+            np.testing.assert_array_equal(mine, own)
+    keep = np.arange(len(whole.count_D)) % 2 == 0
+    assert all(getattr(take(whole, keep), name).dtype == kind for name, kind in OUTCOME_KINDS.items())
+
+
+@pytest.mark.parametrize("name", OUTCOME_KINDS)
+def test_an_outcome_of_the_wrong_kind_cannot_be_made(name: str) -> None:
+    right = {f.name: getattr(outcome(2, 3), f.name) for f in fields(StepOutcome)}
+    wrong = np.float64 if right[name].dtype != np.float64 else np.int64
+    with pytest.raises(IntegrityError, match=f"{name} .* is float64 and has to be {OUTCOME_KINDS[name]}"):
+        StepOutcome(**{**right, name: right[name].astype(wrong)})
+
+
+def test_arrays_of_different_kinds_are_not_joined() -> None:
+    flags, counts = np.array([True, False]), np.array([1, 2])
+    for parts in ([flags, counts], [counts, flags], [counts.astype(np.float64), counts]):
+        with pytest.raises(IntegrityError, match="joined"):
+            join_arrays(parts, np.int64)
+    assert join_arrays([], np.bool_).dtype == np.bool_
+    with pytest.raises(ValueError, match="broadcast"):
+        join_arrays([np.zeros((1, 3), dtype=np.int64)], np.int64, width=2)
+
+
+def test_tensors_of_different_kinds_are_not_joined() -> None:
+    for other in (torch.zeros(2, dtype=torch.bool), torch.zeros(2), torch.zeros(2, dtype=torch.int32)):
+        with pytest.raises(IntegrityError, match="joined"):
+            join_tensors([torch.zeros(2, dtype=torch.int64), other])
+    assert join_tensors([torch.ones(1, dtype=torch.bool)] * 2).dtype == torch.bool
+
+
+def commit(rows: int, places: int, floats: torch.dtype) -> Commit:
+    counts, flags = torch.arange(rows), torch.arange(rows) % 2 == 0
+    values = torch.arange(rows * places).view(rows, places)
+    nothing = torch.full((rows, places), torch.nan)
+    return Commit(
+        token_SC=values, entropy_SC=(values / 7).to(floats), logprob_SC=nothing.to(floats),
+        early_SC=values % 2 == 0, count_S=counts, drafts_S=counts + 1, agreed_S=counts + 2, offered_S=counts + 3,
+        intact_S=flags, next_intact_S=~flags, context_S=counts + 4, fill_SL=values > 3,
+    )  # fmt: skip
+
+
+def test_the_words_of_a_commit_bring_it_to_the_host_bit_for_bit() -> None:
+    one = commit(3, 4, torch.float32)
+    found = outcome_of(words_of(one, torch.arange(3) + 9).numpy())
+    np.testing.assert_array_equal(found.token_DC, one.token_SC.numpy())
+    np.testing.assert_array_equal(found.entropy_DC, one.entropy_SC.numpy())
+    assert np.isnan(found.logprob_DC).all()
+    np.testing.assert_array_equal(found.intact_D, one.intact_S.numpy())
+    np.testing.assert_array_equal(found.next_rows_D, [9, 10, 11])
+    with pytest.raises(IntegrityError, match="float64"):
+        words_of(commit(3, 4, torch.float64), torch.arange(3))
+
+
+def joins_of(path: Path) -> list[int]:
+    """Lines in which a file joins arrays or tensors by a function of numpy or torch."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in JOINS
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("np", "torch")
+    ]
+
+
+def test_groups_are_joined_in_one_place() -> None:
+    assert joins_of(ENGINE / "joining.py"), "the search finds what there is"
+    elsewhere = {path.name: joins_of(path) for path in ENGINE.rglob("*.py") if path.name not in OTHERS}
+    found = {name: lines for name, lines in elsewhere.items() if lines}
+    assert not found, f"use wedlm_core.engine.forward.joining in {found}"

@@ -1,0 +1,321 @@
+"""The compiled step gives what the torch path gives: the same rows, picks, outcomes and window state, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from testing.engine.engines import run
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.sampling import Choice
+from wedlm_core.decoding.strategies import VerifiedDecoding
+from wedlm_core.decoding.window import Window
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.bounds import next_rows
+from wedlm_core.engine.forward.logits import Picks
+from wedlm_core.engine.forward.outcome import fetch
+from wedlm_core.engine.forward.pack import Group, gather_groups, pack
+from wedlm_core.engine.forward.pack_cpu import CompiledStep
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
+
+SLOTS, WIDEST, PAGE, MASK = 6, 8, 4, 9
+DEEPEST = 40  # KV entries before a forward, at most
+
+
+@cache
+def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
+    return load_model(folder), Tokenizer.load(folder)
+
+
+@cache
+def runner_of(folder: Path) -> Runner:
+    config = EngineConfig(max_num_seqs=SLOTS, max_window=WIDEST, page_size=PAGE, max_model_len=128, num_pages=8)
+    runner = Engine(*loaded(folder), config)._runner
+    runner.mask_token_id = runner.state.mask_token_id = MASK
+    runner.state = runner.state  # what was compiled before took another id for the mask
+    return runner
+
+
+# ---- one step ---------------------------------------------------------------------------------------------
+
+token = st.integers(0, 4)  # few, so that drafts agree and stop by chance, and 0 among them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One sequence before a forward: its window, its parameters, and what the forward's rows choose."""
+
+    drafts: tuple[int, ...]
+    masks: int
+    intact: bool
+    window: int
+    keep_intact: int
+    keep_broken: int
+    left: int
+    emitted: int
+    stops: tuple[int, ...]
+    cached: int
+    prefill: int
+    agreeing: int
+    chosen: tuple[int, ...]
+
+
+widths = st.integers(0, WIDEST)
+cases = st.builds(
+    Case,
+    drafts=st.lists(token, max_size=WIDEST).map(tuple),
+    masks=widths,
+    intact=st.booleans(),
+    window=widths,
+    keep_intact=widths,
+    keep_broken=widths,
+    left=st.one_of(st.integers(0, 2 * WIDEST), st.just(1000)),
+    emitted=st.integers(0, 30),
+    stops=st.lists(token, max_size=3, unique=True).map(tuple),
+    cached=st.integers(0, DEEPEST),
+    prefill=st.sampled_from([0, 0, 1, 5]),
+    agreeing=widths,
+    chosen=st.lists(token, min_size=2 * WIDEST + 1, max_size=2 * WIDEST + 1).map(tuple),
+)
+prefills = st.tuples(st.integers(0, DEEPEST), st.integers(1, 7))  # cached, rows
+
+
+def set_up(runner: Runner, case: Case, slot: int) -> None:
+    """A window as earlier steps may leave it: drafts, and masks behind them."""
+    window, params, drafts = runner.state.windows, runner.state.params, len(case.drafts)
+    window.token_SL[slot] = MASK
+    window.token_SL[slot, :drafts] = torch.tensor(case.drafts, dtype=torch.int64)
+    window.filled_SL[slot] = torch.arange(2 * WIDEST) < drafts
+    window.early_SL[slot] = False
+    window.length_S[slot] = drafts + case.masks
+    window.lead_S[slot], window.head_S[slot] = drafts, case.emitted % 5
+    window.emitted_S[slot], window.intact_S[slot] = case.emitted, case.intact
+    params.window_S[slot], params.limit_S[slot] = case.window, case.emitted + case.left
+    params.keep_intact_S[slot], params.keep_broken_S[slot] = case.keep_intact, case.keep_broken
+    params.stop_SK[slot] = -1
+    params.stop_SK[slot, : len(case.stops)] = torch.tensor(case.stops, dtype=torch.int64)
+
+
+def table_of(decoding: dict[int, Case]) -> SlotTable:
+    """What the host knows of the same slots."""
+    table = SlotTable(SLOTS, 2 * WIDEST + 1)
+    table.head[:], table.widest[:] = True, WIDEST
+    for slot, case in decoding.items():
+        table.masks[slot], table.keep_intact[slot] = case.window, case.keep_intact
+        table.keep_broken[slot] = case.keep_broken
+        table.generated[slot], table.limit[slot] = case.emitted, case.emitted + case.left
+    return table
+
+
+def choices_of(decoding: list[Case], rng: np.random.Generator) -> Choice:
+    """What the decode rows choose; the first drafts agree, as many as the case says."""
+    tokens = []
+    for case in decoding:
+        agreeing, rows = min(case.agreeing, len(case.drafts)), len(case.drafts) + case.masks + 1
+        tokens.append([*case.drafts[:agreeing], *case.chosen[agreeing:rows]])
+    flat = [t for row in tokens for t in row]
+    entropy, logprob = rng.random((2, len(flat)), dtype=np.float32)
+    return Choice(
+        token_R=torch.tensor(flat, dtype=torch.int64),
+        entropy_R=torch.from_numpy(entropy),
+        logprob_R=torch.from_numpy(-logprob),
+    )
+
+
+def snapshot(runner: Runner) -> dict[str, torch.Tensor]:
+    """Everything that a step may write and anything may read: the last place of the tokens belongs to no one."""
+    found = {f.name: getattr(runner.state.windows, f.name).clone() for f in fields(Window)}
+    return {**found, "tokens_SL": runner.state.tokens_SL[:, :-1].clone()}
+
+
+def restore(runner: Runner, before: dict[str, torch.Tensor]) -> None:
+    for name, value in before.items():
+        if name == "tokens_SL":
+            runner.state.tokens_SL[:, :-1] = value
+        else:
+            getattr(runner.state.windows, name).copy_(value)
+
+
+def plain_groups(runner: Runner, plan: ForwardPlan, table: SlotTable) -> list[Group]:
+    slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+    rows_D = next_rows(runner.refills(table, slots_D), plan.decode_S[: len(slots_D)], table.left(slots_D))
+    context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
+    return gather_groups(plan, table, runner.state, torch.from_numpy(plan.slots_S), context_S, rows_D)
+
+
+def spread(chosen: Choice, picks: Picks) -> Choice:
+    """By the flat layout, as the torch path has it."""
+    parts = {}
+    for f in fields(Choice):
+        value_R = getattr(chosen, f.name)
+        parts[f.name] = value_R.new_zeros(picks.places + 1).index_copy_(0, picks.flat_R, value_R)
+    return Choice(**parts)
+
+
+def check_outcome(found: StepOutcome, expected: StepOutcome) -> None:
+    places = found.token_DC.shape[1]
+    for f in fields(StepOutcome):
+        mine, other = getattr(found, f.name), getattr(expected, f.name)
+        assert mine.dtype == other.dtype, f.name
+        if f.name.endswith("_DC"):
+            assert not other[:, places:].any(), "no place that is left out says anything"
+            other = other[:, :places]
+        np.testing.assert_array_equal(mine, other, err_msg=f.name)
+
+
+FULL = Case(
+    drafts=(1,) * WIDEST, masks=WIDEST, intact=True, window=WIDEST, keep_intact=WIDEST, keep_broken=WIDEST, left=1000,
+    emitted=3, stops=(), cached=7, prefill=0, agreeing=WIDEST, chosen=(1,) * (2 * WIDEST + 1),
+)  # fmt: skip
+
+
+@given(
+    decoding=st.lists(cases, max_size=SLOTS - 2),
+    prefilling=st.lists(prefills, max_size=2),
+    order=st.permutations(range(SLOTS)),
+    seed=st.integers(0, 1000),
+)
+@example(decoding=[FULL], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, masks=0)], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, chosen=(1, 2) * WIDEST + (1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, left=3)], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, stops=(1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_step_equals_the_torch_path(
+    qwen3_folder: Path, decoding: list[Case], prefilling: list[tuple[int, int]], order: list[int], seed: int
+) -> None:
+    if not decoding and not prefilling:
+        return
+    runner, rng = runner_of(qwen3_folder), np.random.default_rng(seed)
+    slots = order[: len(decoding) + len(prefilling)]
+    runner.state.tokens_SL.copy_(torch.from_numpy(rng.integers(0, 300, runner.state.tokens_SL.shape)))
+    runner.state.pages_SP.copy_(torch.from_numpy(rng.integers(0, 50, runner.state.pages_SP.shape)))
+    for slot, case in zip(order, [*decoding, *[FULL] * SLOTS], strict=False):
+        set_up(runner, case, slot)
+    table = table_of(dict(zip(slots, decoding, strict=False)))
+    table.group[:] = next(i for i, d in enumerate(runner.decodings) if isinstance(d, VerifiedDecoding))
+    plan = ForwardPlan(
+        sequences=[],
+        slots_S=np.array(slots),
+        cached_S=np.array([c.cached for c in decoding] + [cached for cached, _ in prefilling]),
+        prefill_S=np.array([c.prefill for c in decoding] + [rows for _, rows in prefilling]),
+        decode_S=np.array([len(c.drafts) + c.masks + 1 for c in decoding] + [0] * len(prefilling)),
+    )
+    step = runner._compiled_step
+    assert step is not None
+    assert step.takes(plan, table)
+    before = snapshot(runner)
+
+    groups = plain_groups(runner, plan, table)
+    batch, packed = pack(plan, groups, runner.state, PAGE), step.pack(plan)
+    for name in ("id_T", "position_T", "kv_slot_T"):
+        assert torch.equal(getattr(packed, name), getattr(batch, name)), name
+    for name in ("counts_S", "cached_S", "starts_S"):
+        np.testing.assert_array_equal(getattr(packed.rows, name), getattr(batch.rows, name))
+    assert torch.equal(packed.rows.pages_SP, batch.rows.pages_SP)
+    assert packed.rows.pages_SP.is_contiguous()
+    if not groups:
+        assert packed.picks.row_R.shape == (0,)
+        return
+    picks = runner._picks(groups, batch)
+    for name in ("row_R", "slot_R", "position_R"):
+        assert torch.equal(getattr(packed.picks, name), getattr(picks, name)), name
+
+    chosen = choices_of(decoding, rng)
+    (advance,) = runner.advance_groups(groups, spread(chosen, picks))
+    expected, after = fetch(advance.detail.commit, advance.next_rows_S), snapshot(runner)
+    restore(runner, before)
+    check_outcome(step.advance(plan, chosen), expected)
+    for name, value in snapshot(runner).items():
+        assert torch.equal(value, after[name]), name
+
+
+# ---- whole runs -------------------------------------------------------------------------------------------
+
+
+def requests_mixed(strategies: tuple[str, ...]) -> list[Request]:
+    """Short and long prompts, stops of both kinds, sampling, outputs that end at once or late."""
+    requests = []
+    for kind in range(16):
+        prompt = (*((5 * i + i * i) % 300 for i in range((1, 7, 16, 30)[kind % 4])), kind % 7)
+        strategy = strategies[kind % (len(strategies) if kind < 8 else 2)]  # a third one is gone before the end
+        params = SamplingParams(
+            max_tokens=(1, 9, 25, 40)[kind // 3 % 4],
+            temperature=(0.0, 0.9)[kind % 2],
+            top_k=(0, 0, 20)[kind % 3],
+            stop=("e",) if kind % 5 == 4 else (),
+            stop_token_ids=tuple(range(0, 320, 7)) if kind % 4 == 3 else (),
+            ignore_eos=kind % 2 == 0,
+            strategy=strategy,
+            window_size=1 + kind % 4,
+            logprobs=strategy != "streaming",
+        )
+        requests.append(Request(request_id=str(kind), prompt_token_ids=prompt, params=params, seed=kind))
+    return requests
+
+
+def told(generation: Generation) -> tuple[object, ...]:
+    """All of a generation but its times."""
+    return tuple(getattr(generation, f.name) for f in fields(Generation) if f.name != "timings")
+
+
+class Counted:
+    """Forwards of an engine, by the way they went."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, enabled: bool) -> None:
+        self.compiled, self.plain = 0, 0
+        takes = CompiledStep.takes
+
+        def counted(step: CompiledStep, plan: ForwardPlan, table: SlotTable) -> bool:
+            taken = enabled and takes(step, plan, table)
+            self.compiled += taken
+            self.plain += not taken
+            return taken
+
+        monkeypatch.setattr(CompiledStep, "takes", counted)
+
+
+@pytest.mark.parametrize("strategies", [("verified", "autoregressive"), ("verified", "autoregressive", "streaming")])
+@pytest.mark.parametrize(
+    "config",
+    [
+        EngineConfig(max_num_seqs=8, max_window=4, page_size=8),
+        EngineConfig(max_num_seqs=8, max_window=4, page_size=2, prefill_chunk=3, max_batch_rows=40, num_pages=60),
+        EngineConfig(max_num_seqs=3, max_window=4, page_size=8, logits_chunk_rows=5, prefix_caching=False),
+    ],
+    ids=["plain", "pressed", "chunked"],
+)
+def test_runs_are_the_same_without_it(
+    agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch, strategies: tuple[str, ...], config: EngineConfig
+) -> None:
+    found = []
+    for enabled in (True, False):
+        with monkeypatch.context() as patch:
+            counted = Counted(patch, enabled=enabled)
+            done = run(Engine(*loaded(agreeing_folder), config), requests_mixed(strategies))
+        found.append([told(generation) for generation in done])
+        assert (counted.compiled > 0) == enabled
+        if enabled:
+            assert (counted.plain > 0) == ("streaming" in strategies), "both ways work on the same state, in turns"
+    assert found[0] == found[1]
+
+
+def test_traced_engines_go_the_plain_way(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch, enabled=True)
+    requests = requests_mixed(("verified", "autoregressive"))[:3]
+    done = run(Engine(*loaded(agreeing_folder), EngineConfig(max_window=4, trace=True)), requests)
+    assert all(generation.trace for generation in done)
+    assert (counted.compiled, counted.plain) == (0, 0)

@@ -1,0 +1,112 @@
+"""Packing on the device gives the rows that packing on the host gives, whatever slack the host's bounds have."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from testing.engine.mixed_requests import request_of
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.bounds import next_rows, wanted_rows
+from wedlm_core.engine.forward.pack import gather_groups, pack
+from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+
+
+@cache
+def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
+    return load_model(folder), Tokenizer.load(folder)
+
+
+def with_slack(plan: ForwardPlan, rng: random.Random, most: int) -> ForwardPlan:
+    """The plan as a host that runs ahead has it: decode rows, and KV entries without prefill rows, are bounds."""
+    slack_S = np.array([rng.randint(0, most) for _ in plan.sequences])
+    return replace(
+        plan,
+        decode_S=plan.decode_S + np.where(plan.decode_S > 0, slack_S, 0),
+        cached_S=plan.cached_S + np.where(plan.prefill_S > 0, 0, slack_S),
+    )
+
+
+def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Random) -> None:
+    """Pack both ways; compare every row that is real, and every pick."""
+    state, size = runner.state, runner.pool.page_size
+    context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
+    slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+    refills = runner.refills(table, slots_D)
+    rows_D = next_rows(refills, plan.decode_S[: len(slots_D)], table.left(slots_D))
+    groups = gather_groups(plan, table, state, torch.from_numpy(plan.slots_S), context_S, rows_D)
+    host = pack(plan, groups, state, size)
+
+    loose = with_slack(plan, rng, 3)
+    counts_S = loose.prefill_S + loose.decode_S
+    state.context_S[torch.from_numpy(plan.slots_S)] = context_S
+    state.push_pages(plan.slots_S.tolist())
+    shape = Shape(
+        total=int(counts_S.sum()) + rng.randint(0, 5),
+        max_rows=int(counts_S.max()),
+        max_kv=int((loose.cached_S + counts_S).max()),
+        wanted=int(wanted_rows(refills, loose.decode_S[: len(slots_D)]).sum()),
+        filtered=0,
+    )
+    device = pack_on_device(torch.from_numpy(plan_facts(loose)), groups, state, shape, size)
+    real = host.rows.total
+    for name in ("id_T", "position_T", "kv_slot_T"):
+        assert torch.equal(getattr(device, name)[:real], getattr(host, name)), name
+    assert device.id_T.shape == (shape.total,)
+    assert (device.kv_slot_T[real:] == -1).all()
+    assert device.rows.cu_rows_Z.tolist() == [*host.rows.starts_S.tolist(), real]
+    assert device.rows.kv_lengths_S.tolist() == (plan.cached_S + host.rows.counts_S).tolist()
+    deepest = host.rows.pages_SP.shape[1]
+    assert torch.equal(device.rows.pages_SP[:, :deepest].long(), host.rows.pages_SP)
+    if groups:
+        check_picks(runner, groups, host, device, shape)
+
+
+def check_picks(runner: Runner, groups: list, host: object, device: DeviceBatch, shape: Shape) -> None:
+    expected = runner._picks(groups, host)  # type: ignore[arg-type]
+    found = pick_on_device(groups, device, shape)
+    count = expected.row_R.shape[0]
+    assert found.places == expected.places
+    for name in ("row_R", "flat_R", "slot_R", "position_R"):
+        assert torch.equal(getattr(found, name)[:count], getattr(expected, name)), name
+    assert (found.flat_R[count:] == found.places).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_device_pack_equals_host_pack(agreeing_folder: Path, seed: int) -> None:
+    """On the states of real engines: all strategies mixed, chunked prefill, preemption, shared prefixes."""
+    rng = random.Random(seed)
+    config = EngineConfig(
+        max_num_seqs=8, max_batch_rows=rng.choice([20, 64]), prefill_chunk=rng.choice([None, 3]), max_window=4,
+        page_size=rng.choice([2, 8]), num_pages=rng.choice([40, 400]), overlap=False,
+    )  # fmt: skip
+    engine = Engine(*loaded(agreeing_folder), config)
+    runner, forwards = engine._runner, 0
+    plain = runner.forward
+
+    def checked(plan: ForwardPlan, table: SlotTable) -> object:
+        nonlocal forwards
+        forwards += 1
+        check(runner, plan, table, rng)
+        return plain(plan, table)
+
+    runner.forward = checked  # type: ignore[method-assign, assignment]
+    for number in range(12):
+        engine.add(request_of(rng.randrange(40), str(number)))
+        engine.step()
+    while engine.has_work():
+        engine.step()
+    assert forwards > 12

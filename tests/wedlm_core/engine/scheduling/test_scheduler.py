@@ -1,0 +1,153 @@
+"""The scheduler as plain logic: random loads, tiny pools and budgets, no tensors."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length, most_rows
+from wedlm_core.engine.scheduling.sequence import Sequence
+from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.kv.pages import PageManager
+from wedlm_core.types import Request, SamplingParams
+
+
+class Machine:
+    """A scheduler with an engine that commits random numbers of tokens instead of running a model."""
+
+    def __init__(self, config: EngineConfig, pages: int, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
+        self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
+        self.scheduler = Scheduler(config, self.table, self.pages, self._set_up)
+        self.config, self.unfinished = config, 0
+
+    def add(self, arrival: int, prompt: int, tokens: int, window: int, head: bool) -> None:
+        ids = tuple(self.random.randrange(3) for _ in range(prompt))
+        params = SamplingParams(max_tokens=tokens, window_size=window, strategy="verified")
+        request = Request(request_id=str(arrival), prompt_token_ids=ids, params=params)
+        self.scheduler.add(Sequence(request=request, arrival=arrival, head=head, widest=window))
+        self.unfinished += 1
+
+    def _rows(self, sequence: Sequence) -> int:
+        return self.random.randint(1, most_rows(sequence))
+
+    def _set_up(self, sequences: list[Sequence]) -> None:
+        for s in sequences:
+            self.table.context[s.slot] = context_length(s)
+            self.table.set_limit(s.slot, s.request.params.max_tokens + 64)
+            self.table.widest[s.slot], self.table.head[s.slot] = s.widest, s.head
+            self.table.group[s.slot] = s.arrival % 3
+            self.table.rows[s.slot] = self._rows(s)
+
+    def run(self, plan: ForwardPlan) -> None:
+        """What the engine does with a plan, on counts alone."""
+        for i, s in enumerate(plan.sequences):
+            self.table.cached[s.slot] += plan.prefill_S[i]
+            if not plan.decode_S[i]:
+                continue
+            committed = self.random.randint(0 if not s.head else 1, int(plan.decode_S[i]))
+            for _ in range(committed):
+                self.table.output[s.slot, self.table.generated[s.slot]] = self.random.randrange(3)
+                self.table.generated[s.slot] += 1
+            self.table.context[s.slot] += committed
+            self.table.cached[s.slot] = self.table.context[s.slot]
+            self.table.rows[s.slot] = self._rows(s)
+            assert s.pages is not None
+            self.pages.seal(s.pages, self.scheduler.known_tokens(s), int(self.table.cached[s.slot]))
+            if self.table.generated[s.slot] >= s.request.params.max_tokens:
+                self.scheduler.finish(s)
+                self.unfinished -= 1
+
+
+def check_plan(machine: Machine, plan: ForwardPlan) -> None:
+    config, table = machine.config, machine.table
+    assert plan.sequences, "requests wait, but nothing runs"
+    assert int(plan.prefill_S.sum() + plan.decode_S.sum()) <= config.max_batch_rows
+    assert np.all(plan.prefill_S + plan.decode_S > 0)
+    decoding = int(np.count_nonzero(plan.decode_S))
+    assert np.all(plan.decode_S[:decoding] > 0), "decoding sequences stand first"
+    groups = table.group[plan.slots_S[:decoding]]
+    assert np.all(np.diff(groups) >= 0), "sequences of one decoding stand together"
+    for i, s in enumerate(plan.sequences):
+        context, rows = int(table.context[s.slot]), int(plan.prefill_S[i] + plan.decode_S[i])
+        assert plan.prefill_S[i] <= (config.prefill_chunk or config.max_batch_rows)
+        assert s.pages is not None
+        assert plan.cached_S[i] + rows <= len(s.pages.pages) * config.page_size, "a row has no page"
+        if plan.decode_S[i]:
+            assert plan.cached_S[i] + plan.prefill_S[i] == context, "decode rows before the prefill is done"
+    machine.pages.check_integrity()
+
+
+loads = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(1, 4), st.booleans()), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    loads=loads,
+    page_size=st.sampled_from([1, 4, 16]),
+    spare=st.integers(0, 30),
+    slots=st.integers(1, 5),
+    chunk=st.sampled_from([None, 1, 7]),
+    caching=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_every_request_finishes_within_pages_rows_and_slots(
+    loads: list[tuple[int, int, int, bool]],
+    page_size: int,
+    spare: int,
+    slots: int,
+    chunk: int | None,
+    caching: bool,
+    seed: int,
+) -> None:
+    largest = max(prompt + 2 * tokens + 2 * window + 8 for prompt, tokens, window, _ in loads)
+    config = EngineConfig(
+        max_num_seqs=slots, max_batch_rows=9 + seed % 20, max_window=4, page_size=page_size, prefill_chunk=chunk,
+        prefix_caching=caching,
+    )  # fmt: skip
+    pages = -(-largest // page_size) + spare // page_size
+    machine = Machine(config, pages, seed)
+    for arrival, (prompt, tokens, window, head) in enumerate(loads):
+        machine.add(arrival, prompt, tokens, window, head)
+    for _ in range(20_000):
+        if not machine.unfinished:
+            break
+        plan = machine.scheduler.schedule()
+        check_plan(machine, plan)
+        machine.run(plan)
+    assert machine.unfinished == 0
+    assert machine.pages.num_free == pages
+    assert not machine.scheduler.running
+    assert not machine.scheduler.waiting
+
+
+def test_page_pressure_preempts_the_youngest_and_keeps_its_slot() -> None:
+    config = EngineConfig(max_num_seqs=2, max_batch_rows=9, max_window=4, page_size=1, prefix_caching=False)
+    machine = Machine(config, 26, 0)
+    machine.add(0, 5, 30, 1, True)
+    machine.add(1, 5, 30, 1, True)
+    plan = machine.scheduler.schedule()
+    old, young = machine.scheduler.running
+    slot = young.slot
+    while young.pages is not None:
+        machine.run(plan)
+        plan = machine.scheduler.schedule()
+    assert young.slot == slot
+    assert young.preemptions == 1
+    assert old.preemptions == 0
+    assert machine.table.cached[slot] == 0
+    assert machine.scheduler.waiting[0] is young
+
+
+def test_the_scheduler_imports_no_torch() -> None:
+    code = "import sys, wedlm_core.engine.scheduling.scheduler, wedlm_core.kv.pages; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

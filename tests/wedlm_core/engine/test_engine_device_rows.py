@@ -1,0 +1,86 @@
+"""Forwards whose attention plans from device tensors; without a GPU, Triton's interpreter runs its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.async_runner import AheadRunner
+from wedlm_core.engine.forward.cuda_graphs import StaticInputs
+from wedlm_core.engine.forward.graph_policy import GraphBook
+from wedlm_core.engine.forward.pack_gpu import DeviceBatch
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Request, SamplingParams
+
+CONFIG = EngineConfig(max_num_seqs=4, max_window=4, page_size=8, max_model_len=64, overlap=True, attention="triton")
+
+
+@cache
+def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
+    return load_model(folder), Tokenizer.load(folder)
+
+
+def some_requests(strategy: str) -> list[Request]:
+    prompts = [[3, 5, 7, 11, 13], [17], [19, 23, 29, 31, 37, 41, 43, 47, 53]]
+    params = SamplingParams(max_tokens=6, ignore_eos=True, strategy=strategy, window_size=3, entropy_threshold=2.0)
+    return requests_of(prompts, params)
+
+
+@pytest.mark.parametrize("strategy", ["verified", "reference", "streaming"])
+def test_tokens_are_those_of_the_plain_engine(agreeing_folder: Path, strategy: str) -> None:
+    plain = Engine(*loaded(agreeing_folder), replace(CONFIG, overlap=False, attention="tiled"))
+    expected = run(plain, some_requests(strategy))
+    found = run(Engine(*loaded(agreeing_folder), CONFIG), some_requests(strategy))
+    assert [g.token_ids for g in found] == [g.token_ids for g in expected]
+
+
+def test_buffers_of_a_graph_hold_the_forward(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a captured forward would compute from its buffers is what the forward computes.
+
+    At its own bounds and at the most general ones, after other forwards have left their traces in the buffers.
+    """
+    engine = Engine(*loaded(agreeing_folder), CONFIG)
+    runner = engine._runner
+    book = GraphBook(limit=64, sequences=4, most_kv=96, seconds=1.0, most_bytes=1)
+    inputs = StaticInputs(rows=64, sequences=4, page_size=8, device=runner.device)
+    compared = 0
+
+    def both(self: AheadRunner, batch: DeviceBatch) -> torch.Tensor:
+        nonlocal compared
+        expected = runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
+        rows, real = batch.rows, int(batch.rows.cu_rows_Z[-1])
+        sequences = rows.kv_lengths_S.shape[0]
+        for key in (
+            book.key(rows.total, sequences=sequences, max_rows=rows.max_rows, max_kv=rows.max_kv),
+            book.general(rows.total),
+        ):
+            inputs.fill(key, batch)
+            found = inputs.run(key, runner.run_device_rows)
+            torch.testing.assert_close(found[:real], expected[:real])
+            compared += 1
+        return expected
+
+    monkeypatch.setattr(AheadRunner, "_run_model", both)
+    run(engine, some_requests("verified"))
+    assert compared > 6
+
+
+def test_fresh_buffers_stand_for_one_row(agreeing_folder: Path) -> None:
+    """What is run before a capture touches the first KV slot only."""
+    runner = Engine(*loaded(agreeing_folder), CONFIG)._runner
+    book = GraphBook(limit=16, sequences=4, most_kv=96, seconds=1.0, most_bytes=1)
+    inputs = StaticInputs(rows=16, sequences=4, page_size=8, device=runner.device)
+    with torch.inference_mode():
+        for key in book.first_keys():
+            assert inputs.run(key, runner.run_device_rows).shape[0] == key.size
+    written = runner.pool.k[0].view(runner.pool.heads, -1, runner.pool.head_dim).abs().sum(dim=(0, 2))
+    assert written.nonzero().flatten().tolist() == [0]

@@ -1,0 +1,194 @@
+"""The engine on a CUDA device: one step behind it, without syncs, with graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.async_runner import AheadRunner
+from wedlm_core.engine.forward.pack_gpu import DeviceBatch
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
+
+pytestmark = pytest.mark.gpu  # streams, pinned copies and CUDA graphs exist on a CUDA device only
+
+STRATEGIES = ("verified", "reference", "streaming", "autoregressive", "blockwise")
+# Batch invariant attention and one stated step cost: what differs between two engines is what the test varies.
+CONFIG = EngineConfig(
+    max_num_seqs=16,
+    max_window=8,
+    max_model_len=512,
+    num_pages=400,
+    page_size=16,
+    attention="triton",
+    batch_invariant=True,
+    step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20),
+    graph_rows=128,
+)
+
+
+@cache
+def loaded(folder: Path, device: str = "cuda") -> tuple[Decoder, Tokenizer]:
+    return load_model(folder, device=device), Tokenizer.load(folder)
+
+
+def engine_of(folder: Path, **settings: Any) -> Engine:
+    return Engine(*loaded(folder), replace(CONFIG, **settings))
+
+
+def some_requests(strategy: str, count: int = 12, **fixed: Any) -> list[Request]:
+    prompts = [[(7 * i + j * j) % 300 for j in range(1 + 5 * i % 23)] for i in range(count)]
+    given = {"max_tokens": 40, "window_size": 4, "ignore_eos": True, "entropy_threshold": 2.0, **fixed}
+    return requests_of(prompts, SamplingParams(strategy=strategy, **given))
+
+
+def tokens(generations: list[Generation]) -> list[tuple[int, ...]]:
+    return [g.token_ids for g in generations]
+
+
+@pytest.fixture
+def no_syncs() -> Iterator[None]:
+    """Torch raises where it would wait for the device."""
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def test_it_overlaps_and_captures_by_itself(agreeing_folder: Path) -> None:
+    engine = engine_of(agreeing_folder)
+    assert engine._loop is not None
+    assert engine._runner.ahead is not None
+    graphs = engine._runner.ahead._graphs
+    assert graphs is not None
+    assert graphs.captured > 10
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_overlap_gives_the_tokens_of_the_plain_loop(agreeing_folder: Path, strategy: str, graphs: bool) -> None:
+    expected = run(engine_of(agreeing_folder, overlap=False), some_requests(strategy))
+    found = run(engine_of(agreeing_folder, overlap=True, cuda_graphs=graphs), some_requests(strategy))
+    assert tokens(found) == tokens(expected)
+
+
+def test_preemption(agreeing_folder: Path) -> None:
+    requests = some_requests("verified")
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    found = run(engine_of(agreeing_folder, overlap=True, num_pages=12), requests)
+    assert tokens(found) == tokens(expected)
+    assert sum(g.stats.preemptions for g in found) > 0
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 20, "top_p": 0.9}])
+@pytest.mark.parametrize("window", [4, "auto"])
+def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, sampling: Any, window: Any) -> None:
+    """Nothing in a step waits for the device but the one wait for the outcome of the step before."""
+    engine = engine_of(agreeing_folder, num_pages=1000, max_model_len=1024)
+    for request in some_requests("verified", max_tokens=900, window_size=window, **sampling):
+        engine.add(request)
+    for _ in range(100):  # captures, compilations and prefill are behind us
+        engine.step()
+    torch.cuda.synchronize()
+    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    assert graphs is not None
+    graphs._book._seconds = 0.0  # a capture waits for the device, once
+    torch.cuda.set_sync_debug_mode("error")
+    for _ in range(20):
+        engine.step()
+    torch.cuda.set_sync_debug_mode("default")
+    assert engine.num_unfinished == 12
+
+
+def test_admission_has_no_sync(agreeing_folder: Path, no_syncs: None) -> None:
+    """New sequences are set up while a forward is under way."""
+    engine = engine_of(agreeing_folder)
+    requests = some_requests("verified", max_tokens=300)
+    for request in requests[:6]:
+        engine.add(request)
+    for _ in range(60):
+        engine.step()
+    for request in some_requests("verified", max_tokens=1):
+        engine.add(replace(request, request_id=f"warm {request.request_id}"))
+    for _ in range(20):
+        engine.step()
+    for request in requests[6:]:
+        engine.add(request)
+    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    assert graphs is not None
+    graphs._book._seconds = 0.0
+    torch.cuda.set_sync_debug_mode("error")
+    for _ in range(10):
+        engine.step()
+
+
+def test_graphs_compute_what_runs_eagerly(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hidden states of every forward, replayed and eager."""
+    engine = engine_of(agreeing_folder)
+    runner, plain = engine._runner, AheadRunner._run_model
+    replayed = 0
+
+    def both(self: AheadRunner, batch: DeviceBatch) -> torch.Tensor:
+        nonlocal replayed
+        expected = runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
+        found = plain(self, batch)
+        real = int(batch.rows.cu_rows_Z[-1])
+        torch.testing.assert_close(found[:real], expected[:real], rtol=1e-4, atol=1e-4)
+        replayed += batch.rows.total <= CONFIG.graph_rows
+        return found
+
+    monkeypatch.setattr(AheadRunner, "_run_model", both)
+    run(engine, some_requests("verified"))
+    assert replayed > 5
+
+
+def test_a_forward_that_cannot_be_captured_runs_eagerly(
+    agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = run(engine_of(agreeing_folder, cuda_graphs=False), some_requests("verified"))
+    plain = Runner.run_device_rows
+
+    def asking(self: Runner, *batch: Any) -> torch.Tensor:
+        hidden_TD = plain(self, *batch)
+        assert hidden_TD[0, 0].item() < torch.inf  # the host asks for a value: not allowed in a capture
+        return hidden_TD
+
+    monkeypatch.setattr(Runner, "run_device_rows", asking)
+    engine = engine_of(agreeing_folder)
+    assert "cannot be captured" in caplog.text
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert tokens(run(engine, some_requests("verified"))) == tokens(expected)
+
+
+@pytest.mark.parametrize("page_size", [64, 256])
+@pytest.mark.parametrize("attention", ["auto", "triton"])
+def test_bfloat16_ends_where_it_should(agreeing_folder: Path, attention: str, page_size: int) -> None:
+    """Lengths, not tokens: near-ties fall either way in bfloat16. Vendors' kernels want pages of 256 tokens."""
+    model = load_model(agreeing_folder, device="cuda", dtype=torch.bfloat16)
+    config = replace(CONFIG, attention=attention, page_size=page_size, num_pages=60, batch_invariant=False)
+    engine = Engine(model, Tokenizer.load(agreeing_folder), config)
+    assert [len(t) for t in tokens(run(engine, some_requests("verified")))] == [40] * 12
+
+
+def test_the_tiny_model_gives_on_gpu_what_it_gives_on_cpu() -> None:
+    """Verified, greedy, float32: issue 5's condition."""
+    folder = Path(resolve("tiny"))
+    tokenizer = Tokenizer.load(folder)
+    texts = ["Count from 3 to 9.", "Count from 12 to 20.", "Copy: a b c d e", "What is 3 + 4?"]
+    requests = requests_of([tokenizer.encode(t) for t in texts], SamplingParams(max_tokens=64, window_size=8))
+    expected = run(Engine(load_model(folder), tokenizer, EngineConfig()), requests)
+    settings = replace(CONFIG, max_model_len=None, page_size=64, num_pages=100)
+    found = run(Engine(load_model(folder, device="cuda"), tokenizer, settings), requests)
+    assert tokens(found) == tokens(expected)

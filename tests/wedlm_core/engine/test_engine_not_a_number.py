@@ -1,0 +1,78 @@
+"""Logits that are no numbers (damaged weights, a dtype that overflows) make an error of a row, never its text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import FinishReason, SamplingParams, Strategy
+
+NAN = math.nan
+BAD = 50
+"""A token whose embedding is no number in the damaged model."""
+PROMPTS = [[5, 6, 7], [5, BAD, 7], [9] * 20, [9] * 20 + [BAD] * 13, [11, 12], [13] * 30]
+
+
+@cache
+def engine_of(folder: Path, attention: str, *, overlap: bool = False, damaged: float | None = None) -> Engine:
+    """One for all strategies: what an earlier row left behind must harm none."""
+    model = load_model(folder)
+    if damaged is not None:
+        model.embed.weight[BAD] = damaged
+    # A pool so small that pages of damaged rows go to others at once.
+    cost = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=60)
+    config = EngineConfig(
+        attention=attention, page_size=8, num_pages=16, max_num_seqs=3, max_window=8, step_cost=cost, overlap=overlap
+    )
+    return Engine(model, Tokenizer.load(folder), config)
+
+
+@pytest.mark.parametrize(
+    ("attention", "overlap", "damaged"),
+    [
+        ("compiled", False, math.nan),
+        ("compiled", True, math.nan),
+        ("tiled", False, math.nan),
+        ("sdpa", False, math.inf),
+    ],
+)
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_row_of_logits_that_are_no_numbers_is_an_error_and_others_are_what_they_were(
+    qwen3_folder: Path, strategy: Strategy, attention: str, overlap: bool, damaged: float
+) -> None:
+    params = SamplingParams(max_tokens=12, ignore_eos=True, strategy=strategy, window_size=4, temperature=0.5)
+    requests = requests_of(PROMPTS * 2, params)
+    expected = run(engine_of(qwen3_folder, attention), requests)
+    found = run(engine_of(qwen3_folder, attention, overlap=overlap, damaged=damaged), requests)
+    for request, ours, theirs in zip(requests, found, expected, strict=True):
+        if BAD in request.prompt_token_ids:
+            assert ours.finish_reason == FinishReason.ERROR
+            assert ours.error is not None
+            assert "logits" in ours.error
+            assert ours.text == ""
+        elif BAD in theirs.token_ids:
+            continue  # it generated the damaged token itself
+        else:
+            assert ours.token_ids == theirs.token_ids
+            assert ours.error is None
+
+
+def test_a_damaged_head_makes_an_error_of_every_row(qwen3_folder: Path) -> None:
+    model = load_model(qwen3_folder)
+    model.lm_head.weight[7, 3] = torch.nan
+    engine = Engine(model, Tokenizer.load(qwen3_folder), EngineConfig(max_window=8))
+    params = SamplingParams(max_tokens=5, window_size=4, stop=["e"])
+    mixed = [replace(params, strategy=s) for s in Strategy]
+    found = run(engine, requests_of([[5, 6]] * len(mixed), mixed))
+    assert [g.finish_reason for g in found] == [FinishReason.ERROR] * len(mixed)

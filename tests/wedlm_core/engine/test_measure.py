@@ -1,0 +1,68 @@
+"""Step costs are measured by forwards that the engine itself could run, whatever its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine, measure
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import SamplingParams
+
+
+@given(
+    sequences=st.integers(1, 200),
+    window=st.integers(1, 40),
+    spare_rows=st.integers(0, 3000),
+    quantum=st.sampled_from([4, 8, 16, 64]),
+    deepest=st.integers(1, 600),
+)
+def test_every_measured_forward_is_within_the_engines_limits(
+    sequences: int, window: int, spare_rows: int, quantum: int, deepest: int
+) -> None:
+    widest = 2 * window + 1
+    config = EngineConfig(max_num_seqs=sequences, max_window=window, max_batch_rows=widest + spare_rows)
+    points = list(measure._points(quantum, config, deepest))
+    assert points, "there is something to measure"
+    assert len(points) == len(set(points))
+    for rows, own, context in points:
+        assert 1 <= own <= sequences
+        assert own <= rows <= config.max_batch_rows
+        assert -(-rows // own) <= widest
+        assert 1 <= context <= deepest
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 1, "max_window": 1, "max_batch_rows": 3},
+        {"max_num_seqs": 3, "max_window": 2, "max_batch_rows": 5, "max_model_len": 24, "page_size": 1},
+        {"max_num_seqs": 2, "num_pages": 1},
+    ],
+    ids=str,
+)
+def test_the_first_default_request_runs_in_an_engine_of_any_size(
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], overlap: bool
+) -> None:
+    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(measure, "_SECONDS", (0.1, 0.1))
+    seen: list[int] = []
+    plain = measure._Bench.run
+
+    def watched(self: measure._Bench, rows: int, sequences: int, context: int) -> float:
+        seen.append(sequences)
+        return plain(self, rows, sequences, context)
+
+    monkeypatch.setattr(measure._Bench, "run", watched)
+    engine = Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), EngineConfig(overlap=overlap, **settings))
+    found = run(engine, requests_of([[3, 4], [5]], SamplingParams(max_tokens=6, ignore_eos=True)))
+    assert [len(g.token_ids) for g in found] == [6, 6]
+    assert max(seen, default=0) <= settings["max_num_seqs"]  # a pool of one page has no room to measure in

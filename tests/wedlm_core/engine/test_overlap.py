@@ -1,0 +1,220 @@
+"""An engine one step behind its device gives what the plain one gives: tokens, texts, reasons and statistics."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testing.engine.engines import requests_of, run
+from wedlm_core import LLM
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.bounds import Refills, next_rows
+from wedlm_core.errors import ConfigError
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
+
+STRATEGIES = ("verified", "reference", "streaming", "autoregressive", "blockwise")
+COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
+
+
+@cache
+def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
+    return load_model(folder), Tokenizer.load(folder)
+
+
+def engine_of(folder: Path, **settings: Any) -> Engine:
+    return Engine(*loaded(folder), EngineConfig(**{"max_window": 8, "step_cost": COST, **settings}))
+
+
+def requests_like(strategy: str, seed: int, count: int = 16, **fixed: Any) -> list[Request]:
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(300) for _ in range(rng.choice([1, 4, 8, 23]))] for _ in range(count)]
+    params = [
+        SamplingParams(
+            **{
+                "max_tokens": rng.choice([1, 2, 9, 30]), "temperature": rng.choice([0.0, 0.8]),
+                "top_k": rng.choice([0, 5]), "ignore_eos": rng.random() < 0.5, "stop": rng.choice([(), ("e",)]),
+                "stop_token_ids": rng.choice([(), tuple(range(20, 60))]), "window_size": rng.choice([1, 3, 8]),
+                "entropy_threshold": rng.choice([0.4, 3.0]), "logprobs": strategy in ("verified", "autoregressive"),
+                "strategy": strategy, **fixed,
+            }
+        )
+        for _ in prompts
+    ]  # fmt: skip
+    return requests_of(prompts, params)
+
+
+def assert_same(found: list[Generation], expected: list[Generation], *, stats: bool = True) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.token_ids == theirs.token_ids
+        assert (ours.text, ours.finish_reason) == (theirs.text, theirs.finish_reason)
+        np.testing.assert_array_equal(ours.logprobs or (), theirs.logprobs or ())
+        if stats:
+            same = replace(theirs.stats, preemptions=ours.stats.preemptions)
+            assert replace(ours.stats, cached_prompt_tokens=0) == replace(same, cached_prompt_tokens=0)
+
+
+TIGHT = {"page_size": 4, "max_batch_rows": 40, "prefill_chunk": 5, "max_num_seqs": 6}
+
+
+@pytest.mark.parametrize("settings", [{}, TIGHT, {"attention": "tiled", **TIGHT}], ids=["roomy", "tight", "tiled"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy(agreeing_folder: Path, strategy: str, settings: dict[str, Any]) -> None:
+    requests = requests_like(strategy, seed=len(strategy))
+    plain = engine_of(agreeing_folder, overlap=False, attention=settings.get("attention", "auto"))
+    expected = run(plain, requests)
+    assert_same(run(engine_of(agreeing_folder, overlap=True, **settings), requests), expected)
+
+
+def test_all_strategies_in_one_batch(agreeing_folder: Path) -> None:
+    requests = [r for i, s in enumerate(STRATEGIES) for r in requests_like(s, seed=i, count=4)]
+    requests = [replace(r, request_id=str(i)) for i, r in enumerate(requests)]
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    assert_same(run(engine_of(agreeing_folder, overlap=True, **TIGHT), requests), expected)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_preemption_in_a_small_pool(agreeing_folder: Path, strategy: str) -> None:
+    """Bounds never fit here for long: the loop lands what is under way, plans exactly, and preempts."""
+    fixed = {"max_tokens": 44, "ignore_eos": True, "window_size": 3, "stop": (), "stop_token_ids": ()}
+    requests = [
+        replace(r, prompt_token_ids=r.prompt_token_ids[:8]) for r in requests_like(strategy, seed=5, count=8, **fixed)
+    ]
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    small = engine_of(agreeing_folder, overlap=True, page_size=4, num_pages=23, prefill_chunk=5)
+    found = run(small, requests)
+    assert_same(found, expected)
+    assert sum(g.stats.preemptions for g in found) > 0
+
+
+@pytest.mark.parametrize("settings", [{}, TIGHT], ids=["roomy", "tight"])
+@pytest.mark.parametrize("seed", range(3))
+def test_adaptive_windows_are_verified(agreeing_folder: Path, seed: int, settings: dict[str, Any]) -> None:
+    """Windows follow what the planner saw, which differs one step behind: the tokens do not."""
+    requests = requests_like("verified", seed=seed, window_size="auto", max_tokens=40)
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    assert_same(run(engine_of(agreeing_folder, overlap=True, **settings), requests), expected, stats=False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_adaptive_streaming_ends_and_counts(agreeing_folder: Path, seed: int) -> None:
+    """Its tokens depend on windows; its windows stay within the rows that were set aside (else the loop raises)."""
+    requests = requests_like("streaming", seed=seed, window_size="auto", max_tokens=40, ignore_eos=True, stop=())
+    requests = [replace(r, params=replace(r.params, stop_token_ids=())) for r in requests]
+    found = run(engine_of(agreeing_folder, overlap=True, **TIGHT), requests)
+    assert [len(g.token_ids) for g in found] == [40] * len(requests)
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 2])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_short_outputs(agreeing_folder: Path, strategy: str, max_tokens: int) -> None:
+    requests = requests_like(strategy, seed=1, max_tokens=max_tokens)
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    assert_same(run(engine_of(agreeing_folder, overlap=True, max_num_seqs=3), requests, at_once=5), expected)
+
+
+def test_at_the_models_limit(agreeing_folder: Path) -> None:
+    """The forward that runs past an end stays within the tables."""
+    settings = {"max_model_len": 32, "page_size": 4}
+    requests = [
+        r for s in STRATEGIES for r in requests_like(s, 3, 3, max_tokens=24, window_size=8, ignore_eos=True, stop=())
+    ]
+    requests = [replace(r, request_id=str(i), prompt_token_ids=r.prompt_token_ids[:8]) for i, r in enumerate(requests)]
+    expected = run(engine_of(agreeing_folder, overlap=False, **settings), requests)
+    assert_same(run(engine_of(agreeing_folder, overlap=True, **settings), requests), expected)
+
+
+def test_samples_and_streams(agreeing_folder: Path) -> None:
+    plain, ahead = (LLM(str(agreeing_folder), config=EngineConfig(overlap=overlap)) for overlap in (False, True))
+    params = SamplingParams(max_tokens=20, temperature=0.9, seed=3, n=3, window_size=4)
+    assert_same(ahead.generate(["ab", "c"], params), plain.generate(["ab", "c"], params))
+    one = replace(params, n=1, seed=4)
+    pieces = list(ahead.stream("ab", one))
+    (expected,) = plain.generate("ab", one)
+    assert "".join(p.text for p in pieces) == expected.text
+
+
+def test_an_abort_with_a_forward_under_way(agreeing_folder: Path) -> None:
+    """The slot of an aborted request is taken by the next one while the old one's rows are still under way."""
+    requests = requests_like("verified", seed=2, count=4, max_tokens=30, ignore_eos=True, stop=(), stop_token_ids=())
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    engine = engine_of(agreeing_folder, overlap=True, max_num_seqs=2)
+    for request in requests[:2]:
+        engine.add(request)
+    for _ in range(4):
+        assert not engine.step()
+    engine.abort("0")
+    engine.abort("1")
+    assert engine.pages.num_free == engine.pages.num_pages
+    assert_same(run(engine, requests[2:]), expected[2:])
+
+
+def test_results_come_one_step_late(agreeing_folder: Path) -> None:
+    (request,) = requests_like("autoregressive", seed=2, count=1, max_tokens=3, ignore_eos=True, stop=())
+    request = replace(request, params=replace(request.params, stop_token_ids=()))
+    steps = []
+    for overlap in (False, True):
+        engine = engine_of(agreeing_folder, overlap=overlap)
+        engine.add(request)
+        steps.append(next(i for i in range(1, 20) if engine.step()))
+    assert steps == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"trace": True, "overlap": True}, "overlap"), ({"cuda_graphs": True, "overlap": False}, "cuda_graphs")],
+)
+def test_settings_that_exclude_each_other(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{named}=True"):
+        EngineConfig(**settings)
+
+
+@given(masks=st.integers(0, 8), kept=st.integers(0, 8), drafts=st.integers(0, 8), left=st.integers(1, 20))
+def test_row_bounds_hold_for_verified(masks: int, kept: int, drafts: int, left: int) -> None:
+    """Against every number of drafts that may agree."""
+    before = min(masks + drafts, left)  # window slots: drafts and masks, up to the limit
+    drafts = min(drafts, before)
+    one = np.ones(1, dtype=np.int64)
+    refills = Refills(
+        masks_D=one * masks, kept_D=one * kept, widest_D=one * 8, head_D=one > 0, verified_D=one > 0, clipped_D=one > 0
+    )
+    (bound,) = next_rows(refills, one * (before + 1), one * left).tolist()
+    for agreed in range(min(drafts, left - 1) + 1):
+        count = agreed + 1
+        remain = min(max(before - count, 0), kept, left - count)
+        rows = 1 + remain + min(masks, left - count - remain)
+        assert left - count == 0 or rows <= bound
+
+
+def test_costs_are_measured_with_a_forward_under_way(
+    agreeing_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measurement runs forwards of its own through the same runner; those under way do not notice."""
+    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    plain = requests_like("verified", seed=4, count=3, max_tokens=30, window_size=3)
+    adaptive = requests_like("verified", seed=9, count=3, max_tokens=30, window_size="auto")
+    requests = [*plain, *(replace(r, request_id=f"auto {r.request_id}") for r in adaptive)]
+    expected = run(engine_of(agreeing_folder, overlap=False), requests)
+    engine = engine_of(agreeing_folder, overlap=True, step_cost=None, page_size=16, num_pages=200)
+    for request in requests[:3]:
+        engine.add(request)
+    done = {g.request_id: g for _ in range(2) for g in engine.step()}
+    assert engine._step_cost is None
+    for request in requests[3:]:
+        engine.add(request)
+    assert engine._step_cost is not None
+    while engine.has_work():
+        done.update((g.request_id, g) for g in engine.step())
+    assert_same([done[r.request_id] for r in requests], expected, stats=False)

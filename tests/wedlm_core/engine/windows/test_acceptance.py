@@ -1,0 +1,111 @@
+"""How likely drafts are to be accepted: learned from censored observations, by sequence and over the job."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from wedlm_core.engine.windows.acceptance import Survival
+
+
+def test_survival_learns_hazards_from_censored_observations() -> None:
+    survival, slots = Survival(4, 16), np.arange(4)
+    rng = np.random.default_rng(0)
+    hazard = np.array([0.5, 0.8, 0.95, 1.0])
+    yes = np.ones(4, dtype=bool)
+    for _ in range(400):
+        run = np.cumprod(rng.random((4, 16)) < hazard[:, None], axis=1).sum(axis=1)
+        survival.observe(slots, yes, np.full(4, 8), np.minimum(run, 8), yes, yes)
+    got = survival.by_kind(slots)[1]
+    assert (np.diff(got, axis=1) <= 1e-12).all()
+    for s in range(4):
+        assert got[s, 0] == pytest.approx(hazard[s], abs=0.25)
+    assert (np.diff(got[:, 7]) > 0).all()  # sequences are told apart
+
+
+def test_a_new_sequence_starts_from_the_jobs_history() -> None:
+    survival = Survival(2, 8)
+    one, yes = np.array([0]), np.array([True])
+    for _ in range(200):
+        survival.observe(one, yes, np.array([8]), np.array([0]), ~yes, yes)
+    assert survival.by_kind(np.array([1]))[1, 0, 0] < 0.1
+    survival.clear(np.array([0]))
+    assert survival.by_kind(one)[1, 0, 0] < 0.1
+
+
+def test_broken_and_intact_drafts_are_told_apart() -> None:
+    survival, one, yes = Survival(1, 8), np.array([0]), np.array([True])
+    for _ in range(100):
+        survival.observe(one, yes, np.array([8]), np.array([8]), ~yes, yes)
+        survival.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
+    broken, intact = survival.by_kind(one)
+    assert broken[0, 0] < 0.1 < 0.9 < intact[0, 7]
+    assert survival.agreement(one)[1, 0] < 0.1
+
+
+def test_how_long_outputs_go_on_is_learned_from_those_that_ended() -> None:
+    survival = Survival(1, 8)
+    assert (survival.alive() == 1).all()
+    for _ in range(600):
+        survival.finished(16)
+    # At a token of an output of 16, k more follow for 16 - k of its 16 places.
+    np.testing.assert_allclose(survival.alive(), (16 - np.arange(1, 9)) / 16, atol=0.02)
+
+
+def test_sequences_that_fail_alike_are_not_told_apart_by_luck() -> None:
+    rng, yes = np.random.default_rng(1), np.ones(1, dtype=bool)
+
+    def spread(hazards: list[float]) -> float:
+        """Between sequences, of the estimate at the fourth offset, after many others."""
+        survival = Survival(1, 8)
+        found = []
+        for hazard in hazards:
+            survival.clear(np.array([0]))
+            for _ in range(12):
+                right = int(np.cumprod(rng.random(8) < hazard).sum())
+                survival.observe(np.array([0]), yes, np.full(1, 8), np.array([right]), yes, yes)
+            found.append(survival.by_kind(np.array([0]))[1, 0, 3])
+        return float(np.std(found[-100:]))
+
+    assert spread([0.8] * 300) < 0.04
+    assert spread([0.6, 0.95] * 150) > 0.1
+
+
+def test_what_a_job_was_like_is_forgotten_in_some_hundred_forwards_at_any_batch_size() -> None:
+    for count in (1, 64):
+        survival, slots, yes = Survival(count + 1, 8), np.arange(count), np.ones(count, dtype=bool)
+        for right in (8, 0):
+            for _ in range(400):
+                survival.observe(slots, yes, np.full(count, 8), np.full(count, right), yes, yes)
+        assert survival.by_kind(np.array([count]))[1, 0, 0] < 0.1
+
+
+def test_broken_drafts_are_taken_for_intact_ones_until_they_show_otherwise() -> None:
+    survival, one, yes = Survival(1, 8), np.array([0]), np.ones(1, dtype=bool)
+    for _ in range(300):
+        survival.observe(one, yes, np.array([8]), np.array([8]), yes, yes)
+    broken, intact = survival.job_hazard()
+    np.testing.assert_allclose(broken, intact)
+    for _ in range(50):
+        survival.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
+    broken, intact = survival.job_hazard()
+    assert broken[0] < 0.1
+    assert (broken[1:] < 0.2).all()
+    assert (intact > 0.9).all()
+
+
+def test_sequences_of_another_decoding_tell_nothing_of_these() -> None:
+    """A mixed batch: every draft of the one kind is accepted, none of the other."""
+    yes = np.ones(4, dtype=bool)
+    drafts, agreed = np.full(4, 8), np.array([8, 0, 8, 0])
+    mixed, alone = Survival(6, 8), Survival(6, 8)
+    mixed.clear(np.arange(6), np.array([0, 3, 0, 3, 0, 3]))
+    for _ in range(50):
+        mixed.observe(np.arange(4), yes, drafts, agreed, yes, yes)
+        alone.observe(np.array([0, 2]), yes[:2], drafts[:2], agreed[::2], yes[:2], yes[:2])
+    np.testing.assert_array_equal(mixed.job_hazard(0), alone.job_hazard(0))
+    fresh = mixed.by_kind(np.array([4, 5]))[1]
+    assert fresh[0, 7] > 0.9
+    assert fresh[1, 0] < 0.1
+    np.testing.assert_array_equal(fresh[0], alone.by_kind(np.array([4]))[1, 0])
+    assert (mixed.agreement(np.array([4, 5]))[1] == alone.agreement(np.array([4]))[1]).tolist() == [True, False]

@@ -1,0 +1,53 @@
+"""The matrix micro-kernel: right at every shape, and bit by bit the same whatever is multiplied beside a row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import njit
+
+from wedlm_core.kernels.cpu.tile import ROWS, address, multiply
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+def noise(*shape: int, seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def product(a: Array, b: Array, c: Array, *, fresh: bool) -> None:
+    """``multiply`` on arrays whose rows may be parts of longer ones."""
+    steps = [x.strides[0] // x.itemsize for x in (a, b, c)]
+    at = [x.__array_interface__["data"][0] for x in (a, b, c)]
+    (rows, depth), columns = a.shape, b.shape[1]
+    multiply(at[0], steps[0], at[1], steps[1], at[2], steps[2], rows, depth, columns, fresh)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 64, 80, 101])
+@pytest.mark.parametrize("depth", [1, 7, 64])
+@pytest.mark.parametrize("rows", range(1, ROWS + 1))
+def test_a_product_of_parts_of_larger_arrays(rows: int, depth: int, columns: int) -> None:
+    a, b, c = noise(4, depth + 3, seed=0), noise(depth, columns + 5, seed=1), noise(5, columns + 2, seed=2)
+    before = c.copy()
+    exact = a[:rows, :depth].astype(np.float64) @ b[:, :columns].astype(np.float64)
+    product(a[:rows, :depth], b[:, :columns], c[:rows, :columns], fresh=False)
+    np.testing.assert_allclose(c[:rows, :columns], before[:rows, :columns] + exact, rtol=1e-5, atol=1e-4)
+    product(a[:rows, :depth], b[:, :columns], c[:rows, :columns], fresh=True)
+    np.testing.assert_allclose(c[:rows, :columns], exact, rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(c[rows:], before[rows:], "rows behind the product are left alone")
+    np.testing.assert_array_equal(c[:, columns:], before[:, columns:], "columns behind it are left alone")
+
+
+def test_an_element_has_the_same_bits_alone_and_beside_others() -> None:
+    a, b, c = noise(4, 24, seed=3), noise(24, 70, seed=4), np.empty((4, 70), dtype=np.float32)
+    product(a, b, c, fresh=True)
+    alone = np.empty((4, 70), dtype=np.float32)
+    for r in range(4):
+        for j in range(70):
+            product(a[r : r + 1], b[:, j : j + 1], alone[r : r + 1, j : j + 1], fresh=True)
+    np.testing.assert_array_equal(alone, c)
+
+
+def test_the_address_is_that_of_the_first_element() -> None:
+    array = noise(3, 4, seed=5)
+    assert njit(lambda x: address(x))(array) == array.__array_interface__["data"][0]

@@ -1,0 +1,178 @@
+"""The fused decoder computes what the plain one does, kernel by kernel and as a whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from testing.engine.engines import requests_of, run
+from testing.engine.models import random_decoder
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul
+from wedlm_core.model.decoder import Decoder, RMSNorm
+from wedlm_core.model.decoder_gpu import FusedForward, disagreement, fuse
+from wedlm_core.model.rope import apply_rope, rope_tables
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import SamplingParams
+
+DTYPES = [torch.float32, torch.bfloat16]
+# Relative. The interpreter cuts bfloat16 off where a GPU rounds, up to three times on the way to a result.
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 3 * 2**-7}
+
+
+def noise(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=TOLERANCE[found.dtype], atol=TOLERANCE[found.dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [32, 56])
+def test_residual_and_norm(size: int, dtype: torch.dtype) -> None:
+    norm = RMSNorm(size, 1e-6)
+    norm.weight.data = noise(size, dtype=dtype, seed=9)
+    x, delta = noise(5, size, dtype=dtype), noise(5, size, dtype=dtype, seed=1)
+    alone, kept = x.clone(), x.clone()
+    assert_close(add_rms_norm(alone, None, norm.weight.detach(), 1e-6), norm(x).detach())
+    assert torch.equal(alone, x)
+    assert_close(add_rms_norm(kept, delta, norm.weight.detach(), 1e-6), norm(x + delta).detach())
+    assert_close(kept, x + delta)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("head_dim", [8, 24])
+def test_norm_and_rotation_of_heads(head_dim: int, normed: bool, dtype: torch.dtype) -> None:
+    heads, kv_heads, rows = 6, 3, 4
+    config = replace(random_decoder(qwen3=True, seed=0).config, head_dim=head_dim)
+    cos, sin = (t.to(dtype) for t in rope_tables(config, 90))
+    position = torch.tensor([0, 7, 89, 7])
+    qkv = noise(rows, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    norms = [RMSNorm(head_dim, 1e-6) for _ in range(2)]
+    for i, norm in enumerate(norms):
+        norm.weight.data = noise(head_dim, dtype=dtype, seed=i)
+    q, k, v = qkv.unflatten(-1, (-1, head_dim)).split((heads, kv_heads, kv_heads), dim=-2)
+    if normed:
+        q, k = norms[0](q).detach(), norms[1](k).detach()
+    angles = cos[position].unsqueeze(-2), sin[position].unsqueeze(-2)
+    weights = (norms[0].weight.detach(), norms[1].weight.detach()) if normed else None
+    found = norm_rope(qkv, position, cos, sin, weights, 1e-6, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    for ours, plain in zip(found, (apply_rope(q, *angles), apply_rope(k, *angles), v), strict=True):
+        assert_close(ours, plain)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [48, 1500])
+def test_gated_activation(size: int, dtype: torch.dtype) -> None:
+    gate_up = noise(3, 2 * size, dtype=dtype) * 4
+    gate, up = gate_up.chunk(2, dim=-1)
+    assert_close(silu_mul(gate_up), F.silu(gate) * up)
+
+
+def mixing(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Something that depends on all three and on the layer, in the shape of attention."""
+    return q.cumsum(dim=0) * (layer + 1) + (k - v).repeat_interleave(q.shape[-2] // k.shape[-2], dim=-2)
+
+
+@pytest.mark.parametrize("qwen3", [True, False])
+def test_the_whole_decoder(qwen3: bool) -> None:
+    model = random_decoder(qwen3=qwen3, seed=4)
+    ids, positions = torch.tensor([5, 300, 5, 17]), torch.tensor([0, 1, 2, 400])
+    with torch.no_grad():
+        plain = model(ids, positions, mixing)
+        model.fused = FusedForward(model)
+        torch.testing.assert_close(model(ids, positions, mixing), plain, rtol=2e-5, atol=2e-5)
+        batched = model(ids[None], positions[None], lambda *a: mixing(a[0], *(t[0] for t in a[1:]))[None])
+    torch.testing.assert_close(batched[0], plain)
+    model.requires_grad_(True)
+    assert model(ids, positions, mixing).requires_grad, "gradients go through the plain layers"
+
+
+def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -> None:
+    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18))]
+    params = SamplingParams(max_tokens=8, strategy="verified", window_size=4, ignore_eos=True)
+    outputs = []
+    for fused in (None, FusedForward(model)):
+        engine = Engine(model, tokenizer, EngineConfig(attention="sdpa", batch_invariant=False, page_size=8))
+        model.fused = fused
+        outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
+    assert outputs[0] == outputs[1]
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    model = random_decoder(qwen3=True, seed=4)
+    forward = FusedForward(model)
+    ids, positions = torch.tensor([5, 300, 9, 17]), torch.tensor([3, 1, 2, 40])
+
+    def own(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return q
+
+    with torch.no_grad():
+        together = forward(ids, positions, own)
+        # Products of 4 rows and more are bitwise alike for any number of them, so rows are repeated.
+        alone = forward(ids[1:2].repeat(4), positions[1:2].repeat(4), own)
+    assert torch.equal(together[1], alone[0])
+
+
+def test_the_check_before_use_finds_a_layer_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_decoder(qwen3=True, seed=4)
+    assert disagreement(model, range(3)) is None
+    monkeypatch.setattr("wedlm_core.kernels.gpu.layer.silu_mul", lambda x: x.chunk(2, dim=-1)[0].contiguous())
+    assert "is off by" in str(disagreement(model, range(3)))
+    monkeypatch.setattr("wedlm_core.kernels.gpu.layer.silu_mul", lambda x: 1 / 0)
+    assert "ZeroDivisionError" in str(disagreement(model, range(3)))
+
+
+def test_on_a_cpu_the_plain_layers_run() -> None:
+    model: Decoder = random_decoder(qwen3=True, seed=4)
+    assert not fuse(model)
+    assert model.fused is None
+
+
+# A process of its own: here kernels are interpreted, and Triton decides that when it decorates them.
+COMPILE = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from wedlm_core.kernels import triton_layer
+
+dtype, half = sys.argv[1], int(sys.argv[2])
+
+def compiled(kernel, pointers, constants):
+    names = kernel.arg_names
+    signature = {n: "constexpr" if n in constants else "fp32" if n == "eps" else "i32" if n == "row_stride" else
+                 "*" + pointers.get(n, dtype) for n in names}
+    attrs = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n not in constants and n != "eps"}
+    values = {(names.index(n),): value for n, value in constants.items()}
+    source = ASTSource(kernel, signature, constexprs=values, attrs=attrs)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+
+for add in (True, False):
+    compiled(triton_layer._add_rms_norm, {}, dict(SIZE=3584, SIZE_P=4096, ADD=add))
+for norm in (True, False):
+    sizes = dict(HEADS=28, KV_HEADS=4, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=norm)
+    compiled(triton_layer._norm_rope, dict(positions="i64"), sizes)
+compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
+"""
+
+
+@pytest.mark.parametrize("case", [("bf16", "64")], ids="-".join)
+def test_the_kernels_compile_for_hopper(case: tuple[str, ...]) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said so that Triton does not warn
+    run = subprocess.run([sys.executable, "-c", COMPILE, *case], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]

@@ -1,0 +1,74 @@
+"""An 8-bit KV pool: half the bytes, entries near what was written, and verified decoding still exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from testing.engine.attention import model_shape
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.errors import ConfigError
+from wedlm_core.kv.pool import KVPool, kv_dtype_of
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import SamplingParams
+
+CPU = torch.device("cpu")
+FP8 = torch.float8_e4m3fn
+
+
+def test_entries_are_rounded_to_three_bits_and_held_in_range() -> None:
+    pool = KVPool(model_shape(4, 2, 32), 4, 16, device=CPU, dtype=torch.float32, kv_dtype=FP8)
+    pool.set_scales(0, 0.125, 2.0)
+    k, v = torch.randn(2, 20, 2, 32, generator=torch.Generator().manual_seed(0))
+    k[3, 1, 5] = 1000.0
+    slots = torch.arange(7, 27)
+    pool.write_slots(0, slots, k, v)
+    rows = pool.rows_of(slots)
+    keys, values = (x.view(2, 20, 32).transpose(0, 1) for x in (pool.keys(0, rows), pool.values(0, rows)))
+    assert float(keys[3, 1, 5]) == 448 * 0.125
+    k[3, 1, 5] = 448 * 0.125
+    for found, given, scale in ((keys, k, 0.125), (values, v, 2.0)):
+        # Half a step of a 3-bit mantissa, or of the smallest numbers, which are 2^-9 apart.
+        assert torch.all((found - given).abs() <= torch.clamp(given.abs() / 16, min=scale * 2**-10))
+
+
+def test_a_page_takes_half_the_bytes() -> None:
+    config = model_shape(4, 2, 32, layers=3)
+    assert kv_dtype_of("fp8_e4m3", torch.bfloat16, torch.device("cpu")) == FP8
+    assert kv_dtype_of("auto", torch.bfloat16, torch.device("cpu")) == torch.bfloat16
+    wide, narrow = (KVPool.bytes_per_page(config, 64, dtype) for dtype in (torch.bfloat16, FP8))
+    assert wide == 2 * narrow
+
+
+def test_verified_still_equals_autoregressive(agreeing_folder: Path) -> None:
+    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    config = EngineConfig(kv_cache_dtype="fp8_e4m3", page_size=16)
+    prompts = [[(7 * i + 3 * j) % 300 for j in range(length)] for i, length in enumerate((1, 9, 33, 70))]
+    outputs = [
+        [
+            one.token_ids
+            for one in run(
+                Engine(model, tokenizer, config),
+                requests_of(prompts, SamplingParams(max_tokens=24, strategy=strategy, temperature=t, ignore_eos=True)),
+            )
+        ]
+        for t in (0.0, 1.0)
+        for strategy in ("verified", "autoregressive")
+    ]
+    assert outputs[0] == outputs[1]
+    assert outputs[2] == outputs[3]
+    plain = run(Engine(model, tokenizer), requests_of(prompts, SamplingParams(max_tokens=24, ignore_eos=True)))
+    assert [one.token_ids for one in plain] != outputs[0]  # the pool really is another
+
+
+def test_what_cannot_read_it_says_so(agreeing_folder: Path) -> None:
+    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    with pytest.raises(ConfigError, match="keys and values in float32 only"):
+        Engine(model, tokenizer, EngineConfig(kv_cache_dtype="fp8_e4m3", attention="compiled"))
+    with pytest.raises(ConfigError, match="kv_cache_dtype"):
+        EngineConfig(kv_cache_dtype="fp8")  # type: ignore[arg-type]

@@ -1,0 +1,91 @@
+"""The compiled CPU decoder agrees with the plain one, and threads that share a forward change no bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testing.engine.engines import requests_of
+from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, model_of, observe
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.kernels.cpu.attention import QUERIES, attend
+from wedlm_core.model import decoder_cpu
+from wedlm_core.types import SamplingParams
+
+PARAMS = SamplingParams(max_tokens=12, window_size=4, ignore_eos=True)
+
+
+def rows_of(folder: Path, config: EngineConfig) -> Rows:
+    prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5)]
+    return observe(folder, requests_of(prompts, PARAMS), config)[1]
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 16, 64, 128])
+@pytest.mark.parametrize("model", ["qwen3_folder", "qwen25_folder"])
+def test_it_agrees_with_the_oracle(request: pytest.FixtureRequest, model: str, page_size: int) -> None:
+    folder = request.getfixturevalue(model)
+    fast = rows_of(folder, EngineConfig(page_size=page_size, prefill_chunk=9))
+    slow = rows_of(
+        folder, EngineConfig(page_size=page_size, prefill_chunk=9, attention="oracle", batch_invariant=False)
+    )
+    assert fast.prefill.keys() == slow.prefill.keys()
+    for key, value in slow.prefill.items():
+        torch.testing.assert_close(fast.prefill[key], value, rtol=1e-4, atol=1e-4)
+
+
+def test_it_is_the_default_on_cpu_in_float32(qwen3_folder: Path) -> None:
+    assert Engine(*model_of(qwen3_folder))._runner.backend.name == "compiled"
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(decoder_cpu, "_HANDED", 1e-12)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_change_no_bit(qwen3_folder: Path, request: pytest.FixtureRequest) -> None:
+    alone = rows_of(qwen3_folder, EngineConfig())
+    request.getfixturevalue("two_threads")
+    shared = rows_of(qwen3_folder, EngineConfig())
+    for key, value in alone.prefill.items():
+        assert torch.equal(value, shared.prefill[key])
+    for key, value in alone.decode.items():
+        assert torch.equal(value, shared.decode[key])
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 200), st.sampled_from([4, 8, 32, 30]), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_attention_equals_a_plain_softmax(rows: int, sequences: int, cached: int, dim: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    heads, kv_heads, page = 4, 2, 16
+    counts = rng.integers(1, rows + 1, sequences)
+    context = rng.integers(0, cached + 1, sequences)
+    starts = np.cumsum(counts) - counts
+    depth = int((context + counts).max() - 1) // page + 1
+    pages = rng.permutation(sequences * depth).reshape(sequences, depth)
+    keys = rng.standard_normal((kv_heads, sequences * depth, dim, page)).astype(np.float32)
+    values = rng.standard_normal((kv_heads, sequences * depth * page, dim)).astype(np.float32)
+    q = rng.standard_normal((int(counts.sum()), heads * dim)).astype(np.float32)
+    out, scores = np.zeros_like(q), np.empty((QUERIES, depth * page + 16), dtype=np.float32)
+    scale = np.float32(dim**-0.5)
+    attend(q, keys, values, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
+    for s in range(sequences):
+        flat_k = keys[:, pages[s]].transpose(0, 1, 3, 2).reshape(kv_heads, -1, dim).astype(np.float64)
+        flat_v = values.reshape(kv_heads, -1, page, dim)[:, pages[s]].reshape(kv_heads, -1, dim).astype(np.float64)
+        for r in range(counts[s]):
+            seen, row = context[s] + r + 1, starts[s] + r
+            for h in range(heads):
+                score = flat_k[h // 2, :seen] @ q[row, h * dim : (h + 1) * dim] * scale
+                weight = np.exp(score - score.max())
+                want = weight @ flat_v[h // 2, :seen] / weight.sum()
+                np.testing.assert_allclose(out[row, h * dim : (h + 1) * dim], want, rtol=2e-5, atol=2e-5)

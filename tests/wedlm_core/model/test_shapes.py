@@ -1,0 +1,77 @@
+"""The 7B and 8B configurations are those of transformers' Qwen2.5 and Qwen3, to the last tensor and angle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+from wedlm_core.config import ModelConfig
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.expected_tensors import hf_slots
+from wedlm_core.model.rope import rope_tables
+from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
+
+SIZES: dict[str, Any] = {
+    "7b": {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+           "num_attention_heads": 28, "num_key_value_heads": 4},
+    "8b": {"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+           "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LONG = 131072
+
+
+def theirs(size: str, **settings: Any) -> PreTrainedConfig:
+    config_class = {"7b": Qwen2Config, "8b": Qwen3Config}[size]
+    rope = {"rope_type": "default", "rope_theta": 1e6, **settings.pop("rope", {})}
+    given = {"max_position_embeddings": 32768, "tie_word_embeddings": False, **SIZES[size], **settings}
+    return config_class(**given, rope_parameters=rope)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("size", ["7b", "8b"])
+def test_every_tensor_of_the_published_class_has_its_place_and_no_place_is_left(size: str, tied: bool) -> None:
+    config = theirs(size, tie_word_embeddings=tied)
+    with torch.device("meta"):
+        model = {"7b": Qwen2ForCausalLM, "8b": Qwen3ForCausalLM}[size](config)
+        ours = Decoder(ModelConfig.from_hf(config.to_dict()), max_positions=1)
+    stored = {name: tuple(p.shape) for name, p in model.named_parameters()}  # a tied head counts once
+    slots = hf_slots(ours.config)
+    assert {name: slot.shape for name, slot in slots.items()} == stored
+    rows = {name: p.shape[0] for name, p in ours.named_parameters()}
+    for slot in slots.values():
+        rows[slot.parameter] -= slot.shape[0]
+        assert slot.shape[1:] == ours.get_parameter(slot.parameter).shape[1:]
+    assert set(rows.values()) == {0}
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("size", "preset"), [("7b", WEDLM_7B), ("8b", WEDLM_8B)])
+def test_presets_are_what_a_published_configuration_is_read_as(size: str, preset: ModelConfig) -> None:
+    raw = {**theirs(size).to_dict(), "mask_token_id": 151665, "eos_token_id": [151645, 151643], "pad_token_id": 151643}
+    assert ModelConfig.from_hf({**raw, "bos_token_id": None}) == preset
+    assert ModelConfig.from_hf(preset.to_hf()) == preset
+
+
+@pytest.mark.parametrize("extra", [
+    None, {}, {"beta_fast": 16.0, "beta_slow": 2.0}, {"attention_factor": 1.07}, {"factor": 2.5, "truncate": False},
+    {"mscale": 0.7, "mscale_all_dim": 1.3},
+])  # fmt: skip
+@pytest.mark.parametrize("size", ["7b", "8b"])
+def test_rotary_tables_equal_those_of_transformers_to_the_end(size: str, extra: dict[str, Any] | None) -> None:
+    rope = {} if extra is None else {**YARN, **extra}
+    config = theirs(size, rope=rope, max_position_embeddings=LONG)
+    rotary = {"7b": Qwen2RotaryEmbedding, "8b": Qwen3RotaryEmbedding}[size](config)
+    position = torch.tensor([0, 1, 77, 4095, 32767, 32768, LONG - 1])
+    expected_cos, expected_sin = rotary(torch.zeros(1), position[None])
+    mine = ModelConfig.from_hf(config.to_dict())
+    assert (mine.rope_scaling is None) == (extra is None)
+    cos, sin = rope_tables(mine, LONG)
+    for table, expected in ((cos, expected_cos[0]), (sin, expected_sin[0])):
+        # Theirs holds both halves of the pairs; sines and cosines of long arrays may round in the last bit.
+        torch.testing.assert_close(torch.cat([table[position]] * 2, dim=-1), expected, atol=2e-7, rtol=0)

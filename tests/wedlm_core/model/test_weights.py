@@ -1,0 +1,206 @@
+"""Checkpoints: round trips, and one error that lists everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from testing.engine.models import random_decoder, write_tokenizer
+from wedlm_core.config import ModelConfig, YarnScaling
+from wedlm_core.errors import ConfigError, WeightsError
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.expected_tensors import hf_slots
+from wedlm_core.model.weights import load_config, load_model, save_model, stored_dtype
+
+
+def assert_equal_models(a: Decoder, b: Decoder) -> None:
+    ours, theirs = dict(a.named_parameters()), dict(b.named_parameters())
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("shard_bytes", [None, 30_000, 1])
+@pytest.mark.parametrize("qwen3", [True, False])
+def test_saved_models_come_back_bit_for_bit(tmp_path: Path, qwen3: bool, shard_bytes: int | None) -> None:
+    model = random_decoder(qwen3=qwen3, seed=0)
+    save_model(model, tmp_path / "m", shard_bytes)
+    back = load_model(tmp_path / "m")
+    assert_equal_models(back, model)
+    assert back.config == model.config
+    assert (back.lm_head.weight is back.embed.weight) == model.config.tie_word_embeddings
+    assert not any(p.requires_grad for p in back.parameters())
+    assert not list(tmp_path.glob(".*")), "a temporary folder was left"
+    plain = tmp_path / "any file"
+    plain.touch()
+    assert {p.stat().st_mode for p in (tmp_path / "m").iterdir()} == {plain.stat().st_mode}
+
+
+def test_saving_over_another_layout_leaves_nothing_of_it(tmp_path: Path) -> None:
+    first, second = random_decoder(qwen3=True, seed=0), random_decoder(qwen3=True, seed=1)
+    write_tokenizer(tmp_path)
+    for model, shard_bytes in ((first, 30_000), (second, None), (first, 50_000), (second, 30_000)):
+        save_model(model, tmp_path, shard_bytes)
+        assert_equal_models(load_model(tmp_path), model)
+    assert (tmp_path / "tokenizer.json").is_file()
+
+
+def test_bfloat16_is_stored_as_such(tmp_path: Path) -> None:
+    save_model(random_decoder(qwen3=True, seed=0).bfloat16(), tmp_path / "m")
+    assert stored_dtype(tmp_path / "m") == torch.bfloat16
+
+
+def test_every_parameter_row_is_filled_exactly_once() -> None:
+    for qwen3 in (True, False):
+        model = random_decoder(qwen3=qwen3, seed=0)
+        covered = {name: torch.zeros(p.shape[0], dtype=torch.int64) for name, p in model.named_parameters()}
+        for slot in hf_slots(model.config).values():
+            covered[slot.parameter][slot.start : slot.start + slot.shape[0]] += 1
+        assert all(bool((rows == 1).all()) for rows in covered.values())
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m")
+    return tmp_path / "m"
+
+
+def edit(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Replace (or with None remove) tensors; ``__`` stands for a dot in a name."""
+    tensors = load_file(folder / "model.safetensors")
+    for name, value in changes.items():
+        tensors.pop(name.replace("__", "."), None)
+        if value is not None:
+            tensors[name.replace("__", ".")] = value
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_one_error_lists_all_missing_misshapen_and_unexpected_tensors(broken: Path) -> None:
+    edit(
+        broken,
+        model__layers__1__self_attn__k_proj__weight=None,
+        lm_head__weight=None,
+        model__norm__weight=torch.ones(31),
+        model__layers__0__mlp__gate__weight=torch.ones(3),
+    )
+    with pytest.raises(WeightsError) as caught:
+        load_model(broken)
+    for line in (
+        "missing model.layers.1.self_attn.k_proj.weight",
+        "missing lm_head.weight",
+        "misshapen model.norm.weight: [31], needs [32]",
+        "unexpected model.layers.0.mlp.gate.weight",
+    ):
+        assert line in str(caught.value)
+
+
+def test_integer_tensors_are_refused(broken: Path) -> None:
+    edit(broken, model__norm__weight=torch.ones(32, dtype=torch.int8))
+    with pytest.raises(WeightsError, match=r"wrong kind model\.norm\.weight"):
+        load_model(broken)
+
+
+def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
+    model = random_decoder(qwen3=False, seed=0)
+    save_model(model, tmp_path / "m")
+    edit(tmp_path / "m", lm_head__weight=model.embed.weight.clone())
+    assert_equal_models(load_model(tmp_path / "m"), model)
+    edit(tmp_path / "m", lm_head__weight=model.embed.weight + 1)
+    with pytest.raises(WeightsError, match="ties it to"):
+        load_model(tmp_path / "m")
+
+
+def test_files_absent_or_damaged_are_named(broken: Path, tmp_path: Path) -> None:
+    weights = broken / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(WeightsError, match="not a whole safetensors file"):
+        load_model(broken)
+    weights.unlink()
+    with pytest.raises(WeightsError, match=r"neither model\.safetensors nor"):
+        load_model(broken)
+    (broken / "config.json").write_text("{")
+    with pytest.raises(WeightsError, match="not readable JSON"):
+        load_model(broken)
+    (broken / "config.json").unlink()
+    with pytest.raises(WeightsError, match="required"):
+        load_model(broken)
+    sharded = tmp_path / "s"
+    save_model(random_decoder(qwen3=True, seed=0), sharded, 30_000)
+    next(sharded.glob("model-00002*")).unlink()
+    with pytest.raises(WeightsError, match="model-00002"):
+        load_model(sharded)
+
+
+def test_an_index_that_points_to_the_wrong_shard_is_an_error(tmp_path: Path) -> None:
+    save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m", 30_000)
+    path = tmp_path / "m" / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["model.norm.weight"] = index["weight_map"]["model.embed_tokens.weight"]
+    path.write_text(json.dumps(index))
+    with pytest.raises(WeightsError, match=r"missing model\.norm\.weight"):
+        load_model(tmp_path / "m")
+
+
+def test_mask_and_end_ids_are_found_where_checkpoints_keep_them(tmp_path: Path) -> None:
+    config = replace(random_decoder(qwen3=True, seed=0).config, mask_token_id=None)
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_hf()))
+    assert load_config(tmp_path).mask_token_id == 2, "from tokenizer_config.json and tokenizer.json"
+    assert load_config(tmp_path).eos_token_ids == (1, 0), "config.json, then generation_config.json"
+    (tmp_path / "generation_config.json").write_text(json.dumps({"mask_token_id": 9}))
+    assert load_config(tmp_path).mask_token_id == 9
+    assert load_config(tmp_path).eos_token_ids == (1,)
+    (tmp_path / "config.json").write_text(json.dumps(replace(config, mask_token_id=7).to_hf()))
+    assert load_config(tmp_path).mask_token_id == 7
+
+
+SIZE = st.integers(1, 64)
+
+
+@given(
+    heads=st.tuples(SIZE, st.integers(1, 8)),
+    half=SIZE,
+    rest=st.tuples(SIZE, SIZE, SIZE, SIZE, SIZE),
+    flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    theta=st.floats(1.5, 1e7),
+    yarn=st.none() | st.builds(
+        YarnScaling, factor=st.floats(1, 64), original_max_position_embeddings=st.integers(1, 10**6),
+        attention_factor=st.none() | st.floats(0.5, 2), beta_fast=st.floats(1, 64), truncate=st.booleans(),
+    ),
+    ids=st.tuples(st.none() | st.just(0), st.lists(st.integers(0, 99), unique=True, max_size=3)),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_configurations_survive_the_round_trip(heads, half, rest, flags, theta, yarn, ids) -> None:  # type: ignore[no-untyped-def]
+    config = ModelConfig(
+        vocab_size=rest[0], hidden_size=rest[1], intermediate_size=rest[2], num_hidden_layers=rest[3],
+        num_attention_heads=heads[0] * heads[1], num_key_value_heads=heads[0], head_dim=2 * half,
+        max_position_embeddings=rest[4], rope_theta=theta, rope_scaling=yarn, attention_bias=flags[0],
+        qk_norm=flags[1], tie_word_embeddings=flags[2], mask_token_id=ids[0], eos_token_ids=tuple(ids[1]),
+    )  # fmt: skip
+    assert ModelConfig.from_hf(json.loads(json.dumps(config.to_hf()))) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "llama"}, "model_type"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "only default and yarn"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "factor"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"mask_token_id": 9999}, "mask_token_id"),
+        ({"hidden_size": None}, "hidden_size"),
+    ],
+)
+def test_unsupported_configurations_say_why(change: dict[str, object], message: str) -> None:
+    raw = {**random_decoder(qwen3=True, seed=0).config.to_hf(), **change}
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_hf(raw)

@@ -1,0 +1,77 @@
+"""Compiled CPU attention (numba kernels over a block-transposed key pool); bitwise batch invariant in float32."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wedlm_core.attention.problem import AttentionProblem
+from wedlm_core.attention.protocol import PackedRows
+from wedlm_core.kv.pool import KVPool
+
+__all__ = ["CompiledAttention", "CompiledPlan"]
+
+_LANES = 16
+
+
+class CompiledPlan:
+    """One forward's rows for :func:`wedlm_core.kernels.cpu.attention.attend`.
+
+    Attributes:
+        width: of the scores of a query: the longest context, rounded up.
+        sequences: in the forward.
+        pairs: rows times the tokens they see, at most.
+    """
+
+    def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
+        self._pool, self._heads = pool, num_heads
+        self._rows = (rows.pages_SP.numpy(), rows.starts_S, rows.counts_S, rows.cached_S)
+        self._scale = np.float32(pool.head_dim**-0.5)
+        longest = int((rows.cached_S + rows.counts_S).max())
+        span = max(pool.key_block, _LANES)
+        self.width = -(-longest // span) * span
+        self.sequences = len(rows.counts_S)
+        self.pairs = int(rows.counts_S @ (rows.cached_S + rows.counts_S))
+
+    def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
+        """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""
+        from wedlm_core.kernels.cpu.attention import QUERIES, attend
+
+        pool = self._pool
+        scores = np.empty((QUERIES, self.width), dtype=np.float32)
+        keys, values = pool.blocks(layer)
+        attend(q, keys, values, *self._rows, pool.page_size, self._scale, out, scores, first, last)
+
+    def attend(self, layer: int, q_THD: Tensor) -> Tensor:
+        """See :class:`wedlm_core.attention.AttentionPlan`."""
+        out = torch.zeros_like(q_THD)
+        self.run(layer, q_THD.contiguous().flatten(1).numpy(), out.flatten(1).numpy(), 0, self.sequences)
+        return out
+
+
+class CompiledAttention:
+    """The default on CPU in float32; needs numba. Keys lie transposed in blocks (:class:`KVPool`)."""
+
+    name = "compiled"
+    batch_invariant = True
+    on_device = False
+
+    @staticmethod
+    def why_not(problem: AttentionProblem) -> str | None:
+        """Why this backend cannot be used; None if it can."""
+        if problem.device.type != "cpu" or problem.dtype != torch.float32:
+            return f"it runs in float32 on CPU only, not in {problem.dtype} on {problem.device}"
+        if problem.kv_dtype != torch.float32:
+            return f"it reads keys and values in float32 only, not in {problem.kv_dtype}"
+        if problem.weight_dtype != "auto":
+            return f"the decoder that goes with it computes with float32 weights, not with {problem.weight_dtype}"
+        if importlib.util.find_spec("numba") is None:
+            return "the package numba is not installed"
+        return None
+
+    def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> CompiledPlan:
+        """Prepare one forward."""
+        return CompiledPlan(rows, pool, num_heads)

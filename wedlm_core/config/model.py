@@ -1,0 +1,266 @@
+"""ModelConfig: the shape of a model, frozen and validated, from and to its ``config.json``. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wedlm_core.checks import is_flag, is_number, is_whole
+from wedlm_core.errors import ConfigError, explain
+
+__all__ = ["MOST_POSITIONS", "ModelConfig", "YarnScaling", "id_tuple"]
+
+MOST_POSITIONS = 1 << 22
+# Of a model: sizes, each an integer of 1 or more, and the most that makes sense; more is a damaged file.
+_SIZES: Mapping[str, int] = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 20,
+    "intermediate_size": 1 << 22,
+    "num_hidden_layers": 4096,
+    "num_attention_heads": 1 << 14,
+    "num_key_value_heads": 1 << 14,
+    "head_dim": 1 << 13,
+    "max_position_embeddings": MOST_POSITIONS,
+}
+_MOST_THETA = 1e15
+_MOST_ENDS = 1024  # end-of-sequence ids
+_MEND = "Correct config.json."
+
+
+def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
+    if not ok:
+        raise ConfigError(explain(name, value, rule, remedy))
+
+
+@dataclass(frozen=True, kw_only=True)
+class YarnScaling:
+    """YaRN context extension (arXiv 2309.00071); names as in Hugging Face's ``rope_scaling``.
+
+    Raises:
+        ConfigError: a value that no context extension has.
+    """
+
+    factor: float
+    original_max_position_embeddings: int
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        longest, many = _SIZES["max_position_embeddings"], 1e6
+        optional = ("attention_factor", "mscale", "mscale_all_dim")
+        checks = (
+            ("factor", is_number(self.factor, 1, many), f"a number from 1 to {many:g}"),
+            ("original_max_position_embeddings", is_whole(self.original_max_position_embeddings, 1, longest),
+             f"an integer from 1 to {longest}"),
+            *((name, is_number(getattr(self, name), 1e-6, many), f"a number from 1e-06 to {many:g}")
+              for name in ("beta_fast", "beta_slow")),
+            *((name, getattr(self, name) is None or is_number(getattr(self, name), 1e-6, many),
+               f"null or a number from 1e-06 to {many:g}") for name in optional),
+            ("truncate", is_flag(self.truncate), "true or false"),
+        )  # fmt: skip
+        for name, fits, rule in checks:
+            _require(fits, f"rope_scaling.{name}", getattr(self, name), rule, _MEND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Shape of a Qwen2.5- or Qwen3-style decoder; ``qk_norm`` and ``attention_bias`` are independent.
+
+    Raises:
+        ConfigError: sizes that do not fit together, or a feature this package does not implement.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 1_000_000.0
+    rope_scaling: YarnScaling | None = None
+    attention_bias: bool = False
+    qk_norm: bool = True
+    tie_word_embeddings: bool = False
+    mask_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+    initializer_range: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Check every value, and that the sizes fit together."""
+        for name, most in _SIZES.items():
+            value = getattr(self, name)
+            _require(is_whole(value, 1, most), name, value, f"an integer of 1 or more, {most} at most", _MEND)
+        heads, vocab, theta = self.num_attention_heads, self.vocab_size, self.rope_theta
+        checks = [
+            ("num_key_value_heads", heads % self.num_key_value_heads == 0, f"divides num_attention_heads={heads}"),
+            ("head_dim", self.head_dim % 2 == 0, "even, for rotary pairs"),
+            ("rms_norm_eps", is_number(self.rms_norm_eps, 1e-30, 1), "a number above 0, 1 at most"),
+            ("rope_theta", is_number(theta, 1, _MOST_THETA) and theta > 1,
+             f"a number above 1, {_MOST_THETA:g} at most"),
+            ("initializer_range", is_number(self.initializer_range, 0, 1e6), "a number of 0 or more, 1e6 at most"),
+            ("mask_token_id", self.mask_token_id is None or is_whole(self.mask_token_id, 0, vocab - 1),
+             f"an id below vocab_size={vocab}"),
+            ("eos_token_ids", isinstance(self.eos_token_ids, tuple) and all(map(is_whole, self.eos_token_ids)),
+             "token ids, integers of 0 or more, below 2**31"),
+            *((name, getattr(self, name) is None or is_whole(getattr(self, name), -1), "null or a token id")
+              for name in ("bos_token_id", "pad_token_id")),
+            *((name, is_flag(getattr(self, name)), "true or false")
+              for name in ("attention_bias", "qk_norm", "tie_word_embeddings")),
+        ]  # fmt: skip
+        for name, fits, rule in checks:
+            _require(fits, name, getattr(self, name), rule, _MEND)
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], *, mask_token_id: int | None = None) -> ModelConfig:
+        """Read a Hugging Face ``config.json`` of model type ``wedlm``, ``qwen2`` or ``qwen3``.
+
+        ``qk_norm`` and ``attention_bias`` are read where given; for plain Qwen configurations they follow
+        from the model type (Qwen2: bias and no norm; Qwen3: norm, bias as configured). ``rope_theta`` is
+        taken from ``rope_parameters`` (transformers 5) or the top level (transformers 4).
+
+        Args:
+            raw: the parsed JSON object.
+            mask_token_id: overrides the configuration's, for checkpoints that name it in the tokenizer only.
+
+        Raises:
+            ConfigError: unknown model type, activation, rotary scaling, or a missing size.
+        """
+        _require(isinstance(raw, Mapping), "config.json", raw, "an object", "Download it again.")
+        kind = raw.get("model_type", "wedlm")
+        _require(
+            kind in ("wedlm", "qwen2", "qwen3"),
+            "model_type",
+            kind,
+            "one of wedlm, qwen2, qwen3",
+            "Convert the checkpoint to one of these layouts.",
+        )
+        activation = raw.get("hidden_act", "silu")
+        _require(activation == "silu", "hidden_act", activation, "only silu is implemented", "Use a Qwen-style model.")
+        _require(
+            not _flag(raw, "use_sliding_window", False),
+            "use_sliding_window",
+            True,
+            "sliding-window attention is not implemented",
+            "Set it to false if the context allows.",
+        )
+        missing = [
+            n
+            for n in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+            if n not in raw
+        ]
+        _require(not missing, "config.json", missing, "these sizes are required", "Add them to config.json.")
+        theta, scaling = _rope(raw)
+        kv_heads = raw.get("num_key_value_heads")
+        return cls(
+            vocab_size=raw["vocab_size"],
+            hidden_size=raw["hidden_size"],
+            intermediate_size=raw["intermediate_size"],
+            num_hidden_layers=raw["num_hidden_layers"],
+            num_attention_heads=raw["num_attention_heads"],
+            num_key_value_heads=raw["num_attention_heads"] if kv_heads is None else kv_heads,
+            head_dim=_head_dim(raw),
+            max_position_embeddings=raw.get("max_position_embeddings", 32768),
+            rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
+            rope_theta=theta,
+            rope_scaling=scaling,
+            attention_bias=_flag(raw, "attention_bias", kind == "qwen2"),
+            qk_norm=_flag(raw, "qk_norm", kind != "qwen2"),
+            tie_word_embeddings=_flag(raw, "tie_word_embeddings", False),
+            mask_token_id=mask_token_id if mask_token_id is not None else raw.get("mask_token_id"),
+            bos_token_id=raw.get("bos_token_id"),
+            eos_token_ids=id_tuple("eos_token_id", raw.get("eos_token_id")),
+            pad_token_id=raw.get("pad_token_id"),
+            initializer_range=raw.get("initializer_range", 0.02),
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The ``config.json`` object that :meth:`from_hf` reads back to an equal configuration."""
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
+        if self.rope_scaling is not None:
+            given = {k: v for k, v in vars(self.rope_scaling).items() if v is not None}
+            rope = {**given, "rope_type": "yarn", "rope_theta": self.rope_theta}
+        names = (
+            *_SIZES,
+            "rms_norm_eps",
+            "attention_bias",
+            "qk_norm",
+            "tie_word_embeddings",
+            "mask_token_id",
+            "bos_token_id",
+            "pad_token_id",
+            "initializer_range",
+        )
+        return {
+            "architectures": ["WeDLMForCausalLM"],
+            "model_type": "wedlm",
+            "hidden_act": "silu",
+            **{name: getattr(self, name) for name in names},
+            "rope_theta": self.rope_theta,
+            "rope_parameters": rope,
+            "eos_token_id": list(self.eos_token_ids) if len(self.eos_token_ids) != 1 else self.eos_token_ids[0],
+        }
+
+
+def id_tuple(name: str, value: object) -> tuple[int, ...]:
+    """Token ids of a JSON value: null, one id, or a list of ids.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    listed = [] if value is None else value if isinstance(value, list) else [value]
+    fits = len(listed) <= _MOST_ENDS and all(map(is_whole, listed))
+    _require(fits, name, value, f"null, a token id, or a list of at most {_MOST_ENDS} of them", _MEND)
+    return tuple(listed)
+
+
+def _flag(raw: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A flag of the configuration; null is the default, and ``"false"`` is not taken for true."""
+    value = raw.get(name)
+    _require(value is None or is_flag(value), name, value, "true or false", _MEND)
+    return default if value is None else bool(value)
+
+
+def _head_dim(raw: Mapping[str, Any]) -> Any:
+    """As given, or what the hidden size leaves for each head."""
+    width, heads, given = raw["hidden_size"], raw["num_attention_heads"], raw.get("head_dim")
+    if given is not None or not (is_whole(width, 1) and is_whole(heads, 1)):
+        return given  # sizes are checked with all others
+    rule = f"a multiple of num_attention_heads={heads} where head_dim is not given"
+    _require(width % heads == 0, "hidden_size", width, rule, _MEND)
+    return width // heads
+
+
+def _rope(raw: Mapping[str, Any]) -> tuple[Any, YarnScaling | None]:
+    """``(theta, scaling)`` from ``rope_parameters`` or ``rope_theta`` + ``rope_scaling``."""
+    name = "rope_parameters" if raw.get("rope_parameters") not in (None, {}) else "rope_scaling"
+    scaling = {} if raw.get(name) is None else raw[name]
+    flat = isinstance(scaling, Mapping) and not any(isinstance(value, Mapping) for value in scaling.values())
+    _require(flat, name, scaling, "null, or an object that holds for all layers", _MEND)
+    given = [v for v in (scaling.get("rope_theta"), raw.get("rope_theta")) if v is not None]
+    theta = float(given[0]) if given and is_number(given[0]) else given[0] if given else 10_000.0
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind == "default":
+        return theta, None
+    _require(
+        kind == "yarn",
+        "rope_scaling",
+        kind,
+        "only default and yarn rotary scaling are implemented",
+        "Remove rope_scaling (shorter context), or convert the model to YaRN.",
+    )
+    _require("factor" in scaling, "rope_scaling", dict(scaling), "yarn needs a factor", "Add it to config.json.")
+    known = {k: scaling[k] for k in YarnScaling.__dataclass_fields__ if scaling.get(k) is not None}
+    # Where the original length is absent, Hugging Face takes max_position_embeddings for it.
+    known.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings", 32768))
+    return theta, YarnScaling(**known)

@@ -1,0 +1,42 @@
+"""``choose`` on CPU in float32 by the compiled kernel; :func:`wedlm_core.decoding.sampling.choose` is its oracle."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wedlm_core.decoding.sampling import Choice, SamplingRows, with_filters
+
+__all__ = ["choose_compiled"]
+
+
+def choose_compiled(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
+    """See :func:`wedlm_core.decoding.sampling.choose`; rows with top-k or top-p are chosen by it.
+
+    Args:
+        logits_RV: float32 ``[R, V]``, contiguous; changed where ids are suppressed.
+        rows: sampling inputs of each row.
+        mask_token_id: id that rows with ``suppress_R`` never choose.
+        vocab_limit: ids from here on are padding, never chosen by rows with ``suppress_R``.
+    """
+    from wedlm_core.kernels.cpu.sampling import choose_rows
+
+    count = logits_RV.shape[0]
+    choice = Choice(
+        token_R=torch.empty(count, dtype=torch.int64), entropy_R=torch.empty(count), logprob_R=torch.empty(count)
+    )
+    choose_rows(
+        logits_RV.numpy(),
+        rows.temperature_R.numpy(),
+        rows.seed_R.numpy(),
+        rows.position_R.numpy(),
+        rows.suppress_R.numpy(),
+        mask_token_id,
+        vocab_limit,
+        choice.token_R.numpy(),
+        choice.entropy_R.numpy(),
+        choice.logprob_R.numpy(),
+        0,
+        count,
+    )
+    return with_filters(choice, logits_RV, rows, mask_token_id=mask_token_id, vocab_limit=vocab_limit)

@@ -1,0 +1,188 @@
+"""The decoder's forward as CUDA graphs: one launch instead of some ten per layer.
+
+A graph holds embedding, layers with their KV write and attention, and the final norm, for one padded row count. Its
+inputs are buffers that all graphs share; what lies behind a forward's rows is padding. Graphs share one memory pool
+too: a forward's result is used before the next one runs. What no graph covers runs eagerly.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wedlm_core.attention import DeviceRows
+from wedlm_core.engine.forward.graph_policy import GraphBook, GraphKey
+from wedlm_core.engine.forward.pack_gpu import DeviceBatch
+
+__all__ = ["DecoderGraphs", "Forward", "StaticInputs"]
+
+logger = logging.getLogger(__name__)
+
+Forward = Callable[[Tensor, Tensor, Tensor, DeviceRows], Tensor]
+"""Ids, positions and KV slots (int64 ``[T]``) and rows -> hidden states ``[T, D]``, without asking the device."""
+
+
+class StaticInputs:
+    """The buffers that captured forwards read; all graphs share them.
+
+    A fresh one stands for one row of one sequence, at the first slot of the first page; the rest is padding.
+
+    Args:
+        rows: of the largest forward.
+        sequences: of a forward at most.
+        page_size: tokens per KV page.
+        device: where they live.
+    """
+
+    def __init__(self, *, rows: int, sequences: int, page_size: int, device: torch.device) -> None:
+        self._sequences, self._page_size, self._device = sequences, page_size, device
+        self._id_T = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._position_T = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._slot_T = torch.full((rows,), -1, dtype=torch.int64, device=device)
+        self._slot_T[:1].zero_()
+        self._cu_rows_Z = torch.ones(sequences + 1, dtype=torch.int32, device=device)
+        self._cu_rows_Z[:1].zero_()
+        self._kv_lengths_S = torch.zeros(sequences, dtype=torch.int32, device=device)
+        self._kv_lengths_S[:1].fill_(1)
+        self._pages: dict[int, Tensor] = {}  # by the table's width, so that a table's rows are contiguous
+
+    def fill(self, key: GraphKey, batch: DeviceBatch) -> None:
+        """Copy a forward's input; places behind its sequences get no rows."""
+        size, rows = key.size, batch.rows
+        sequences = rows.kv_lengths_S.shape[0]
+        self._id_T[:size].copy_(batch.id_T)
+        self._position_T[:size].copy_(batch.position_T)
+        self._slot_T[:size].copy_(batch.kv_slot_T)
+        self._cu_rows_Z[: sequences + 1].copy_(rows.cu_rows_Z)
+        self._cu_rows_Z[sequences + 1 :].copy_(rows.cu_rows_Z[-1:].expand(self._sequences - sequences))
+        self._kv_lengths_S[:sequences].copy_(rows.kv_lengths_S)
+        self._kv_lengths_S[sequences:].zero_()
+        self._page_table(key)[:sequences, : rows.pages_SP.shape[1]].copy_(rows.pages_SP)
+
+    def run(self, key: GraphKey, forward: Forward) -> Tensor:
+        """The forward over the buffers as a graph of this key sees them."""
+        size = key.size
+        rows = DeviceRows(
+            cu_rows_Z=self._cu_rows_Z[: key.sequences + 1],
+            kv_lengths_S=self._kv_lengths_S[: key.sequences],
+            pages_SP=self._page_table(key)[: key.sequences],
+            max_rows=key.max_rows,
+            max_kv=key.max_kv,
+            total=size,
+        )
+        return forward(self._id_T[:size], self._position_T[:size], self._slot_T[:size], rows)
+
+    def _page_table(self, key: GraphKey) -> Tensor:
+        width = -(-key.max_kv // self._page_size)
+        if width not in self._pages:
+            self._pages[width] = torch.zeros(self._sequences, width, dtype=torch.int32, device=self._device)
+        return self._pages[width]
+
+
+@dataclass(frozen=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    hidden_TD: Tensor
+    held: tuple[Tensor, ...]
+
+
+class DecoderGraphs:
+    """Captures forwards and replays them.
+
+    Args:
+        forward: the decoder over packed rows.
+        book: sizes and budget.
+        inputs: with room for the book's largest size.
+        holds: tensors that the forward reads and that others may replace (rotary tables, which a second engine on
+            the same model may extend): a graph keeps those it was captured with.
+        device: a CUDA device.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        book: GraphBook,
+        inputs: StaticInputs,
+        *,
+        holds: Callable[[], tuple[Tensor, ...]],
+        device: torch.device,
+    ) -> None:
+        self._forward, self._book, self._inputs, self._holds, self._device = forward, book, inputs, holds, device
+        self._graphs: dict[GraphKey, _Captured] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+        self._broken = False
+
+    def padded(self, rows: int) -> int | None:
+        """Rows that a forward is padded to; None where it is too large for a graph."""
+        return self._book.padded(rows)
+
+    @property
+    def captured(self) -> int:
+        """Graphs so far."""
+        return len(self._graphs)
+
+    @torch.inference_mode()
+    def capture_first(self) -> None:
+        """Capture a graph for every size, within the budget; the KV pool must hold nothing yet."""
+        begin = time.perf_counter()
+        for key in self._book.first_keys():
+            if self._broken or self._book.exhausted:
+                break
+            self._run_eagerly(key)
+            self._capture(key)
+        logger.info("captured %d CUDA graphs in %.1f s", len(self._graphs), time.perf_counter() - begin)
+
+    def run(self, batch: DeviceBatch) -> Tensor | None:
+        """Hidden states ``[T, D]``, valid until the next call; None where the forward has to run eagerly."""
+        rows = batch.rows
+        if self._broken or self._book.padded(rows.total) != rows.total:
+            return None
+        sequences = rows.kv_lengths_S.shape[0]
+        key = self._book.key(rows.total, sequences=sequences, max_rows=rows.max_rows, max_kv=rows.max_kv)
+        if key is None:
+            return None
+        if self._book.wants(key):
+            self._inputs.fill(key, batch)
+            hidden_TD = self._run_eagerly(key)
+            self._capture(key)
+            return hidden_TD
+        found = self._book.covering(key)
+        if found is None:
+            return None
+        self._inputs.fill(found, batch)
+        self._graphs[found].graph.replay()
+        return self._graphs[found].hidden_TD
+
+    def _run_eagerly(self, key: GraphKey) -> Tensor:
+        """On the stream of the captures, where libraries then have their workspaces; the caller's stream waits."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            hidden_TD = self._inputs.run(key, self._forward)
+        current.wait_stream(self._stream)
+        hidden_TD.record_stream(current)
+        return hidden_TD
+
+    def _capture(self, key: GraphKey) -> None:
+        """Record the forward without running it; a backend that cannot be recorded ends all captures."""
+        begin, graph = time.perf_counter(), torch.cuda.CUDAGraph()
+        # A capture that fails leaves its own stream the current one: the outer context puts the caller's back.
+        with torch.cuda.stream(torch.cuda.current_stream(self._device)):
+            torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
+            free, _ = torch.cuda.mem_get_info(self._device)
+            try:
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                    hidden_TD = self._inputs.run(key, self._forward)
+            except Exception:
+                logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
+                self._broken = True
+                return
+            left, _ = torch.cuda.mem_get_info(self._device)
+        self._graphs[key] = _Captured(graph, hidden_TD, self._holds())
+        self._book.captured(key, time.perf_counter() - begin, max(0, free - left))

@@ -1,0 +1,158 @@
+"""What the device keeps of each slot: windows, parameters, tokens and page tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.strategies import Decoding
+from wedlm_core.decoding.window import Window, WindowParams, empty_windows
+from wedlm_core.engine.forward.transfer import to_device
+from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
+from wedlm_core.types import Request
+
+__all__ = ["DeviceState"]
+
+_NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
+_STOP_IDS = 16  # stop tokens of a sequence that the device knows (to clip windows); the host tests all
+
+
+class DeviceState:
+    """Tensors by slot, and the few host arrays that say what a group of slots needs.
+
+    Attributes:
+        windows: the decoding state.
+        params: what the requests fix.
+        tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
+            place of a row is read by no one (what must not be kept is written there).
+        context_S: int64, tokens whose KV precedes the next decode rows; kept where the host runs ahead.
+        pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
+        sampled: host bool ``[S, 3]``, whether a slot uses temperature, top-k, top-p.
+        suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        decodings: Seq[Decoding],
+        mask_token_id: int,
+        max_positions: int,
+        device: torch.device,
+    ) -> None:
+        self.device, self.decodings, self.mask_token_id = device, decodings, mask_token_id
+        slots, table_pages = config.max_num_seqs, -(-max_positions // config.page_size)
+        self.windows = empty_windows(slots, 2 * config.max_window, device)
+        self.tokens_SL = torch.zeros(slots, max_positions + 1, dtype=torch.int64, device=device)
+        self.context_S = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.pages_SP = torch.zeros(slots, table_pages, dtype=torch.int64)
+        self.device_pages_SP = torch.zeros(slots, table_pages, dtype=torch.int32, device=device)
+        self._moved_pages: set[int] = set()
+        self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
+        self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
+        self.sampled = np.zeros((slots, 3), dtype=np.bool_)
+        self.suppresses = np.zeros(slots, dtype=np.bool_)
+        self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
+        self.params = WindowParams(
+            window_S=self._windows_3S[0],
+            keep_intact_S=self._windows_3S[1],
+            keep_broken_S=self._windows_3S[2],
+            threshold_S=torch.zeros(slots, device=device),
+            penalty_S=torch.zeros(slots, device=device),
+            temperature_S=torch.zeros(slots, device=device),
+            top_k_S=torch.zeros(slots, dtype=torch.int64, device=device),
+            top_p_S=torch.ones(slots, device=device),
+            seed_S=torch.zeros(slots, dtype=torch.int64, device=device),
+            limit_S=torch.zeros(slots, dtype=torch.int64, device=device),
+            stop_SK=torch.full((slots, _STOP_IDS), -1, dtype=torch.int64, device=device),
+        )
+
+    def set_pages(self, slot: int, pages: Seq[int]) -> None:
+        """Write a slot's page table (called when its pages change).
+
+        Entries behind the last page are masked where they are read at all, but a weight of 0 times what is no number
+        is none: they name the slot's own page, never one that another sequence writes.
+        """
+        if pages:
+            self.pages_SP[slot, len(pages) :] = pages[0]
+        self.pages_SP[slot, : len(pages)] = torch.as_tensor(pages, dtype=torch.int64)
+        self._moved_pages.add(slot)
+
+    def push_pages(self, slots: Iterable[int] = ()) -> None:
+        """Bring page tables that changed since the last call, and those of ``slots``, to the device."""
+        moved = sorted(self._moved_pages.union(slots))
+        self._moved_pages.clear()
+        if moved:
+            slots_M = torch.tensor(moved)
+            tables_MP = self.pages_SP[slots_M].to(torch.int32)
+            self.device_pages_SP.index_copy_(0, to_device(slots_M, self.device), to_device(tables_MP, self.device))
+
+    def set_windows(self, table: SlotTable) -> None:
+        """Copy the windows of all slots to the device; they take effect when windows are refilled."""
+        self._host_windows_3S = torch.from_numpy(np.stack([table.masks, table.keep_intact, table.keep_broken]))
+        self._windows_3S.copy_(to_device(self._host_windows_3S, self.device))
+
+    def setup(self, requests: Seq[Request], slots: Seq[int], groups: Seq[int], stop_ids: Seq[Seq[int]]) -> IntArray:
+        """Give new sequences their slots: parameters, prompt and first window (:meth:`set_windows` goes before).
+
+        The first windows are made on the host, which so knows their rows without asking the device.
+
+        Returns:
+            int64 per request: decode rows of its first decode forward.
+        """
+        params = self._set_params(requests, slots, stop_ids)
+        for request, slot in zip(requests, slots, strict=True):
+            prompt = to_device(np.array(request.prompt_token_ids, dtype=np.int64), self.device)
+            self.tokens_SL[slot, : len(prompt)] = prompt
+        rows = np.zeros(len(slots), dtype=np.int64)
+        for number in set(groups):
+            decoding = self.decodings[number]
+            member = [i for i, g in enumerate(groups) if g == number]
+            fresh = empty_windows(len(member), self.windows.token_SL.shape[1], torch.device("cpu"))
+            if decoding.head:
+                heads = [requests[i].prompt_token_ids[-1] for i in member]
+                fresh.head_S = torch.from_numpy(np.array(heads, dtype=np.int64))
+            own = params if len(member) == len(slots) else params.gather(torch.tensor(member))
+            decoding.refill(fresh, own, self.mask_token_id)
+            rows[member] = (fresh.length_S + int(decoding.head)).numpy()
+            slots_S = to_device(np.array([slots[i] for i in member]), self.device)
+            parts = {f.name: to_device(getattr(fresh, f.name), self.device) for f in fields(Window)}
+            self.windows.scatter(slots_S, Window(**parts))
+            lengths = [len(requests[i].prompt_token_ids) - int(decoding.head) for i in member]
+            self.context_S.index_copy_(0, slots_S, to_device(np.array(lengths), self.device))
+            self.suppress_S.index_fill_(0, slots_S, decoding.suppresses)
+            self.suppresses[[slots[i] for i in member]] = decoding.suppresses
+        return rows
+
+    def _set_params(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> WindowParams:
+        """Write the parameters of new sequences, one column of the table after the other; returned on the host."""
+        given = [request.params for request in requests]
+        host_slots_S = np.array(slots, dtype=np.int64)
+        slots_S = to_device(host_slots_S, self.device)
+        thresholds = [-math.inf if p.entropy_threshold is None else p.entropy_threshold for p in given]
+        known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
+        columns: dict[str, list[Any]] = {
+            "threshold_S": thresholds,
+            "penalty_S": [p.position_penalty for p in given],
+            "temperature_S": [p.temperature for p in given],
+            "top_k_S": [p.top_k for p in given],
+            "top_p_S": [p.top_p for p in given],
+            "seed_S": [request.seed for request in requests],
+            "limit_S": [p.max_tokens for p in given],
+            "stop_SK": known,
+        }
+        host: dict[str, Tensor] = {}
+        for name, values in columns.items():
+            column = getattr(self.params, name)
+            host[name] = torch.from_numpy(np.array(values, dtype=_NUMPY[column.dtype]))  # faster than torch.tensor
+            column.index_copy_(0, slots_S, to_device(host[name], self.device))
+        self.sampled[slots] = [(p.temperature > 0, p.top_k > 0, p.top_p < 1) for p in given]
+        window_S, keep_intact_S, keep_broken_S = self._host_windows_3S[:, torch.from_numpy(host_slots_S)]
+        return WindowParams(window_S=window_S, keep_intact_S=keep_intact_S, keep_broken_S=keep_broken_S, **host)

@@ -1,0 +1,152 @@
+"""Packing on the device: the rows of one forward where only the device knows how many there are.
+
+The host knows a bound of each sequence's decode rows; their number, and with it where every row stands, comes from
+the window state on the device. The result equals :func:`wedlm_core.engine.forward.pack.pack` on the rows that are real;
+rows up to the padded total follow, which belong to no sequence and write their KV to a slot that no one reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wedlm_core.attention import DeviceRows
+from wedlm_core.decoding.compact import compact_indices
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.joining import join_tensors
+from wedlm_core.engine.forward.logits import Picks
+from wedlm_core.engine.forward.pack import Group
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import IntArray
+
+__all__ = ["DeviceBatch", "Shape", "pack_on_device", "pick_on_device", "plan_facts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What the host knows of a forward that it runs ahead of.
+
+    Attributes:
+        total: T, rows of the padded forward, at least the rows there can be.
+        max_rows: rows of one sequence at most.
+        max_kv: KV entries of one sequence at most, its own rows included.
+        wanted: rows that need logits at most.
+        filtered: those of sequences with top-k or top-p, at most.
+    """
+
+    total: int
+    max_rows: int
+    max_kv: int
+    wanted: int
+    filtered: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceBatch:
+    """One forward's input, on the device.
+
+    Attributes:
+        id_T, position_T, kv_slot_T: int64 token ids, logical positions and KV slots; padding comes last, with
+            slot -1.
+        rows: what attention needs.
+        first_S: int64, the forward's row of each sequence's first decode row.
+    """
+
+    id_T: Tensor
+    position_T: Tensor
+    kv_slot_T: Tensor
+    rows: DeviceRows
+    first_S: Tensor
+
+
+def plan_facts(plan: ForwardPlan) -> IntArray:
+    """The host's part of a plan, int64 ``[3, S]``: slot, prefill rows, KV entries before (-1: the device knows)."""
+    return np.stack([plan.slots_S, plan.prefill_S, np.where(plan.prefill_S > 0, plan.cached_S, -1)])
+
+
+def pack_on_device(
+    facts_3S: Tensor, groups: list[Group], state: DeviceState, shape: Shape, page_size: int
+) -> DeviceBatch:
+    """Pack prefill rows and decode rows of all sequences, without the host looking at a device tensor.
+
+    Args:
+        facts_3S: :func:`plan_facts` on the device.
+        groups: windows of the decoding sequences, which come first.
+        state: tokens, contexts and page tables.
+        shape: bounds.
+        page_size: tokens per KV page.
+    """
+    slots_S, prefill_S, start_S = facts_3S
+    start_S = torch.where(start_S < 0, state.context_S[slots_S], start_S)
+    counts_S, place_S = prefill_S, torch.zeros_like(prefill_S)
+    if groups:
+        count_D = join_tensors([g.layout.count_S for g in groups])
+        counts_S = prefill_S + F.pad(count_D, (0, prefill_S.shape[0] - count_D.shape[0]))
+        place_S = F.pad(join_tensors([_bases(g) for g in groups]), (0, prefill_S.shape[0] - count_D.shape[0]))
+    ends_S = counts_S.cumsum(0)
+    row_T = torch.arange(shape.total, device=slots_S.device)
+    seq_T = torch.searchsorted(ends_S, row_T, right=True).clamp_(max=slots_S.shape[0] - 1)
+    real_T = row_T < ends_S[-1]
+    within_T = torch.where(real_T, row_T - (ends_S - counts_S)[seq_T], 0)
+    slot_T, index_T = slots_S[seq_T], start_S[seq_T] + within_T
+    id_T, position_T = state.tokens_SL[slot_T, index_T], index_T
+    if groups:
+        decode_row_T = within_T - prefill_S[seq_T]
+        decodes_T = (decode_row_T >= 0) & (seq_T < count_D.shape[0]) & real_T
+        flat_T = torch.where(decodes_T, place_S[seq_T] + decode_row_T, 0)
+        offset_T = join_tensors([g.layout.offset_SR.flatten() for g in groups])[flat_T]
+        layout_id_T = join_tensors([g.layout.id_SR.flatten() for g in groups])[flat_T]
+        context_T = (start_S + prefill_S)[seq_T]
+        position_T = torch.where(decodes_T, context_T + offset_T, position_T)
+        id_T = torch.where(decodes_T, layout_id_T, id_T)
+    deepest = -(-shape.max_kv // page_size)
+    page_T = state.device_pages_SP[slot_T, index_T // page_size].to(torch.int64)
+    return DeviceBatch(
+        id_T=torch.where(real_T, id_T, 0),
+        position_T=torch.where(real_T, position_T, 0),
+        kv_slot_T=torch.where(real_T, page_T * page_size + index_T % page_size, -1),
+        rows=DeviceRows(
+            cu_rows_Z=F.pad(ends_S, (1, 0)).to(torch.int32),
+            kv_lengths_S=(start_S + counts_S).to(torch.int32),
+            pages_SP=state.device_pages_SP[:, :deepest].index_select(0, slots_S),
+            max_rows=shape.max_rows,
+            max_kv=shape.max_kv,
+            total=shape.total,
+        ),
+        first_S=ends_S - counts_S + prefill_S,
+    )
+
+
+def _bases(group: Group) -> Tensor:
+    """Where each sequence's rows begin in the flat layout of all groups."""
+    sequences, places = group.layout.id_SR.shape
+    return group.base + places * torch.arange(sequences, device=group.layout.id_SR.device)
+
+
+def pick_on_device(groups: list[Group], batch: DeviceBatch, shape: Shape) -> Picks:
+    """The rows that need logits, as many as the bound with padding (which repeats row 0, its result is put away)."""
+    wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
+    next_F = join_tensors([w.next_SR.flatten() for w in wanted])
+    self_F = join_tensors([w.self_SR.flatten() for w in wanted])
+    first_S, places = batch.first_S, next_F.shape[0]
+    row_F = join_tensors([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
+    slot_F = join_tensors([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
+    flat_R, _ = compact_indices(next_F | self_F, shape.wanted, fill=places)
+    known_R = flat_R.clamp(max=places - 1)
+    row_R = torch.where(flat_R < places, row_F[known_R], 0)
+    return Picks(
+        row_R=row_R,
+        flat_R=flat_R,
+        slot_R=slot_F[known_R],
+        position_R=batch.position_T[row_R] + next_F[known_R],
+        places=places,
+        filtered=shape.filtered,
+    )
+
+
+def _places(group: Group) -> Tensor:
+    return torch.arange(group.layout.id_SR.shape[1], device=group.layout.id_SR.device)

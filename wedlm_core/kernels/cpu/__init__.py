@@ -1,0 +1,1 @@
+"""Kernels for CPU, compiled by Numba. Know arrays of numbers; know nothing of models, pools or requests."""

@@ -1,0 +1,141 @@
+"""Causal attention of packed rows over a paged pool whose keys lie transposed in blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from wedlm_core.kernels.cpu.scalar import F32, JIT, exp
+from wedlm_core.kernels.cpu.tile import ROWS, address, multiply
+from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
+
+__all__ = ["QUERIES", "attend"]
+
+QUERIES = 32
+"""Queries that go over a sequence's keys together: with their scores of a block they fit in the nearest cache."""
+
+
+@njit(**JIT)
+def attend(  # type: ignore[no-untyped-def]
+    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, first, last
+):
+    """Causal attention of packed rows over paged keys and values.
+
+    A sequence's rows and the heads that share its keys are up to 32 queries, which go over the keys together, block
+    by block: a block is read from memory once and from the nearest cache from then on.
+
+    Args:
+        q: ``[T, heads * Dh]``.
+        keys: ``[kv_heads, blocks, Dh, block]``.
+        values: ``[kv_heads, slots, Dh]``.
+        pages: int64 ``[S, P]``.
+        starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.
+        counts: int64 ``[S]``.
+        cached: int64 ``[S]``.
+        page_size: tokens per page, a multiple of the block.
+        scale: of the scores.
+        out: ``[T, heads * Dh]``.
+        scores: scratch ``[QUERIES, width]``, width the longest context rounded up to whole blocks and to 16.
+        first: sequence to begin with.
+        last: sequence to end before.
+    """
+    kv_heads, _, dim, block = keys.shape
+    group = q.shape[1] // (kv_heads * dim)
+    queries = np.empty((QUERIES, dim), dtype=np.float32)
+    span = max(block, LANES)
+    for s in range(first, last):
+        total = counts[s] * group
+        for m in range(0, total, QUERIES):
+            together = min(QUERIES, total - m)
+            longest = cached[s] + (m + together - 1) // group + 1
+            width = (longest + span - 1) // span * span
+            for h in range(kv_heads):
+                _gather(q, starts[s], m, together, group, h, scale, queries)
+                _score(queries, keys, pages[s], page_size, h, cached[s], m, together, group, scores)
+                _mix(scores, values, pages[s], page_size, block, h, cached[s], m, together, group, width, queries)
+                _scatter(queries, starts[s], m, together, group, h, out)
+
+
+@njit(**JIT)
+def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore[no-untyped-def]
+    """Queries ``m .. m + together`` of a sequence and of a head of keys, scaled, to ``queries [QUERIES, Dh]``."""
+    dim = queries.shape[1]
+    for i in range(together):
+        at = (head * group + (m + i) % group) * dim
+        source = q[start + (m + i) // group]
+        for d in range(dim):
+            queries[i, d] = source[at + d] * scale
+
+
+@njit(**JIT)
+def _score(queries, keys, pages, page_size, head, cached, m, together, group, scores):  # type: ignore[no-untyped-def]
+    """``scores[i, k] = queries[i] . keys[k]``, over the blocks of which a query sees anything."""
+    _, count, dim, block = keys.shape
+    width, here, base, to = scores.shape[1], address(queries), address(keys), address(scores)
+    seen = cached + (m + together - 1) // group + 1
+    for b in range((seen + block - 1) // block):
+        slot = pages[b * block // page_size] * page_size + b * block % page_size
+        part = base + 4 * (head * count + slot // block) * dim * block
+        for i in range(0, together, ROWS):
+            rows = min(ROWS, together - i)
+            if b * block < cached + (m + i + rows - 1) // group + 1:
+                target = to + 4 * (i * width + b * block)
+                multiply(here + 4 * i * dim, dim, part, block, target, width, rows, dim, block, True)
+
+
+@njit(**JIT)
+def _weigh(scores, seen, width):  # type: ignore[no-untyped-def]
+    """Scores of ``seen`` keys -> ``exp(score - max)``, zero from there to ``width``; returns their sum."""
+    best = spread(F32(-np.inf))
+    for k in range(0, seen, LANES):
+        best = max(best, load(scores, k, seen - k, F32(-np.inf)))
+    top = largest(best)
+    lanes = spread(F32(0.0))
+    whole = seen // LANES * LANES
+    for k in range(0, whole, LANES):
+        weight = exp(max(load(scores, k, LANES, F32(0.0)) - top, F32(-87.0)))
+        store(scores, k, LANES, weight)
+        lanes = lanes + weight
+    for k in range(whole, width, LANES):
+        weight = exp(max(load(scores, k, seen - k, top) - top, F32(-87.0)))
+        weight = first_lanes(weight, seen - k)
+        store(scores, k, LANES, weight)
+        lanes = lanes + weight
+    return total(lanes)
+
+
+@njit(**JIT)
+def _mix(  # type: ignore[no-untyped-def]
+    scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed
+):
+    """``mixed[i] = softmax(scores[i]) @ values``, causal."""
+    _, slots, dim = values.shape
+    step, here, base, to = scores.shape[1], address(scores), address(values), address(mixed)
+    shares = np.empty(QUERIES, dtype=np.float32)
+    for i in range(together):
+        shares[i] = F32(1.0) / _weigh(scores[i], cached + (m + i) // group + 1, width)
+        for d in range(dim):
+            mixed[i, d] = F32(0.0)
+    seen = cached + (m + together - 1) // group + 1
+    for b in range((seen + block - 1) // block):
+        slot = pages[b * block // page_size] * page_size + b * block % page_size
+        part = base + 4 * (head * slots + slot) * dim
+        for i in range(0, together, ROWS):
+            rows = min(ROWS, together - i)
+            if b * block < cached + (m + i + rows - 1) // group + 1:
+                weights = here + 4 * (i * step + b * block)
+                multiply(weights, step, part, dim, to + 4 * i * dim, dim, rows, block, dim, False)
+    for i in range(together):
+        for d in range(dim):
+            mixed[i, d] *= shares[i]
+
+
+@njit(**JIT)
+def _scatter(mixed, start, m, together, group, head, out):  # type: ignore[no-untyped-def]
+    """The inverse of :func:`_gather`, unscaled."""
+    dim = mixed.shape[1]
+    for i in range(together):
+        at = (head * group + (m + i) % group) * dim
+        target = out[start + (m + i) // group]
+        for d in range(dim):
+            target[at + d] = mixed[i, d]

@@ -1,0 +1,139 @@
+"""Norms, rotation, KV writes and the gate of a decoder layer."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from wedlm_core.kernels.cpu.scalar import F32, JIT, exp
+from wedlm_core.kernels.cpu.vector import LANES, fma, load, prefetch, spread, store, total
+
+__all__ = ["add_rms_norm", "place_qkv", "rms_norm", "silu_mul"]
+
+
+@njit(**JIT)
+def _inverse_rms(x, at, size, eps):  # type: ignore[no-untyped-def]
+    """``1 / sqrt(mean(v^2) + eps)`` of the ``size`` elements v of x from ``at`` on."""
+    lanes = spread(F32(0.0))
+    for i in range(0, size, LANES):
+        part = load(x, at + i, size - i, F32(0.0))
+        lanes = fma(part, part, lanes)
+    return F32(1.0) / np.sqrt(total(lanes) / F32(size) + eps)
+
+
+@njit(**JIT)
+def rms_norm(x, weight, eps, out, first, last):  # type: ignore[no-untyped-def]
+    """``out[t] = weight * x[t] / rms(x[t])``; ``x, out [T, D]``."""
+    size = x.shape[1]
+    for t in range(first, last):
+        scale = _inverse_rms(x, t * size, size, eps)
+        for i in range(0, size, LANES):
+            at, left = t * size + i, size - i
+            store(out, at, left, load(weight, i, left, F32(0.0)) * (load(x, at, left, F32(0.0)) * scale))
+
+
+@njit(**JIT)
+def add_rms_norm(x, delta, weight, eps, out, first, last):  # type: ignore[no-untyped-def]
+    """``x += delta``, then :func:`rms_norm`."""
+    size = x.shape[1]
+    for t in range(first, last):
+        for i in range(0, size, LANES):
+            at, left = t * size + i, size - i
+            store(x, at, left, load(x, at, left, F32(0.0)) + load(delta, at, left, F32(0.0)))
+        scale = _inverse_rms(x, t * size, size, eps)
+        for i in range(0, size, LANES):
+            at, left = t * size + i, size - i
+            store(out, at, left, load(weight, i, left, F32(0.0)) * (load(x, at, left, F32(0.0)) * scale))
+
+
+@njit(**JIT)
+def silu_mul(gate_up, out, first, last):  # type: ignore[no-untyped-def]
+    """``out = silu(gate) * up``; ``gate_up [T, 2 * I]`` (gate first), ``out [T, I]``."""
+    width = out.shape[1]
+    for t in range(first, last):
+        for i in range(0, width, LANES):
+            at, left = 2 * t * width + i, width - i
+            gate, up = load(gate_up, at, left, F32(0.0)), load(gate_up, at + width, left, F32(0.0))
+            bounded = min(max(-gate, F32(-87.0)), F32(88.0))
+            store(out, t * width + i, left, gate / (F32(1.0) + exp(bounded)) * up)
+
+
+@njit(**JIT)
+def _norm_rotate(x, at, heads, size, weight, eps, cos, sin, angle, out, to):  # type: ignore[no-untyped-def]
+    """The heads of one row: the optional norm (an empty weight: none), then the rotation; halves form the pairs.
+
+    Heads of ``size`` elements lie behind one another in x from ``at`` on and in out from ``to`` on; the cosines and
+    sines begin at ``angle``.
+    """
+    half = size // 2
+    normed = len(weight) > 0
+    for _ in range(heads):
+        scale = _inverse_rms(x, at, size, eps) if normed else F32(1.0)
+        for i in range(0, half, LANES):
+            left = half - i
+            low, high = load(x, at + i, left, F32(0.0)), load(x, at + half + i, left, F32(0.0))
+            c, s = load(cos, angle + i, left, F32(0.0)), load(sin, angle + i, left, F32(0.0))
+            if normed:
+                low = load(weight, i, left, F32(0.0)) * (low * scale)
+                high = load(weight, half + i, left, F32(0.0)) * (high * scale)
+            store(out, to + i, left, low * c - high * s)
+            store(out, to + half + i, left, high * c + low * s)
+        at, to = at + size, to + size
+
+
+@njit(**JIT)
+def _neighbours(slots, first, last):  # type: ignore[no-untyped-def]
+    """How many rows from ``first`` on have slots that follow one another."""
+    t = first + 1
+    while t < last and slots[t] == slots[t - 1] + 1:
+        t += 1
+    return t - first
+
+
+@njit(**JIT)
+def place_qkv(  # type: ignore[no-untyped-def]
+    qkv, q_weight, k_weight, eps, cos, sin, positions, slots, heads, q_out, keys, values, first, last
+):
+    """Norm and rotate queries and keys, write keys and values to the pool.
+
+    Args:
+        qkv: ``[T, (heads + 2 * kv_heads) * Dh]``.
+        q_weight: ``[Dh]``, empty where the model has no q/k norm.
+        k_weight: the same for keys.
+        eps: of the norm.
+        cos: ``[positions, Dh / 2]``.
+        sin: the same.
+        positions: int64 ``[T]``, logical position of each row.
+        slots: int64 ``[T]``, KV slot of each row.
+        heads: query heads.
+        q_out: ``[T, heads * Dh]``.
+        keys: ``[kv_heads, blocks, Dh, block]``.
+        values: ``[kv_heads, slots, Dh]``.
+        first: row to begin with.
+        last: row to end before.
+    """
+    kv_heads, blocks, dim, block = keys.shape
+    q_size, kv_size = heads * dim, kv_heads * dim
+    width = q_size + 2 * kv_size
+    rotated = np.empty((LANES, kv_size), dtype=np.float32)
+    t = first
+    while t < last:
+        # Rows side by side in a block share the cache lines of their keys, which are written element by element.
+        number, place = slots[t] // block, slots[t] % block
+        count = _neighbours(slots, t, min(last, t + min(LANES, block - place)))
+        for h in range(kv_heads):  # a key lies in as many cache lines as it has elements: all come at once
+            for i in range(dim):
+                prefetch(keys, ((h * blocks + number) * dim + i) * block + place)
+        for r in range(count):
+            at, angle = (t + r) * width, positions[t + r] * (dim // 2)
+            _norm_rotate(qkv, at, heads, dim, q_weight, eps, cos, sin, angle, q_out, (t + r) * q_size)
+            _norm_rotate(qkv, at + q_size, kv_heads, dim, k_weight, eps, cos, sin, angle, rotated, r * kv_size)
+        for h in range(kv_heads):
+            for i in range(dim):
+                for r in range(count):
+                    keys[h, number, i, place + r] = rotated[r, h * dim + i]
+            for r in range(count):
+                at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + slots[t + r]) * dim
+                for i in range(0, dim, LANES):
+                    store(values, to + i, dim - i, load(qkv, at + i, dim - i, F32(0.0)))
+        t += count

@@ -1,0 +1,122 @@
+"""Token, entropy and log-probability of each row of logits in one pass, noise included."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from wedlm_core.kernels.cpu.scalar import F32, JIT, exp, log
+from wedlm_core.kernels.cpu.vector import (
+    LANES,
+    first_equal,
+    first_lanes,
+    fma,
+    largest,
+    load,
+    spread,
+    store,
+    total,
+    where_less,
+)
+
+__all__ = ["choose_rows", "gumbel"]
+
+
+@njit(inline="always", **JIT)
+def _mix_64(x):  # type: ignore[no-untyped-def]
+    """SplitMix64 finaliser; see :mod:`wedlm_core.decoding.noise`."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(**JIT)
+def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
+    """One row of :func:`wedlm_core.decoding.noise.gumbel_noise`, up to the last bits of its logarithms."""
+    weyl = np.uint64(0x9E3779B97F4A7C15)
+    key = _mix_64(np.uint64(seed) * np.uint64(2) + np.uint64(1)) + np.uint64(position) * weyl
+    key = _mix_64(key)
+    for i in range(len(out)):
+        bits = _mix_64(key + np.uint64(i + 1) * weyl) >> np.uint64(11)
+        out[i] = (np.float32(np.int64(bits)) + F32(0.5)) * F32(2.0**-53)
+    for i in range(0, len(out), LANES):
+        u = min(load(out, i, len(out) - i, F32(0.5)), F32(1.0 - 2.0**-24))
+        # -log1p(-u): below 2^-10 by its series, since 1 - u would round u away.
+        small = fma(fma(u, F32(1.0 / 3.0), F32(0.5)), u * u, u)
+        waiting = where_less(u, F32(2.0**-10), small, -log(F32(1.0) - u))
+        store(out, i, len(out) - i, -log(waiting))
+
+
+@njit(**JIT)
+def _first_max(x, at, size):  # type: ignore[no-untyped-def]
+    """Place of the largest of ``size`` values at ``at``, the first of equal ones; counted from there."""
+    lanes = spread(F32(-np.inf))
+    for i in range(0, size, LANES):
+        lanes = max(lanes, load(x, at + i, size - i, F32(-np.inf)))
+    top = spread(largest(lanes))
+    for i in range(0, size, LANES):
+        lane = first_equal(load(x, at + i, size - i, F32(np.nan)), top)
+        if lane < LANES:
+            return i + lane
+    return 0
+
+
+@njit(**JIT)
+def _entropy(x, at, size, top):  # type: ignore[no-untyped-def]
+    """``(log sum exp(z), entropy)`` of z = x - top; below -87 a logit counts nothing."""
+    lanes, weighted = spread(F32(0.0)), spread(F32(0.0))
+    for i in range(0, size, LANES):
+        z = max(load(x, at + i, size - i, F32(0.0)) - top, F32(-87.0))
+        e = first_lanes(exp(z), size - i)
+        lanes = lanes + e
+        weighted = fma(e, z, weighted)
+    mass = total(lanes)
+    log_mass = log(mass)
+    return log_mass, log_mass - total(weighted) / mass
+
+
+@njit(**JIT)
+def choose_rows(  # type: ignore[no-untyped-def]
+    logits, temperature, seeds, positions, suppress, mask_token, vocab_limit, tokens, entropies, logprobs, first, last
+):
+    """One pass over each row of logits: token, entropy, log-probability (see ``decoding.sampling.choose``).
+
+    Args:
+        logits: ``[R, V]``; suppressed ids are overwritten with -inf.
+        temperature: ``[R]``; 0 is greedy.
+        seeds: int64 ``[R]``.
+        positions: int64 ``[R]``.
+        suppress: bool ``[R]``, rows that never choose the mask token or ids from ``vocab_limit`` on.
+        mask_token: id of the mask.
+        vocab_limit: first id of vocabulary padding.
+        tokens: int64 ``[R]``, written.
+        entropies: ``[R]``, written.
+        logprobs: ``[R]``, written.
+        first: row to begin with.
+        last: row to end before.
+    """
+    size = logits.shape[1]
+    scaled = np.empty(size, dtype=np.float32)
+    for r in range(first, last):
+        at = r * size
+        if suppress[r]:
+            logits[r, mask_token] = F32(-np.inf)
+            for i in range(vocab_limit, size):
+                logits[r, i] = F32(-np.inf)
+        token = _first_max(logits, at, size)
+        top = logits[r, token]
+        log_mass, entropy = _entropy(logits, at, size, top)
+        heat = temperature[r]
+        if heat > 0:
+            if suppress[r]:  # the entropy of the distribution that is sampled from
+                for i in range(0, size, LANES):
+                    store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
+                _, entropy = _entropy(scaled, 0, size, scaled[token])
+            gumbel(seeds[r], positions[r], scaled)
+            for i in range(0, size, LANES):
+                noise, logit = load(scaled, i, size - i, F32(0.0)), load(logits, at + i, size - i, F32(0.0))
+                store(scaled, i, size - i, noise + logit / heat)
+            token = _first_max(scaled, 0, size)
+        tokens[r] = token
+        entropies[r] = entropy
+        logprobs[r] = logits[r, token] - top - log_mass

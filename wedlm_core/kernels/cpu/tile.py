@@ -1,0 +1,141 @@
+"""``C += A @ B`` for up to four rows of A, held in vector registers.
+
+Every element of C is one chain of fused multiply-adds in the order of the inner dimension, whatever the shape of the
+tile: so results do not depend on how many rows are multiplied together, nor on the machine's vectors.
+
+Matrices are given by the address of their first element and the elements from one row to the next: a tile is called
+for every few thousand multiplications, and handing over whole arrays would cost a good part of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from wedlm_core.kernels.cpu.scalar import JIT, LANES
+
+__all__ = ["ROWS", "address", "multiply"]
+
+ROWS = 4
+"""Rows of A that one call takes at most: with four vectors of B their sums fill half of 32 registers."""
+_WIDE = 4 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
+"""Vectors of 16 that a tile is wide; without AVX-512 each takes two registers, of which there are 16."""
+_FLOAT, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
+_INDEX = ir.IntType(64)
+
+
+@intrinsic
+def _address(typing_context: Any, array: Any) -> Any:
+    signature = types.intp(array)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, _INDEX)
+
+    return signature, generate
+
+
+address: Any = _address
+"""Where the first element of an array is; valid as long as something else keeps the array."""
+
+
+def _tile(rows: int, lanes: int, vectors: int) -> Any:
+    """The micro-kernel of ``rows x (lanes * vectors)`` elements of C, as an intrinsic."""
+    kind = _FLOAT if lanes == 1 else ir.VectorType(_FLOAT, lanes)
+    name = "llvm.fma.f32" if lanes == 1 else f"llvm.fma.v{lanes}f32"
+
+    @intrinsic
+    def tile(typing_context, a, a_step, b, b_step, c, c_step, depth, fresh):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            a, a_step, b, b_step, c, c_step, depth, fresh = args
+            fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+
+            def at(base, row, column, what):  # type: ignore[no-untyped-def]
+                """Pointer to ``what`` at an element; rows and columns are numbers or values."""
+                offset = builder.shl(builder.add(row, column), _INDEX(2))
+                return builder.inttoptr(builder.add(base, offset), what.as_pointer())
+
+            def broadcast(value):  # type: ignore[no-untyped-def]
+                if lanes == 1:
+                    return value
+                one = builder.insert_element(kind(ir.Undefined), value, ir.IntType(32)(0))
+                return builder.shuffle_vector(
+                    one, kind(ir.Undefined), ir.VectorType(ir.IntType(32), lanes)([0] * lanes)
+                )
+
+            places, sums = [], []
+            for r in range(rows):
+                for v in range(vectors):
+                    places.append(at(c, builder.mul(c_step, _INDEX(r)), _INDEX(v * lanes), kind))
+                    before = builder.load(places[-1], align=4)
+                    zero = kind(0.0) if lanes == 1 else kind([0.0] * lanes)
+                    sums.append(cgutils.alloca_once_value(builder, builder.select(fresh, zero, before)))
+            with cgutils.for_range(builder, depth) as loop:
+                line = builder.mul(b_step, loop.index)
+                parts = [builder.load(at(b, line, _INDEX(v * lanes), kind), align=4) for v in range(vectors)]
+                for r in range(rows):
+                    factor = broadcast(builder.load(at(a, builder.mul(a_step, _INDEX(r)), loop.index, _FLOAT), align=4))
+                    for v in range(vectors):
+                        total = sums[r * vectors + v]
+                        builder.store(builder.call(fused, [factor, parts[v], builder.load(total)]), total)
+            for place, total in zip(places, sums, strict=True):
+                builder.store(builder.load(total), place, align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 7, types.boolean), generate
+
+    return tile
+
+
+def _strip(lanes: int, vectors: int) -> Any:
+    """``multiply`` for as many columns as a tile is wide."""
+    one, two, three, four = (_tile(rows, lanes, vectors) for rows in range(1, ROWS + 1))
+
+    @njit(**JIT)
+    def strip(a, a_step, b, b_step, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
+        if rows == 4:
+            four(a, a_step, b, b_step, c, c_step, depth, fresh)
+        elif rows == 3:
+            three(a, a_step, b, b_step, c, c_step, depth, fresh)
+        elif rows == 2:
+            two(a, a_step, b, b_step, c, c_step, depth, fresh)
+        else:
+            one(a, a_step, b, b_step, c, c_step, depth, fresh)
+
+    return strip
+
+
+_wide, _narrow, _single = _strip(LANES, _WIDE), _strip(LANES, 1), _strip(1, 1)
+
+
+@njit(**JIT)
+def multiply(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
+    """``C = A @ B`` if ``fresh``, else ``C += A @ B``; A is ``[rows, depth]``, B ``[depth, columns]``, all float32.
+
+    Args:
+        a: address of A.
+        a_step: elements from a row of A to the next.
+        b: the same of B.
+        b_step: the same of B.
+        c: the same of C, which must not overlap A or B.
+        c_step: the same of C.
+        rows: 1 to 4.
+        depth: the inner dimension.
+        columns: of B and C.
+        fresh: whether what C holds is dropped.
+    """
+    j = 0
+    while j + _WIDE * LANES <= columns:
+        _wide(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        j += _WIDE * LANES
+    while j + LANES <= columns:
+        _narrow(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        j += LANES
+    while j < columns:
+        _single(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        j += 1

@@ -1,0 +1,169 @@
+"""The decoder on CPU with compiled kernels between the matrix products; :class:`Decoder` is its oracle.
+
+A small model's step on CPU is bound by the dispatch of hundreds of small operations. Here a layer is four
+matrix products (:mod:`wedlm_core.model.products`) and five kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wedlm_core.attention.paged_cpu import CompiledPlan
+from wedlm_core.kernels.cpu import layer as kernels
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model.decoder import Decoder, DecoderLayer
+from wedlm_core.model.products import Product, Weight, products_of
+
+__all__ = ["CompiledDecoder"]
+
+_HANDED = 2e-4  # seconds of work that are worth handing to another thread, which takes a part of that
+# About what the kernels take on one core, in seconds per element ...
+_NORM, _GATE, _PLACE = 3e-10, 3e-10, 1e-9
+_ATTEND = 4e-11  # ... and per element of a query and cached token
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Both:
+    """A buffer as tensor and as numpy view of the same memory."""
+
+    tensor: Tensor
+    array: Array
+
+    @classmethod
+    def zeros(cls, *shape: int) -> _Both:
+        tensor = torch.zeros(shape)
+        return cls(tensor=tensor, array=tensor.numpy())
+
+
+class _Layer:
+    """A layer's products, and its other parameters as arrays."""
+
+    def __init__(self, layer: DecoderLayer, qkv: Product, o: Product, gate_up: Product, down: Product) -> None:
+        def array(parameter: Tensor | None) -> Array:
+            return np.zeros(0, dtype=np.float32) if parameter is None else parameter.detach().numpy()
+
+        self.qkv, self.o, self.gate_up, self.down = qkv, o, gate_up, down
+        self.input_norm, self.post_norm = array(layer.input_norm.weight), array(layer.post_norm.weight)
+        self.q_norm = array(None if layer.q_norm is None else layer.q_norm.weight)
+        self.k_norm = array(None if layer.k_norm is None else layer.k_norm.weight)
+
+
+def _weights(layer: DecoderLayer) -> list[Weight]:
+    """Of the products of a layer, in the order in which :class:`_Layer` takes them."""
+    linears = (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)
+    return [Weight(weight_OI=linear.weight, bias_O=linear.bias) for linear in linears]
+
+
+class CompiledDecoder:
+    """Runs a float32 CPU :class:`Decoder`; rotary tables are read from it, so extending them is seen.
+
+    Args:
+        model: the decoder; its weights must not be changed afterwards: the products have copies of their own.
+
+    Attributes:
+        head: the product of the output head, hidden states to logits.
+        padding: of the rows of a forward, and of those of the head.
+    """
+
+    def __init__(self, model: Decoder) -> None:
+        self._model, self._config = model, model.config
+        layers = [cast(DecoderLayer, layer) for layer in model.layers]
+        weights = [weight for layer in layers for weight in _weights(layer)]
+        found = products_of([*weights, Weight(weight_OI=model.lm_head.weight)])
+        *products, self.head = found.products
+        self.padding = found.padding
+        self._layers = [_Layer(layer, *products[4 * i : 4 * i + 4]) for i, layer in enumerate(layers)]
+        self._eps = np.float32(model.config.rms_norm_eps)
+        self._final_norm = model.norm.weight.detach().numpy()
+        self._qkv_width = (
+            model.config.num_attention_heads + 2 * model.config.num_key_value_heads
+        ) * model.config.head_dim
+        self._rows = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _reserve(self, rows: int) -> None:
+        """Buffers for ``rows`` rows; they only grow."""
+        if rows <= self._rows:
+            return
+        config = self._config
+        heads, dim = config.num_attention_heads, config.head_dim
+        self._rows = rows
+        self._normed = _Both.zeros(rows, config.hidden_size)
+        self._q, self._context = _Both.zeros(rows, heads * dim), _Both.zeros(rows, heads * dim)
+        self._hidden = _Both.zeros(rows, config.intermediate_size)
+
+    def __call__(self, ids: Tensor, positions: Tensor, slots: Tensor, pool: KVPool, plan: CompiledPlan) -> Tensor:
+        """Packed rows -> hidden states after the final norm.
+
+        Args:
+            ids: int64 ``[T]`` tokens.
+            positions: int64 ``[T]`` logical positions.
+            slots: int64 ``[T]`` KV slots.
+            pool: KV pool with keys in blocks.
+            plan: attention of this forward.
+
+        Returns:
+            float32 ``[T', D]``, T' the padded row count; valid until the next call, padding is any value.
+        """
+        rows, config = ids.shape[0], self._config
+        padded = self.padding(rows)
+        self._reserve(padded)
+        x = torch.empty(padded, config.hidden_size)
+        x[rows:] = 0
+        torch.index_select(self._model.embed.weight, 0, ids, out=x[:rows])
+        stream, cos, sin = x.numpy(), self._model.cos.numpy(), self._model.sin.numpy()
+        where, place = positions.numpy(), slots.numpy()
+        eps, share = self._eps, self._share
+        normed, q, context, hidden = self._normed, self._q, self._context, self._hidden
+        norming, gating = _NORM * rows * config.hidden_size, _GATE * rows * config.intermediate_size
+        placing, attending = _PLACE * rows * self._qkv_width, _ATTEND * plan.pairs * q.array.shape[1]
+        last = len(self._layers) - 1
+        share(rows, norming, _bound(kernels.rms_norm, stream, self._layers[0].input_norm, eps, normed.array))
+        for number, layer in enumerate(self._layers):
+            qkv = layer.qkv(normed.tensor[:padded]).numpy()
+            keys, values = pool.blocks(number)
+            arguments = (qkv, layer.q_norm, layer.k_norm, eps, cos, sin, where, place, config.num_attention_heads)
+            share(rows, placing, _bound(kernels.place_qkv, *arguments, q.array, keys, values))
+            share(plan.sequences, attending, _bound(plan.run, number, q.array, context.array))
+            delta = layer.o(context.tensor[:padded]).numpy()
+            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed.array))
+            gate_up = layer.gate_up(normed.tensor[:padded]).numpy()
+            share(rows, gating, _bound(kernels.silu_mul, gate_up, hidden.array))
+            delta = layer.down(hidden.tensor[:padded]).numpy()
+            following = self._final_norm if number == last else self._layers[number + 1].input_norm
+            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed.array))
+        return normed.tensor[:padded]
+
+    def _share(self, count: int, seconds: float, part: Callable[[int, int], None]) -> None:
+        """Run ``part(first, last)`` over ``count`` items, in as many threads as torch has where that pays.
+
+        Args:
+            count: items.
+            seconds: about what they take on one core.
+            part: what is run.
+        """
+        threads = min(torch.get_num_threads(), int(seconds / _HANDED), count)
+        if threads < 2:
+            part(0, count)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="kernels")
+        edges = [count * i // threads for i in range(threads + 1)]
+        waiting = [self._pool.submit(part, a, b) for a, b in pairwise(edges[1:])]
+        part(edges[0], edges[1])
+        for future in waiting:
+            future.result()
+
+
+def _bound(kernel: Callable[..., None], *arguments: Any) -> Callable[[int, int], None]:
+    return lambda first, last: kernel(*arguments, first, last)
