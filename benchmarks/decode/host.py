@@ -28,7 +28,7 @@ def host_time(settings: Settings) -> Section:
     goals, growth, breakdown = [], [], []
     for strategy in (Strategy.AUTOREGRESSIVE, Strategy.VERIFIED):
         for count in sorted({*_SHOWN, *_GROWTH}):
-            # Room for this many sequences and no more: state that is allotted but not used costs time too.
+            # Room for this many sequences and no more: state that is allocated but not used costs time too.
             config = EngineConfig(
                 max_num_seqs=count, prefix_caching=False, max_model_len=320, max_batch_rows=max(2048, 8 * count)
             )

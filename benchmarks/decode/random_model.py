@@ -2,7 +2,7 @@
 
     python -m benchmarks.decode.random_model [--shape 8b] [--device cuda] [--dtype bfloat16] [--seed 0]
 
-The network is laid out on the meta device, its parameters are allotted where they shall live and drawn there by a
+The network is laid out on the meta device, its parameters are allocated where they shall live and drawn there by a
 seeded generator of that device. Scales are such that the noise of a position can make drafts right as often as one
 wants (see :mod:`benchmarks.decode.models`): attention outputs outweigh a row's own embedding.
 """

@@ -15,9 +15,9 @@ from wedlm_core.attention.paged_gpu import TritonPlan
 from wedlm_core.attention.protocol import DeviceRows
 from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.decoding.sampling import SamplingRows
-from wedlm_core.decoding.sampling_gpu import choose_fused
+from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.kv.pool import KVPool
-from wedlm_core.model.decoder_gpu import FusedForward
+from wedlm_core.model.decoder_gpu import DecoderGpu
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.quantised import round_in_one_pass
 
@@ -117,7 +117,7 @@ def _layer(shape: ModelConfig, dtype: torch.dtype) -> None:
     model = empty_decoder(shape, device=_DEVICE, dtype=dtype)
     model.cos, model.sin = (torch.empty(64, shape.head_dim // 2, dtype=dtype, device=_DEVICE) for _ in range(2))
     ids = torch.empty(16, dtype=torch.int64, device=_DEVICE)
-    FusedForward(model)(ids, ids, lambda layer, q, k, v: q)
+    DecoderGpu(model)(ids, ids, lambda layer, q, k, v: q)
 
 
 def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
@@ -136,7 +136,7 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
             suppressing=suppressing,
         )
         logits = torch.empty(rows, shape.vocab_size, dtype=dtype, device=_DEVICE)
-        choose_fused(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
+        choose_gpu(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
 
 
 def _round(shape: ModelConfig, dtype: torch.dtype) -> None:

@@ -48,16 +48,16 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is decoded: ``survival`` of the sequences in turn, times ``broken`` behind a wrong token."""
+    """What is decoded: ``acceptance`` of the sequences in turn, times ``stale`` behind a wrong token."""
 
     batch: int
     context: int
-    survival: tuple[float, ...]
-    broken: float = 1.0
+    acceptance: tuple[float, ...]
+    stale: float = 1.0
 
 
 class Policy(Protocol):
-    """Sets ``masks``, ``keep_intact`` and ``keep_broken`` of a slot table."""
+    """Sets ``masks``, ``keep_valid`` and ``keep_stale`` of a slot table."""
 
     def start(self, slots: SlotTable) -> None:
         """Before the first forward."""
@@ -84,7 +84,7 @@ class FixedWindow:
 
     def start(self, slots: SlotTable) -> None:
         """Set it once."""
-        for array in (slots.masks, slots.keep_intact, slots.keep_broken):
+        for array in (slots.masks, slots.keep_valid, slots.keep_stale):
             array[:] = self._window
 
     def admit(self, taken: IntArray) -> None:
@@ -113,7 +113,7 @@ class Planned:
 
     def admit(self, taken: IntArray) -> None:
         """Windows of new sequences are open."""
-        for array in (self._slots.masks, self._slots.keep_intact, self._slots.keep_broken):
+        for array in (self._slots.masks, self._slots.keep_valid, self._slots.keep_stale):
             array[taken] = -1
         self._planner.admit(taken, len(self._every))
 
@@ -144,35 +144,35 @@ class _Machine:
         count = scenario.batch
         self._random = np.random.default_rng(seed)
         self._cost, self._policy, self._context = cost, policy, scenario.context
-        self._survival = np.resize(np.array(scenario.survival), count)
-        self._broken = scenario.broken
+        self._acceptance = np.resize(np.array(scenario.acceptance), count)
+        self._stale = scenario.stale
         self.slots = SlotTable(count, 2 * WIDEST + 1)
         self.slots.limit[:] = TOKENS
         # Sequences are met half way, not all at their first token at once.
         self.slots.generated[:] = self._random.integers(0, TOKENS, count)
-        self._candidates, self._intact = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
+        self._candidates, self._valid = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
         policy.start(self.slots)
 
     def forward(self) -> tuple[float, int, int]:
         """Seconds, rows and tokens of one forward of all sequences."""
-        slots, count = self.slots, len(self._survival)
+        slots, count = self.slots, len(self._acceptance)
         slots.cached[:] = self._context + slots.generated
         self._policy.plan()
         left = slots.limit - slots.generated
-        most = np.minimum(np.where(self._intact, slots.keep_intact, slots.keep_broken), left)
+        most = np.minimum(np.where(self._valid, slots.keep_valid, slots.keep_stale), left)
         drafts = np.clip(self._candidates, 0, np.maximum(most, 0))
         masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
         slots.rows[:] = 1 + drafts + masks
         rows = int(slots.rows.sum())
         seconds = float(self._cost(np.array([rows]), float(slots.cached.sum()), count)[0])
-        agreed = np.minimum(self._run_of_hits(np.where(self._intact, 1.0, self._broken)), drafts)
+        agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, self._stale)), drafts)
         commits = agreed + 1
         self._candidates = np.maximum(drafts + masks - commits, 0)
         # The first mask proposes the token that the last draft's row decides: right as often as a draft.
-        intact = (agreed == drafts) & (self._random.random(count) < self._survival)
+        valid = (agreed == drafts) & (self._random.random(count) < self._acceptance)
         emitted = np.minimum(commits, left)
-        outcome = _outcome(drafts, agreed, self._intact, intact, emitted)
-        self._intact = intact
+        outcome = _outcome(drafts, agreed, self._valid, valid, emitted)
+        self._valid = valid
         slots.generated += emitted
         ended = slots.generated >= slots.limit
         self._policy.observe(outcome, ended)
@@ -180,22 +180,22 @@ class _Machine:
         return seconds, rows, int(emitted.sum())
 
     def _run_of_hits(self, factor: np.ndarray) -> IntArray:
-        hit = self._random.random((len(factor), 2 * WIDEST)) < (self._survival * factor)[:, None]
+        hit = self._random.random((len(factor), 2 * WIDEST)) < (self._acceptance * factor)[:, None]
         return hit.cumprod(axis=1).sum(axis=1)
 
     def _replace(self, taken: IntArray) -> None:
         if len(taken):
-            self.slots.generated[taken], self._candidates[taken], self._intact[taken] = 0, 0, True
+            self.slots.generated[taken], self._candidates[taken], self._valid[taken] = 0, 0, True
             self._policy.admit(taken)
 
 
 def _outcome(
-    drafts: IntArray, agreed: IntArray, intact: np.ndarray, next_intact: np.ndarray, emitted: IntArray
+    drafts: IntArray, agreed: IntArray, valid: np.ndarray, next_valid: np.ndarray, emitted: IntArray
 ) -> StepOutcome:
     nothing = np.zeros((len(drafts), 1))
     return StepOutcome(
         count_D=emitted, next_rows_D=drafts, context_D=agreed + 1, drafts_D=drafts, agreed_D=agreed,
-        offered_D=drafts, intact_D=intact.copy(), next_intact_D=next_intact.copy(), token_DC=nothing.astype(np.int64),
+        offered_D=drafts, valid_D=valid.copy(), next_valid_D=next_valid.copy(), token_DC=nothing.astype(np.int64),
         entropy_DC=nothing.astype(np.float32), logprob_DC=nothing.astype(np.float32), early_DC=nothing.astype(bool),
     )  # fmt: skip
 

@@ -208,21 +208,21 @@ def main() -> None:
     torch.set_num_threads(1)
     pretend.install(devices=2)
     folder, found = Path(sys.argv[1]), {}
-    broken: list[object] = []
+    stale: list[object] = []
     plain = DecoderGraphs._capture
 
     def capture(self: DecoderGraphs, key: Any) -> None:
         plain(self, key)
-        if self._broken:
-            broken.append(key)
+        if self._stale:
+            stale.append(key)
 
     DecoderGraphs._capture = capture  # type: ignore[method-assign]
     for name in sys.argv[2:]:
         begin = time.perf_counter()
         try:
             found[name] = asdict(SCENARIOS[name](folder))
-            if broken:
-                found[name] = {"error": f"a capture failed: {broken}"}
+            if stale:
+                found[name] = {"error": f"a capture failed: {stale}"}
         except Exception:
             found[name] = {"error": traceback.format_exc()}
         print(name, round(time.perf_counter() - begin, 1), file=sys.stderr)

@@ -12,12 +12,12 @@ from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["CompiledAttention", "CompiledPlan"]
+__all__ = ["PagedCpuAttention", "PagedCpuPlan"]
 
 _LANES = 16
 
 
-class CompiledPlan:
+class PagedCpuPlan:
     """One forward's rows for :func:`wedlm_core.kernels.cpu.attention.attend`.
 
     Attributes:
@@ -52,7 +52,7 @@ class CompiledPlan:
         return out
 
 
-class CompiledAttention:
+class PagedCpuAttention:
     """The default on CPU in float32; needs numba. Keys lie transposed in blocks (:class:`KVPool`)."""
 
     name = "compiled"
@@ -72,6 +72,6 @@ class CompiledAttention:
             return "the package numba is not installed"
         return None
 
-    def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> CompiledPlan:
+    def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> PagedCpuPlan:
         """Prepare one forward."""
-        return CompiledPlan(rows, pool, num_heads)
+        return PagedCpuPlan(rows, pool, num_heads)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wedlm_core.attention.flash import FlashAttention
 from wedlm_core.attention.oracle import OracleAttention
-from wedlm_core.attention.paged_cpu import CompiledAttention
+from wedlm_core.attention.paged_cpu import PagedCpuAttention
 from wedlm_core.attention.paged_gpu import TritonAttention
 from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import AttentionBackend
@@ -33,7 +33,7 @@ class _Entry(NamedTuple):
 
 
 _BACKENDS: dict[str, _Entry] = {
-    "compiled": _Entry(lambda _: CompiledAttention(), CompiledAttention.why_not),
+    "compiled": _Entry(lambda _: PagedCpuAttention(), PagedCpuAttention.why_not),
     "tiled": _Entry(lambda _: TiledAttention(), TiledAttention.why_not),
     "flash-attn": _Entry(FlashAttention, FlashAttention.why_not),
     "varlen": _Entry(lambda _: VarlenAttention(), VarlenAttention.why_not),

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from wedlm_core.decoding.sampling import Choice, SamplingRows, with_filters
 
-__all__ = ["choose_compiled"]
+__all__ = ["choose_cpu"]
 
 
-def choose_compiled(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
+def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
     """See :func:`wedlm_core.decoding.sampling.choose`; rows with top-k or top-p are chosen by it.
 
     Args:

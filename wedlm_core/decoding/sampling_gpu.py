@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose, with_filters
-from wedlm_core.decoding.sampling_cpu import choose_compiled
+from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.devices import on_device
 
-__all__ = ["Chooser", "choose_fused", "chooser"]
+__all__ = ["Chooser", "choose_gpu", "chooser"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +40,16 @@ def chooser(device: torch.device, *, compiled: bool = False) -> Chooser:
         compiled: whether the CPU kernels run the rest of the step.
     """
     if compiled:
-        return choose_compiled
+        return choose_cpu
     if device.type != "cuda":
         return choose
     if importlib.util.find_spec("triton") is None:
         logger.warning("sampler: torch on %s; the package triton would make it one pass over the logits", device)
         return choose
-    return choose_fused
+    return choose_gpu
 
 
-def choose_fused(
+def choose_gpu(
     logits_RV: Tensor,
     rows: SamplingRows,
     *,

@@ -56,8 +56,8 @@ class Commit:
         drafts_S, agreed_S: int64, drafts verified in this forward, and those that were right.
         offered_S: int64, window slots that this forward could have committed behind the first token, of which
             ``agreed_S`` were (``verified``: the drafts; ``streaming``: the window).
-        intact_S: bool, :attr:`Window.intact_S` of those slots.
-        next_intact_S: bool, the same of what is left.
+        valid_S: bool, :attr:`Window.valid_S` of those slots.
+        next_valid_S: bool, the same of what is left.
         context_S: int64, tokens whose KV became final.
         fill_SL: bool, window slots (before the shift) filled by this forward.
     """
@@ -70,8 +70,8 @@ class Commit:
     drafts_S: Tensor
     agreed_S: Tensor
     offered_S: Tensor
-    intact_S: Tensor
-    next_intact_S: Tensor
+    valid_S: Tensor
+    next_valid_S: Tensor
     context_S: Tensor
     fill_SL: Tensor
 
@@ -127,10 +127,10 @@ class VerifiedDecoding:
     suppresses = False
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
-        """Drafts are kept as the allotment has it, up to ``max_tokens`` and a stop token; masks follow where useful."""
+        """Drafts are kept as allocated, up to ``max_tokens`` and a stop token; masks follow where useful."""
         slot_L = _slots(window)
         left_S = (params.limit_S - window.emitted_S).clamp(min=0)
-        most_S = torch.minimum(torch.where(window.intact_S, params.keep_intact_S, params.keep_broken_S), left_S)
+        most_S = torch.minimum(torch.where(window.valid_S, params.keep_valid_S, params.keep_stale_S), left_S)
         keep_SL = (slot_L < most_S[:, None]) & _through_stop(window, params)
         drafts_S = leading_run(window.filled_SL & keep_SL)
         last = (drafts_S - 1).clamp(min=0)[:, None]
@@ -158,8 +158,8 @@ class VerifiedDecoding:
         window.head_S = choices.token_SR.gather(1, agreed_S[:, None]).squeeze(1)
         # The first mask proposes for the slot that the last draft's row decides: a test of the proposals behind it.
         first_S = token_SL.gather(1, drafts_S.clamp(max=slot_L.shape[0] - 1)[:, None]).squeeze(1)
-        was_intact_S = window.intact_S
-        window.intact_S = (agreed_S == drafts_S) & (first_S == window.head_S)
+        was_valid_S = window.valid_S
+        window.valid_S = (agreed_S == drafts_S) & (first_S == window.head_S)
         window.token_SL = shift_left(token_SL, count_S, 0)
         window.emitted_S = window.emitted_S + count_S
         return Commit(
@@ -171,8 +171,8 @@ class VerifiedDecoding:
             drafts_S=torch.minimum(drafts_S, count_S),
             agreed_S=agreed_S,
             offered_S=drafts_S,
-            intact_S=was_intact_S,
-            next_intact_S=window.intact_S,
+            valid_S=was_valid_S,
+            next_valid_S=window.valid_S,
             context_S=count_S,
             fill_SL=~draft_SL & (slot_L < window.length_S[:, None]),
         )
@@ -284,8 +284,8 @@ class StreamingDecoding:
             drafts_S=commit.drafts_S,
             agreed_S=lead_S,
             offered_S=torch.minimum(params.window_S, window.length_S),
-            intact_S=window.intact_S,
-            next_intact_S=window.intact_S,
+            valid_S=window.valid_S,
+            next_valid_S=window.valid_S,
             # The head's KV is final; where it chose nothing, the last committed token is the next head.
             context_S=count_S,
             fill_SL=fill_SL,
@@ -330,8 +330,8 @@ def _commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:
         drafts_S=zero,
         agreed_S=zero,
         offered_S=zero,
-        intact_S=window.intact_S,
-        next_intact_S=window.intact_S,
+        valid_S=window.valid_S,
+        next_valid_S=window.valid_S,
         context_S=lead_S,
         fill_SL=fill_SL,
     )

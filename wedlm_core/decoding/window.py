@@ -35,7 +35,7 @@ class Window:
         lead_S: int64, leading filled slots that the next forward commits (window strategies).
         head_S: int64, the head token; -1 where the strategy keeps none.
         emitted_S: int64, tokens generated so far, the head included once it is generated.
-        intact_S: bool, the filled slots were proposed behind tokens that turned out right (``verified``).
+        valid_S: bool, the filled slots were proposed behind tokens that turned out right (``verified``).
     """
 
     token_SL: Tensor
@@ -46,7 +46,7 @@ class Window:
     lead_S: Tensor
     head_S: Tensor
     emitted_S: Tensor
-    intact_S: Tensor
+    valid_S: Tensor
 
     def gather(self, slots_S: Tensor, width: int) -> Window:
         """Copies of these slots' state, windows cut to their first ``width`` slots."""
@@ -72,16 +72,16 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowParams:
-    """What a request, or the allotment for it, fixes, by slot: all ``[S]``, but ``stop_SK`` (int64, -1 where unused).
+    """What a request, or the allocation for it, fixes, by slot: all ``[S]``, but ``stop_SK`` (int64, -1 where unused).
 
-    ``window_S`` masks of the next window; ``keep_intact_S, keep_broken_S`` drafts kept at most, by what
-    ``Window.intact_S`` says of them (int64; equal to the window where it is fixed). ``threshold_S`` is -inf
+    ``window_S`` masks of the next window; ``keep_valid_S, keep_stale_S`` drafts kept at most, by what
+    ``Window.valid_S`` says of them (int64; equal to the window where it is fixed). ``threshold_S`` is -inf
     where the request's threshold is None. ``limit_S`` is ``max_tokens``.
     """
 
     window_S: Tensor
-    keep_intact_S: Tensor
-    keep_broken_S: Tensor
+    keep_valid_S: Tensor
+    keep_stale_S: Tensor
     threshold_S: Tensor
     penalty_S: Tensor
     temperature_S: Tensor
@@ -111,7 +111,7 @@ def empty_windows(slots: int, width: int, device: torch.device) -> Window:
         lead_S=per_slot(),
         head_S=per_slot(-1),
         emitted_S=per_slot(),
-        intact_S=torch.ones(slots, dtype=torch.bool, device=device),
+        valid_S=torch.ones(slots, dtype=torch.bool, device=device),
     )
 
 

@@ -261,7 +261,7 @@ class Engine:
             table.context[slot] = context_length(sequence)
             table.set_limit(slot, params.max_tokens)
             table.adaptive[slot], table.widest[slot] = params.adaptive, sequence.widest
-            windows = (table.masks, table.keep_intact, table.keep_broken)
+            windows = (table.masks, table.keep_valid, table.keep_stale)
             for array in windows:
                 array[slot] = -1 if params.adaptive else params.window
             sequence.started_at = now

@@ -178,7 +178,7 @@ class _Bench:
         window.filled_SL[:sequences] = place_L < drafts_S[:, None]
         window.head_S[:sequences] = 0
         self._table.masks[:sequences] = own_S // 2
-        self._table.keep_intact[:sequences] = self._table.keep_broken[:sequences] = own_S // 2
+        self._table.keep_valid[:sequences] = self._table.keep_stale[:sequences] = own_S // 2
         plan = ForwardPlan(
             sequences=[],
             slots_S=slots_S,

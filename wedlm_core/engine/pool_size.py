@@ -1,7 +1,7 @@
 """How many pages the KV pool gets: on CUDA what a real forward of the largest shape leaves of the device's memory.
 
 The forward is run before the pool exists, on a pool of one page that every sequence writes to: what it computes is
-worthless, what it allots is what a forward allots. The arithmetic is plain logic over a :class:`MemoryReading`.
+worthless, what it allocates is what a forward allocates. The arithmetic is plain logic over a :class:`MemoryReading`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class MemoryReading:
     Attributes:
         total: of the device.
         outside: what is held neither by this process's allocator nor free: other processes, and CUDA itself.
-        foreign: allotted by this process to anything but the engine's model, before the engine was built.
-        peak: allotted by this process at the peak of the forward, ``foreign`` and the model included, and what
+        foreign: allocated by this process to anything but the engine's model, before the engine was built.
+        peak: allocated by this process at the peak of the forward, ``foreign`` and the model included, and what
             CUDA graphs may take.
     """
 
@@ -150,7 +150,7 @@ def _read_peak(
 
 @torch.inference_mode()
 def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig, reach: int, pool: KVPool) -> None:
-    """The forward that allots most: all rows in use, and a full chunk of logits with every stage of sampling.
+    """The forward that allocates most: all rows in use, and a full chunk of logits with every stage of sampling.
 
     Args:
         model: the decoder.

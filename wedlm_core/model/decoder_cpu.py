@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.attention.paged_cpu import CompiledPlan
+from wedlm_core.attention.paged_cpu import PagedCpuPlan
 from wedlm_core.kernels.cpu import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
 from wedlm_core.model.products import Product, Weight, products_of
 
-__all__ = ["CompiledDecoder"]
+__all__ = ["DecoderCpu"]
 
 _HANDED = 2e-4  # seconds of work that are worth handing to another thread, which takes a part of that
 # About what the kernels take on one core, in seconds per element ...
@@ -64,7 +64,7 @@ def _weights(layer: DecoderLayer) -> list[Weight]:
     return [Weight(weight_OI=linear.weight, bias_O=linear.bias) for linear in linears]
 
 
-class CompiledDecoder:
+class DecoderCpu:
     """Runs a float32 CPU :class:`Decoder`; rotary tables are read from it, so extending them is seen.
 
     Args:
@@ -102,7 +102,7 @@ class CompiledDecoder:
         self._q, self._context = _Both.zeros(rows, heads * dim), _Both.zeros(rows, heads * dim)
         self._hidden = _Both.zeros(rows, config.intermediate_size)
 
-    def __call__(self, ids: Tensor, positions: Tensor, slots: Tensor, pool: KVPool, plan: CompiledPlan) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, slots: Tensor, pool: KVPool, plan: PagedCpuPlan) -> Tensor:
         """Packed rows -> hidden states after the final norm.
 
         Args:

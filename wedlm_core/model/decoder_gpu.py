@@ -16,14 +16,14 @@ from torch import Tensor
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.model.decoder import Attend, Decoder, DecoderLayer
 
-__all__ = ["FusedForward", "fuse"]
+__all__ = ["DecoderGpu", "fuse"]
 
 logger = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of the largest hidden state
 
 
-class FusedForward:
+class DecoderGpu:
     """Does what :meth:`Decoder.forward` does for packed rows ``[T]``, without gradients.
 
     Args:
@@ -70,7 +70,7 @@ def fuse(model: Decoder) -> bool:
     if why := why_no_triton(device) or disagreement(model, range(3)):
         logger.warning("decoder layers: torch operations, for %s", why)
         return False
-    model.fused = FusedForward(model)
+    model.fused = DecoderGpu(model)
     return True
 
 
@@ -85,7 +85,7 @@ def disagreement(model: Decoder, ids: Iterable[int]) -> str | None:
         return q + (k + v).repeat_interleave(group, dim=-2)
 
     try:
-        found = FusedForward(model, 1)(id_T, position_T, attend).float()
+        found = DecoderGpu(model, 1)(id_T, position_T, attend).float()
     except Exception as error:  # a compiler or driver that fails here may do so in many ways
         return f"the fused layer failed ({type(error).__name__}: {error})"
     cos, sin = model.cos[position_T].unsqueeze(-2), model.sin[position_T].unsqueeze(-2)

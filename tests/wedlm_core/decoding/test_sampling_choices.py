@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wedlm_core.decoding.oracle import choose_token, positions_to_fill
 from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
-from wedlm_core.decoding.sampling_cpu import choose_compiled
+from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.decoding.selection import leading_run, select_fills
 from wedlm_core.types import SamplingParams
 
@@ -122,12 +122,12 @@ def test_the_compiled_sampler_equals_the_plain_one(count: int, vocab: int, seed:
     )
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
     want = choose(logits.clone(), rows, **limits)
-    got = choose_compiled(logits.clone(), rows, **limits)
+    got = choose_cpu(logits.clone(), rows, **limits)
     assert torch.equal(got.token_R, want.token_R)
     torch.testing.assert_close(got.entropy_R, want.entropy_R, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got.logprob_R, want.logprob_R, rtol=1e-4, atol=1e-5)
     for i in range(count):  # and no row knows of the others
         one = rows.take(torch.tensor([i]))
-        alone = choose_compiled(logits[i : i + 1].clone(), one, **limits)
+        alone = choose_cpu(logits[i : i + 1].clone(), one, **limits)
         assert torch.equal(alone.entropy_R[0], got.entropy_R[i])
         assert torch.equal(alone.logprob_R[0], got.logprob_R[i])

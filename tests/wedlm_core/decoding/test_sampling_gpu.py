@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from wedlm_core.decoding.sampling import SamplingRows, choose
-from wedlm_core.decoding.sampling_gpu import choose_fused
+from wedlm_core.decoding.sampling_gpu import choose_gpu
 
 pytestmark = pytest.mark.gpu  # compiled Triton kernels run on a CUDA device only
 
@@ -51,14 +51,14 @@ def test_it_chooses_as_the_oracle(dtype: torch.dtype, count: int, temperature: l
     spread = torch.rand(count, 1, generator=generator, device="cuda") * 5
     logits = (torch.randn(count, VOCAB, generator=generator, device="cuda") * spread).to(dtype)
     rows = some_rows(count, temperature, suppressing=suppressing)
-    got = choose_fused(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
+    got = choose_gpu(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
     want = choose(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
     assert torch.equal(got.token_R, want.token_R)
     # Against float64: over so many tokens the oracle's own sums in float32 are up to 5e-5 off.
     entropy_R, logprob_R = exact(logits, rows, got.token_R)
     torch.testing.assert_close(got.entropy_R.double(), entropy_R, rtol=0, atol=1e-5)
     torch.testing.assert_close(got.logprob_R.double(), logprob_R, rtol=0, atol=1e-5)
-    alone = choose_fused(logits[:1], rows.take(torch.tensor([0], device="cuda")), mask_token_id=MASK, vocab_limit=LIMIT)
+    alone = choose_gpu(logits[:1], rows.take(torch.tensor([0], device="cuda")), mask_token_id=MASK, vocab_limit=LIMIT)
     for name in ("token_R", "entropy_R", "logprob_R"):
         assert torch.equal(getattr(alone, name)[0], getattr(got, name)[0]), "a row does not know of the others"
 
@@ -66,11 +66,11 @@ def test_it_chooses_as_the_oracle(dtype: torch.dtype, count: int, temperature: l
 def test_nothing_waits_for_the_device() -> None:
     logits = torch.randn(16, VOCAB, device="cuda")
     rows = some_rows(16, [0.0, 1.0], suppressing=True)
-    choose_fused(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)  # compiles
+    choose_gpu(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)  # compiles
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        choose_fused(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
+        choose_gpu(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
     finally:
         torch.cuda.set_sync_debug_mode(before)
 
@@ -78,10 +78,10 @@ def test_nothing_waits_for_the_device() -> None:
 def test_a_graph_replays_it() -> None:
     logits = torch.randn(8, VOCAB, device="cuda", dtype=torch.bfloat16)
     rows = some_rows(8, [0.0, 1.0], suppressing=False)
-    choose_fused(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
+    choose_gpu(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        choice = choose_fused(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
+        choice = choose_gpu(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)
     logits.copy_(torch.randn(8, VOCAB, device="cuda"))
     graph.replay()
     want = choose(logits, rows, mask_token_id=MASK, vocab_limit=LIMIT)

@@ -25,7 +25,7 @@ from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.engine.windows.acceptance import Survival
+from wedlm_core.engine.windows.acceptance import Acceptance
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -193,8 +193,8 @@ class Witness:
     """Counts what drafts of verified sequences did, from their group's own commit, beside an engine's planner."""
 
     def __init__(self, engine: Engine) -> None:
-        self.counted = engine._planner._survival
-        self.expected = Survival(len(engine._table.limit) + 1, MAX_WINDOW)
+        self.counted = engine._planner._acceptance
+        self.expected = Acceptance(len(engine._table.limit) + 1, MAX_WINDOW)
         self.mixed = 0  # forwards in which verified adaptive sequences ran beside other strategies
         self._table, self._details = engine._table, list[StepDetail]()
         forward, observe, clear = engine._runner.forward, engine._planner.observe, self.counted.clear
@@ -237,7 +237,7 @@ class Witness:
         mine = self._table.adaptive[slots_D] & (rows_D > 1)
         if mine.any():
             self.expected.observe(
-                slots_D[mine], own.intact_D[mine], own.offered_D[mine], own.agreed_D[mine], own.next_intact_D[mine],
+                slots_D[mine], own.valid_D[mine], own.offered_D[mine], own.agreed_D[mine], own.next_valid_D[mine],
                 ~ended_D[mine],
             )  # fmt: skip
         return bool(mine.any())

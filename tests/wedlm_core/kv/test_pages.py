@@ -69,7 +69,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.manager.close(seq)
 
     @invariant()
-    def intact(self) -> None:
+    def valid(self) -> None:
         self.manager.check_integrity()
         for seq, tokens, final in self.open:
             self.check_contents(seq, tokens, final)

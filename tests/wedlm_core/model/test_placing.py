@@ -56,12 +56,12 @@ def test_an_empty_decoder_lives_where_it_is_told_and_keeps_its_ties() -> None:
 
 
 @pytest.mark.parametrize("workers", [4])
-def test_loading_allots_the_model_and_nothing_else(tmp_path: Path, workers: int) -> None:
+def test_loading_allocates_the_model_and_nothing_else(tmp_path: Path, workers: int) -> None:
     wide_model(tmp_path / "small", 64, 1)
     wide_model(tmp_path / "large", 100_000, 4)  # the embedding has 100 MB, more than the bound allows beside the model
     command = [sys.executable, "-m", "testing.engine.loading_child", str(tmp_path / "small"), str(tmp_path / "large")]
     done = subprocess.run([*command, str(workers)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     found = json.loads(done.stdout)
     assert found["model"] > 400e6
-    # On the CPU a piece is a view of the mapped file, so nothing but the model is allotted.
+    # On the CPU a piece is a view of the mapped file, so nothing but the model is allocated.
     assert found["grown"] <= found["model"] + SLACK

@@ -15,7 +15,7 @@ from wedlm_core.model import placing
 from wedlm_core.model.weights import load_model, save_model
 from wedlm_core.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.gpu  # every test here allots memory of a CUDA device
+pytestmark = pytest.mark.gpu  # every test here allocates memory of a CUDA device
 
 
 def test_weights_on_the_device_equal_those_on_the_host(tmp_path: Path) -> None:

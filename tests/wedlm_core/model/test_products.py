@@ -77,12 +77,12 @@ class Missing:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"), [(WrongAtFour, "rows differ"), (FarOff, "off by"), (Missing, "no such operator")]
+    ("stale", "said"), [(WrongAtFour, "rows differ"), (FarOff, "off by"), (Missing, "no such operator")]
 )
 def test_where_packed_products_do_not_work_plain_ones_stay(
-    broken: type[Product], said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stale: type[Product], said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(products, "PackedProduct", broken)
+    monkeypatch.setattr(products, "PackedProduct", stale)
     with caplog.at_level(logging.WARNING):
         found = products_of([weight_of((96, 64), bias=False)])
     assert isinstance(found.products[0], PlainProduct)

@@ -66,7 +66,7 @@ def test_every_parameter_row_is_filled_exactly_once() -> None:
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
+def stale(tmp_path: Path) -> Path:
     save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m")
     return tmp_path / "m"
 
@@ -81,16 +81,16 @@ def edit(folder: Path, **changes: torch.Tensor | None) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def test_one_error_lists_all_missing_misshapen_and_unexpected_tensors(broken: Path) -> None:
+def test_one_error_lists_all_missing_misshapen_and_unexpected_tensors(stale: Path) -> None:
     edit(
-        broken,
+        stale,
         model__layers__1__self_attn__k_proj__weight=None,
         lm_head__weight=None,
         model__norm__weight=torch.ones(31),
         model__layers__0__mlp__gate__weight=torch.ones(3),
     )
     with pytest.raises(WeightsError) as caught:
-        load_model(broken)
+        load_model(stale)
     for line in (
         "missing model.layers.1.self_attn.k_proj.weight",
         "missing lm_head.weight",
@@ -100,10 +100,10 @@ def test_one_error_lists_all_missing_misshapen_and_unexpected_tensors(broken: Pa
         assert line in str(caught.value)
 
 
-def test_integer_tensors_are_refused(broken: Path) -> None:
-    edit(broken, model__norm__weight=torch.ones(32, dtype=torch.int8))
+def test_integer_tensors_are_refused(stale: Path) -> None:
+    edit(stale, model__norm__weight=torch.ones(32, dtype=torch.int8))
     with pytest.raises(WeightsError, match=r"wrong kind model\.norm\.weight"):
-        load_model(broken)
+        load_model(stale)
 
 
 def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
@@ -116,21 +116,21 @@ def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
         load_model(tmp_path / "m")
 
 
-def test_files_absent_or_damaged_are_named(broken: Path, tmp_path: Path) -> None:
-    weights = broken / "model.safetensors"
+def test_files_absent_or_damaged_are_named(stale: Path, tmp_path: Path) -> None:
+    weights = stale / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(WeightsError, match="not a whole safetensors file"):
-        load_model(broken)
+        load_model(stale)
     weights.unlink()
     with pytest.raises(WeightsError, match=r"neither model\.safetensors nor"):
-        load_model(broken)
-    (broken / "config.json").write_text("{")
+        load_model(stale)
+    (stale / "config.json").write_text("{")
     with pytest.raises(WeightsError, match="not readable JSON"):
-        load_model(broken)
-    (broken / "config.json").unlink()
+        load_model(stale)
+    (stale / "config.json").unlink()
     with pytest.raises(WeightsError, match="required"):
-        load_model(broken)
+        load_model(stale)
     sharded = tmp_path / "s"
     save_model(random_decoder(qwen3=True, seed=0), sharded, 30_000)
     next(sharded.glob("model-00002*")).unlink()

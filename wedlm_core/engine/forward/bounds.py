@@ -41,7 +41,7 @@ class Refills:
         groups_D = table.group[slots_D]
         return cls(
             masks_D=table.masks[slots_D],
-            kept_D=np.maximum(table.keep_intact, table.keep_broken)[slots_D],
+            kept_D=np.maximum(table.keep_valid, table.keep_stale)[slots_D],
             widest_D=table.widest[slots_D],
             head_D=table.head[slots_D],
             verified_D=verified_G[groups_D],

@@ -116,7 +116,7 @@ class DecoderGraphs:
         self._graphs: dict[GraphKey, _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
-        self._broken = False
+        self._stale = False
 
     def padded(self, rows: int) -> int | None:
         """Rows that a forward is padded to; None where it is too large for a graph."""
@@ -132,7 +132,7 @@ class DecoderGraphs:
         """Capture a graph for every size, within the budget; the KV pool must hold nothing yet."""
         begin = time.perf_counter()
         for key in self._book.first_keys():
-            if self._broken or self._book.exhausted:
+            if self._stale or self._book.exhausted:
                 break
             self._run_eagerly(key)
             self._capture(key)
@@ -141,7 +141,7 @@ class DecoderGraphs:
     def run(self, batch: DeviceBatch) -> Tensor | None:
         """Hidden states ``[T, D]``, valid until the next call; None where the forward has to run eagerly."""
         rows = batch.rows
-        if self._broken or self._book.padded(rows.total) != rows.total:
+        if self._stale or self._book.padded(rows.total) != rows.total:
             return None
         sequences = rows.kv_lengths_S.shape[0]
         key = self._book.key(rows.total, sequences=sequences, max_rows=rows.max_rows, max_kv=rows.max_kv)
@@ -181,7 +181,7 @@ class DecoderGraphs:
                     hidden_TD = self._inputs.run(key, self._forward)
             except Exception:
                 logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
-                self._broken = True
+                self._stale = True
                 return
             left, _ = torch.cuda.mem_get_info(self._device)
         self._graphs[key] = _Captured(graph, hidden_TD, self._holds())

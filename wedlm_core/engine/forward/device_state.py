@@ -62,8 +62,8 @@ class DeviceState:
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.params = WindowParams(
             window_S=self._windows_3S[0],
-            keep_intact_S=self._windows_3S[1],
-            keep_broken_S=self._windows_3S[2],
+            keep_valid_S=self._windows_3S[1],
+            keep_stale_S=self._windows_3S[2],
             threshold_S=torch.zeros(slots, device=device),
             penalty_S=torch.zeros(slots, device=device),
             temperature_S=torch.zeros(slots, device=device),
@@ -96,7 +96,7 @@ class DeviceState:
 
     def set_windows(self, table: SlotTable) -> None:
         """Copy the windows of all slots to the device; they take effect when windows are refilled."""
-        self._host_windows_3S = torch.from_numpy(np.stack([table.masks, table.keep_intact, table.keep_broken]))
+        self._host_windows_3S = torch.from_numpy(np.stack([table.masks, table.keep_valid, table.keep_stale]))
         self._windows_3S.copy_(to_device(self._host_windows_3S, self.device))
 
     def setup(self, requests: Seq[Request], slots: Seq[int], groups: Seq[int], stop_ids: Seq[Seq[int]]) -> IntArray:
@@ -154,5 +154,5 @@ class DeviceState:
             host[name] = torch.from_numpy(np.array(values, dtype=_NUMPY[column.dtype]))  # faster than torch.tensor
             column.index_copy_(0, slots_S, to_device(host[name], self.device))
         self.sampled[slots] = [(p.temperature > 0, p.top_k > 0, p.top_p < 1) for p in given]
-        window_S, keep_intact_S, keep_broken_S = self._host_windows_3S[:, torch.from_numpy(host_slots_S)]
-        return WindowParams(window_S=window_S, keep_intact_S=keep_intact_S, keep_broken_S=keep_broken_S, **host)
+        window_S, keep_valid_S, keep_stale_S = self._host_windows_3S[:, torch.from_numpy(host_slots_S)]
+        return WindowParams(window_S=window_S, keep_valid_S=keep_valid_S, keep_stale_S=keep_stale_S, **host)

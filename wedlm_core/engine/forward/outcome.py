@@ -27,8 +27,8 @@ def words_of(commit: Commit, next_rows_S: Tensor) -> Tensor:
         commit.drafts_S,
         commit.agreed_S,
         commit.offered_S,
-        commit.intact_S,
-        commit.next_intact_S,
+        commit.valid_S,
+        commit.next_valid_S,
     )
     integers = join_tensors([torch.stack([c.to(torch.int64) for c in counts], dim=1), commit.token_SC], dim=1)
     bits = (commit.early_SC.to(torch.int32), _bits(commit.entropy_SC), _bits(commit.logprob_SC))
@@ -54,8 +54,8 @@ def outcome_of(words: np.ndarray) -> StepOutcome:
         drafts_D=whole[:, 3],
         agreed_D=whole[:, 4],
         offered_D=whole[:, 5],
-        intact_D=whole[:, 6] != 0,
-        next_intact_D=whole[:, 7] != 0,
+        valid_D=whole[:, 6] != 0,
+        next_valid_D=whole[:, 7] != 0,
         token_DC=whole[:, first:],
         early_DC=early != 0,
         entropy_DC=entropy.view(np.float32),

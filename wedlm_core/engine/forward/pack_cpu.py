@@ -21,7 +21,7 @@ from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, SlotTable, StepOutcome
 from wedlm_core.kernels.cpu import step as kernels
 
-__all__ = ["CompiledStep", "PackedStep"]
+__all__ = ["CpuStep", "PackedStep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class PackedStep:
     picks: PickedRows
 
 
-class CompiledStep:
+class CpuStep:
     """The host work of a forward around model and choices.
 
     Args:
@@ -62,12 +62,12 @@ class CompiledStep:
             lead=window.lead_S.numpy(),
             head=window.head_S.numpy(),
             emitted=window.emitted_S.numpy(),
-            intact=window.intact_S.numpy(),
+            valid=window.valid_S.numpy(),
         )
         self._limits = kernels.Limits(
             window=params.window_S.numpy(),
-            keep_intact=params.keep_intact_S.numpy(),
-            keep_broken=params.keep_broken_S.numpy(),
+            keep_valid=params.keep_valid_S.numpy(),
+            keep_stale=params.keep_stale_S.numpy(),
             limit=params.limit_S.numpy(),
             stop=params.stop_SK.numpy(),
         )
@@ -125,7 +125,7 @@ def _plan(plan: ForwardPlan) -> kernels.Plan:
 def _blank(decoding: int, places: int) -> kernels.Outcome:
     """Arrays for a kernel to write."""
     count_D, next_rows_D, context_D, drafts_D, agreed_D, offered_D = np.empty((6, decoding), dtype=np.int64)
-    intact_D, next_intact_D = np.empty((2, decoding), dtype=np.bool_)
+    valid_D, next_valid_D = np.empty((2, decoding), dtype=np.bool_)
     entropy_DC, logprob_DC = np.zeros((2, decoding, places), dtype=np.float32)
     return kernels.Outcome(
         count_D=count_D,
@@ -134,8 +134,8 @@ def _blank(decoding: int, places: int) -> kernels.Outcome:
         drafts_D=drafts_D,
         agreed_D=agreed_D,
         offered_D=offered_D,
-        intact_D=intact_D,
-        next_intact_D=next_intact_D,
+        valid_D=valid_D,
+        next_valid_D=next_valid_D,
         token_DC=np.zeros((decoding, places), dtype=np.int64),
         entropy_DC=entropy_DC,
         logprob_DC=logprob_DC,

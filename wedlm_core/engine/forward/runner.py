@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.attention import AttentionBackend, DeviceAttentionBackend, DeviceRows, PackedRows
-from wedlm_core.attention.paged_cpu import CompiledPlan
+from wedlm_core.attention.paged_cpu import PagedCpuPlan
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices, StreamingDecoding, VerifiedDecoding
@@ -38,8 +38,8 @@ from wedlm_core.model.products import RowPadding, plain_padding
 
 if TYPE_CHECKING:
     from wedlm_core.engine.forward.async_runner import AheadRunner
-    from wedlm_core.engine.forward.pack_cpu import CompiledStep
-    from wedlm_core.model.decoder_cpu import CompiledDecoder
+    from wedlm_core.engine.forward.pack_cpu import CpuStep
+    from wedlm_core.model.decoder_cpu import DecoderCpu
 
 __all__ = ["Runner", "StepDetail"]
 
@@ -97,11 +97,11 @@ class Runner:
         self.mask_token_id, self.vocab_limit = mask_token_id, vocab_limit
         self.decodings = list(decodings)
         self.device = model.embed.weight.device
-        self._compiled: CompiledDecoder | None = None
+        self._compiled: DecoderCpu | None = None
         if backend.name == "compiled":
-            from wedlm_core.model.decoder_cpu import CompiledDecoder
+            from wedlm_core.model.decoder_cpu import DecoderCpu
 
-            self._compiled = CompiledDecoder(model)
+            self._compiled = DecoderCpu(model)
         self.padding = self._compiled.padding if self._compiled is not None else _padding(self.device)
         self.choose = Chooser(
             self.device,
@@ -126,11 +126,11 @@ class Runner:
     @state.setter
     def state(self, state: DeviceState) -> None:
         self._state = state
-        self._compiled_step: CompiledStep | None = None
+        self._cpu_step: CpuStep | None = None
         if self._compiled is not None:
-            from wedlm_core.engine.forward.pack_cpu import CompiledStep
+            from wedlm_core.engine.forward.pack_cpu import CpuStep
 
-            self._compiled_step = CompiledStep(state, self._verified_G, self.pool.page_size)
+            self._cpu_step = CpuStep(state, self._verified_G, self.pool.page_size)
 
     @torch.inference_mode()
     def forward(self, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
@@ -145,9 +145,9 @@ class Runner:
         """
         if self.ahead is not None:
             return self.ahead.launch_exactly(plan, table).wait(), []
-        step = self._compiled_step
+        step = self._cpu_step
         if step is not None and not self.config.trace and step.takes(plan, table):
-            return self._forward_compiled(step, plan), []
+            return self._forward_cpu(step, plan), []
         slots_S = torch.from_numpy(plan.slots_S).to(self.device)
         context_S = torch.from_numpy(plan.cached_S + plan.prefill_S).to(self.device)
         slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
@@ -168,7 +168,7 @@ class Runner:
             details.append(advance.detail)
         return join(parts), details
 
-    def _forward_compiled(self, step: CompiledStep, plan: ForwardPlan) -> StepOutcome:
+    def _forward_cpu(self, step: CpuStep, plan: ForwardPlan) -> StepOutcome:
         """:meth:`forward` with compiled kernels around model and choices; what they write is on the host at once."""
         packed = step.pack(plan)
         self.profile.lap("pack")
@@ -190,7 +190,7 @@ class Runner:
         """The decoder over packed rows; returns hidden states ``[T', D]``, T' padded (:class:`RowPadding`)."""
         plan = self.backend.plan(rows, self.pool, self.model.config.num_attention_heads)
         if self._compiled is not None:
-            assert isinstance(plan, CompiledPlan)
+            assert isinstance(plan, PagedCpuPlan)
             return self._compiled(id_T, position_T, kv_slot_T, self.pool, plan)
         total = id_T.shape[0]
         padding = (0, self.padding(total) - total)

@@ -24,7 +24,7 @@ class StepOutcome:
 
     ``token_DC`` int64; ``entropy_DC, logprob_DC`` float32 nats; ``early_DC`` bool; ``next_rows_D`` rows of
     the next forward; ``context_D`` tokens whose KV became final; ``drafts_D, agreed_D`` verified drafts;
-    ``offered_D, intact_D, next_intact_D`` as in :class:`wedlm_core.decoding.strategies.Commit`.
+    ``offered_D, valid_D, next_valid_D`` as in :class:`wedlm_core.decoding.strategies.Commit`.
 
     Raises:
         IntegrityError: a column is not of its dtype (:data:`OUTCOME_KINDS`): flags are used as masks and as indices,
@@ -37,8 +37,8 @@ class StepOutcome:
     drafts_D: IntArray
     agreed_D: IntArray
     offered_D: IntArray
-    intact_D: BoolArray
-    next_intact_D: BoolArray
+    valid_D: BoolArray
+    next_valid_D: BoolArray
     token_DC: IntArray
     entropy_DC: FloatArray
     logprob_DC: FloatArray
@@ -52,7 +52,7 @@ class StepOutcome:
                 raise IntegrityError(f"{name} of a forward's outcome is {found} and has to be {kind}")
 
 
-_FLAGS, _FLOATS = ("intact_D", "next_intact_D", "early_DC"), ("entropy_DC", "logprob_DC")
+_FLAGS, _FLOATS = ("valid_D", "next_valid_D", "early_DC"), ("entropy_DC", "logprob_DC")
 OUTCOME_KINDS: Mapping[str, np.dtype[Any]] = {
     name: np.dtype(np.bool_ if name in _FLAGS else np.float32 if name in _FLOATS else np.int64)
     for name in StepOutcome.__dataclass_fields__
@@ -75,8 +75,8 @@ class SlotTable:
     ``context`` counts tokens that must be in the KV cache before decode rows can run; ``cached`` those that
     are; ``capacity`` the KV entries its pages hold; ``rows`` the decode rows of the next forward;
     ``generated`` and ``limit`` count output tokens; ``group`` numbers the decoding implementation.
-    ``adaptive`` slots get their window from the planner: ``masks`` of the next window, ``keep_intact`` and
-    ``keep_broken`` drafts at most, never more than ``widest``; other slots keep what they were set up with.
+    ``adaptive`` slots get their window from the planner: ``masks`` of the next window, ``keep_valid`` and
+    ``keep_stale`` drafts at most, never more than ``widest``; other slots keep what they were set up with.
     ``watched`` slots have stop strings.
     ``output`` and ``logprob`` hold the generated tokens, ``[slots, places]``.
     """
@@ -86,7 +86,7 @@ class SlotTable:
             return np.zeros((slots, *shape), dtype=np.int64)
 
         self.context, self.cached, self.rows, self.capacity = integers(), integers(), integers(), integers()
-        self.widest, self.masks, self.keep_intact, self.keep_broken = integers(), integers(), integers(), integers()
+        self.widest, self.masks, self.keep_valid, self.keep_stale = integers(), integers(), integers(), integers()
         self.adaptive = np.zeros(slots, dtype=np.bool_)
         self.generated, self.limit, self.group = integers(), integers(), integers()
         self.head, self.watched = np.zeros(slots, dtype=np.bool_), np.zeros(slots, dtype=np.bool_)

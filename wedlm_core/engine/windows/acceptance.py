@@ -2,9 +2,9 @@
 
 What is estimated is the hazard: the probability that draft j is right given that the drafts before it were.
 A forward that verifies d drafts and accepts a of them tells of offsets 1 .. min(a + 1, d) only; the rest is
-censored, not failed. Estimates are kept apart for two kinds of drafts: *intact* ones, proposed behind
-accepted drafts by masks the first of which agreed with the verifier, and *broken* ones, which were proposed
-behind a token that turned out wrong. Survival of draft j is the product of the hazards up to it.
+censored, not failed. Estimates are kept apart for two kinds of drafts: *valid* ones, proposed behind
+accepted drafts by masks the first of which agreed with the verifier, and *stale* ones, which were proposed
+behind a token that turned out wrong. Acceptance of draft j is the product of the hazards up to it.
 
 Strategies accept drafts by rules of their own, so what is learned over the job is kept apart by *family*: sequences
 that share a decoding. Those of a mixed batch do not tell of each other.
@@ -16,7 +16,7 @@ import numpy as np
 
 from wedlm_core.types import Strategy
 
-__all__ = ["Survival"]
+__all__ = ["Acceptance"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -34,7 +34,7 @@ _LENGTHS = 512  # finished outputs that tell how long outputs are ...
 _LENGTH_PRIOR = 256  # ... and one of this length, as long as few have ended
 
 
-class Survival:
+class Acceptance:
     """Running averages by slot and offset, seeded by the averages of the whole job.
 
     Args:
@@ -44,7 +44,7 @@ class Survival:
 
     def __init__(self, slots: int, widest: int) -> None:
         self._offset_W = np.arange(1, widest + 1)
-        # [broken or intact, slot, (tested, right), offset or "the first mask agreed" in the last place]
+        # [stale or valid, slot, (tested, right), offset or "the first mask agreed" in the last place]
         self._counts = np.zeros((2, slots, 2, widest + 1))
         self._job = np.zeros((len(Strategy), 2, 2, widest + 1))  # by family, else the same without slots
         self._family_S = np.zeros(slots, dtype=np.int64)
@@ -89,37 +89,37 @@ class Survival:
     def observe(
         self,
         slots_D: IntArray,
-        intact_D: BoolArray,
+        valid_D: BoolArray,
         drafts_D: IntArray,
         agreed_D: IntArray,
-        next_intact_D: BoolArray,
+        next_valid_D: BoolArray,
         goes_on_D: BoolArray,
     ) -> None:
         """Take in a forward with masks or drafts.
 
         Args:
             slots_D: the sequences.
-            intact_D: the kind of their drafts.
+            valid_D: the kind of their drafts.
             drafts_D: how many were verified.
             agreed_D: how many of these, from the first, were accepted.
-            next_intact_D: the kind of what is left.
+            next_valid_D: the kind of what is left.
             goes_on_D: whether the output has not ended: what masks propose behind an end tells nothing.
         """
         if not len(slots_D):
             return
-        kind_D = intact_D.astype(np.int64)
+        kind_D = valid_D.astype(np.int64)
         agreed_D = np.minimum(agreed_D, drafts_D)  # streaming keeps what a wider window filled before
         through_D = (agreed_D == drafts_D) & goes_on_D
         told = np.empty((len(slots_D), 2, len(self._offset_W) + 1))
         told[:, 0, :-1] = self._offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]
         told[:, 1, :-1] = self._offset_W <= agreed_D[:, None]
         told[:, 0, -1] = through_D
-        told[:, 1, -1] = through_D & next_intact_D
+        told[:, 1, -1] = through_D & next_valid_D
         self._counts[kind_D, slots_D] = self._counts[kind_D, slots_D] * _FORGET + told
         family_D = self._family_S[slots_D]
         for family in set(family_D.tolist()):
             mine = family_D == family
-            for kind, own in enumerate((mine & ~intact_D, mine & intact_D)):
+            for kind, own in enumerate((mine & ~valid_D, mine & valid_D)):
                 if own.any():
                     self._job[family, kind] = self._job[family, kind] * _JOB_KEPT + told[own].sum(axis=0)
 
@@ -134,24 +134,24 @@ class Survival:
         self._finished += 1
 
     def job_hazard(self, family: int = 0) -> FloatArray:
-        """``[2, W]`` (broken, intact): hazard over the whole job, of one family.
+        """``[2, W]`` (stale, valid): hazard over the whole job, of one family.
 
-        An offset not seen yet is like the one before; broken drafts are like intact ones until they show otherwise.
+        An offset not seen yet is like the one before; stale drafts are like valid ones until they show otherwise.
         """
-        (broken_tested, broken_right), (tested, right) = self._job[family, :, :, :-1].tolist()
-        intact, before = [], _PRIOR_HAZARD
+        (stale_tested, stale_right), (tested, right) = self._job[family, :, :, :-1].tolist()
+        valid, before = [], _PRIOR_HAZARD
         for trials, hits in zip(tested, right, strict=True):
             before = (hits + _JOB_PRIOR * before) / (trials + _JOB_PRIOR)
-            intact.append(before)
-        broken, ratio = [], 1.0
-        for trials, hits, other in zip(broken_tested, broken_right, intact, strict=True):
+            valid.append(before)
+        stale, ratio = [], 1.0
+        for trials, hits, other in zip(stale_tested, stale_right, valid, strict=True):
             found = (hits + _JOB_PRIOR * min(1.0, ratio * other)) / (trials + _JOB_PRIOR)
             ratio = found / max(other, 1e-9)
-            broken.append(found)
-        return np.array([broken, intact])
+            stale.append(found)
+        return np.array([stale, valid])
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
-        """``[2, S, W]`` (broken, intact): probability that the drafts up to each offset are all accepted."""
+        """``[2, S, W]`` (stale, valid): probability that the drafts up to each offset are all accepted."""
         job_fail, alike = 1 - self._of_families(slots_S), self.alike()
         prior_failures, prior_trials = alike * _PRIOR_FAILURES, alike * _PRIOR_TRIALS
         trials, hits = self._by_offset(slots_S)
@@ -165,14 +165,14 @@ class Survival:
         return hazard.cumprod(axis=-1)
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
-        """``[2, S]`` (broken, intact): how often the first mask agrees once all drafts were accepted."""
+        """``[2, S]`` (stale, valid): how often the first mask agrees once all drafts were accepted."""
         times, agreed = self._job[self._family_S[slots_S], :, :, -1].transpose(2, 1, 0)
         job = (agreed + _JOB_PRIOR * _PRIOR_HAZARD) / (times + _JOB_PRIOR)
         own = self._counts[..., -1][:, slots_S]
         return (own[..., 1] + _PRIOR_TRIALS * job) / (own[..., 0] + _PRIOR_TRIALS)
 
     def _by_offset(self, slots_S: IntArray) -> tuple[FloatArray, FloatArray]:
-        """How often drafts were tested and right, each ``[2, S, W]`` (broken, intact)."""
+        """How often drafts were tested and right, each ``[2, S, W]`` (stale, valid)."""
         own = self._counts[..., :-1][:, slots_S]
         return own[:, :, 0], own[:, :, 1]
 

@@ -1,7 +1,7 @@
 """How many masks each sequence forwards: rows as a budget. Torch-free, O(sequences x window).
 
 For each sequence and window there is an expected number of commits and of rows per forward in the long run
-(:func:`long_run`). The allotment picks the windows that maximise expected commits per second,
+(:func:`long_run`). The allocation picks the windows that maximise expected commits per second,
 ``sum(commits) / t(sum(rows), kv)``: a ratio, solved by Dinkelbach's method. For a price of a row in commits,
 each sequence's best window is its own affair (``argmax commits - price * rows``); the right price is the
 rate that results times what a row costs in seconds.
@@ -15,7 +15,7 @@ import numpy as np
 
 from wedlm_core.engine.windows.step_time import Load, StepTimes
 
-__all__ = ["Allotment", "LongRun", "allot", "expected_rate", "long_run", "newcomer"]
+__all__ = ["Allocation", "LongRun", "allocate", "expected_rate", "long_run", "newcomer"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -28,7 +28,7 @@ _SOME = 64  # sequences up to which windows are then changed one by one, so ofte
 _CLIMBS = 8
 _CLIMB_GAIN = 1.001
 _HARDLY = 0.03  # of what falls to a sequence of the commits per second
-_KEPT = (0, 1, 2, 4, 8, 16, 32)  # broken drafts to keep that are looked at: 7 of them are near enough to all
+_KEPT = (0, 1, 2, 4, 8, 16, 32)  # stale drafts to keep that are looked at: 7 of them are near enough to all
 _FRUGAL = 1.25  # of nearly equal choices the one is taken that this many times the price of a row would make ...
 _NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
 
@@ -37,7 +37,7 @@ _NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
 class LongRun:
     """Expected commits and rows per forward, ``[S, W + 1]``, by number of masks; 0 masks is autoregressive.
 
-    ``kept_SW``, int64, is how many broken drafts to keep where so many masks are forwarded.
+    ``kept_SW``, int64, is how many stale drafts to keep where so many masks are forwarded.
     """
 
     commits_SW: FloatArray
@@ -70,7 +70,7 @@ class LongRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allotment:
+class Allocation:
     """Windows for the next forwards.
 
     Attributes:
@@ -85,39 +85,39 @@ class Allotment:
 
 
 def long_run(
-    intact_SW: FloatArray, broken_SW: FloatArray, agree_2S: FloatArray, alive_W: FloatArray, row_price: float
+    valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, alive_W: FloatArray, row_price: float
 ) -> LongRun:
-    """A two-state chain per sequence and window: the drafts of a forward are intact or broken.
+    """A two-state chain per sequence and window: the drafts of a forward are valid or stale.
 
-    With w masks, intact drafts are the w - 1 proposals behind the one that the verifier decided. They stay
-    intact when all are accepted and the next first mask agrees with the verifier; else what is left is broken.
-    So a window that is too wide costs twice: rows, and broken forwards. Broken drafts may bring commits; but
-    masks behind one that turns out wrong propose in vain, and the next drafts are broken as well. How many are
+    With w masks, valid drafts are the w - 1 proposals behind the one that the verifier decided. They stay
+    valid when all are accepted and the next first mask agrees with the verifier; else what is left is stale.
+    So a window that is too wide costs twice: rows, and stale forwards. Stale drafts may bring commits; but
+    masks behind one that turns out wrong propose in vain, and the next drafts are stale as well. How many are
     kept is what pays best in the long run; none mends the drafts soonest.
 
     Args:
-        intact_SW: probability that intact drafts up to offset 1 .. W are all accepted.
-        broken_SW: the same for broken ones.
-        agree_2S: probability that the first mask agrees after all (broken, intact) drafts were accepted.
+        valid_SW: probability that valid drafts up to offset 1 .. W are all accepted.
+        stale_SW: the same for stale ones.
+        agree_2S: probability that the first mask agrees after all (stale, valid) drafts were accepted.
         alive_W: probability that an output does not end before offset 1 .. W.
-        row_price: commits that a row has to bring, by which numbers of broken drafts are compared.
+        row_price: commits that a row has to bring, by which numbers of stale drafts are compared.
     """
-    count, width = intact_SW.shape
+    count, width = valid_SW.shape
     nothing, one = np.zeros((count, 1)), np.ones((count, 1))
     masks_W = np.arange(1, width + 1)
-    commits_intact = 1 + np.concatenate([nothing, (intact_SW * alive_W).cumsum(axis=1)], axis=1)[:, :-1, None]
-    stay = (np.concatenate([one, intact_SW], axis=1)[:, :-1] * agree_2S[1][:, None])[..., None]
+    commits_valid = 1 + np.concatenate([nothing, (valid_SW * alive_W).cumsum(axis=1)], axis=1)[:, :-1, None]
+    stay = (np.concatenate([one, valid_SW], axis=1)[:, :-1] * agree_2S[1][:, None])[..., None]
     kept_WK = np.minimum(np.where(masks_W == 1, 0, masks_W)[:, None], _KEPT)  # the head decides what one mask proposes
-    commits_broken = 1 + np.concatenate([nothing, (broken_SW * alive_W).cumsum(axis=1)], axis=1)[:, kept_WK]
-    mend = np.concatenate([one, broken_SW], axis=1)[:, kept_WK] * agree_2S[0][:, None, None]
-    share = mend / np.maximum(mend + 1 - stay, 1e-9)  # of forwards whose drafts are intact
-    commits = share * commits_intact + (1 - share) * commits_broken
+    commits_stale = 1 + np.concatenate([nothing, (stale_SW * alive_W).cumsum(axis=1)], axis=1)[:, kept_WK]
+    mend = np.concatenate([one, stale_SW], axis=1)[:, kept_WK] * agree_2S[0][:, None, None]
+    share = mend / np.maximum(mend + 1 - stay, 1e-9)  # of forwards whose drafts are valid
+    commits = share * commits_valid + (1 - share) * commits_stale
     # A draft that ends the output is the last one, and no masks follow it.
     reach = np.concatenate([[1.0], alive_W])
     drafts = np.concatenate([[0.0], alive_W.cumsum()])
-    rows_intact_W = 1 + drafts[:-1] + masks_W * reach[:-1]
-    rows_broken_WK = 1 + drafts[kept_WK] + masks_W[:, None] * reach[kept_WK]
-    rows = share * rows_intact_W[:, None] + (1 - share) * rows_broken_WK
+    rows_valid_W = 1 + drafts[:-1] + masks_W * reach[:-1]
+    rows_stale_WK = 1 + drafts[kept_WK] + masks_W[:, None] * reach[kept_WK]
+    rows = share * rows_valid_W[:, None] + (1 - share) * rows_stale_WK
     best = (commits - row_price * rows).argmax(axis=-1)[..., None]
     commits, rows = (np.take_along_axis(found, best, axis=-1)[..., 0] for found in (commits, rows))
     kept = np.take_along_axis(kept_WK[None], best, axis=-1)[..., 0]
@@ -144,8 +144,8 @@ def newcomer(run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0)
     Args:
         run: of the running sequences, and of the newcomers in the last place.
         masks_S: windows of the running ones.
-        load: as for :func:`allot`.
-        arrivals: how many come before windows are allotted again. What is best for one may be far from it for many:
+        load: as for :func:`allocate`.
+        arrivals: how many come before windows are allocated again. What is best for one may be far from it for many:
             with few masks in the batch rows get cheap.
     """
     count = len(masks_S)
@@ -161,7 +161,7 @@ def newcomer(run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0)
     return usual if (1 - rate_W[usual] / rate_W[best]) * count <= _HARDLY * many else best
 
 
-def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allotment:
+def allocate(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allocation:
     """The windows with the highest expected commits per second.
 
     Args:
@@ -176,7 +176,7 @@ def allot(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | N
         kept = search.choice(np.where(previous_S < 0, best.masks_S, np.minimum(previous_S, widest_S)))
         if kept.rate * (1 + _KEEP_GAIN) >= best.rate and kept.rows <= load.most_rows:
             best = kept
-    return Allotment(masks_S=best.masks_S, rate=best.rate, row_price=best.rate * search.times.slope(best.rows))
+    return Allocation(masks_S=best.masks_S, rate=best.rate, row_price=best.rate * search.times.slope(best.rows))
 
 
 @dataclass(frozen=True, kw_only=True)

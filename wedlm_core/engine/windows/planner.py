@@ -1,4 +1,4 @@
-"""Who gets how many masks in the coming forwards: survival, cost and load brought together. Torch-free.
+"""Who gets how many masks in the coming forwards: acceptance, cost and load brought together. Torch-free.
 
 Sequences with ``window_size="auto"`` are planned together every few forwards; a new one gets what the last
 plan would give a sequence without a past. What is decided takes effect when windows are refilled at the end
@@ -14,8 +14,8 @@ import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.engine.windows.acceptance import FloatArray, Survival
-from wedlm_core.engine.windows.allocation import Allotment, LongRun, allot, expected_rate, long_run, newcomer
+from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
+from wedlm_core.engine.windows.allocation import Allocation, LongRun, allocate, expected_rate, long_run, newcomer
 from wedlm_core.engine.windows.step_time import HostTime, Load
 
 __all__ = ["WindowPlanner", "corrected"]
@@ -41,7 +41,7 @@ _TRUST = 3.0  # a forward that took more than this many times what was measured 
 
 
 class WindowPlanner:
-    """Keeps ``masks``, ``keep_intact`` and ``keep_broken`` of the slot table up to date for adaptive slots.
+    """Keeps ``masks``, ``keep_valid`` and ``keep_stale`` of the slot table up to date for adaptive slots.
 
     Args:
         table: slots; ``adaptive``, ``widest``, ``limit``, ``generated``, ``cached`` and ``rows`` are read.
@@ -53,9 +53,9 @@ class WindowPlanner:
         slots = len(table.limit)
         self._table, self._most_rows = table, most_rows
         # The last place stands for a sequence without a past, so that each plan says what the next one gets.
-        self._survival = Survival(slots + 1, max(1, widest))
+        self._acceptance = Acceptance(slots + 1, max(1, widest))
         self._nobody, self._widest = slots, max(1, widest)
-        self._fresh: tuple[int, int, int] | None = None  # masks, intact and broken drafts of such a sequence
+        self._fresh: tuple[int, int, int] | None = None  # masks, valid and stale drafts of such a sequence
         self._flow = np.zeros(3)  # commits, rows of prefill that went with them, and outputs that ended
         self._host = (HostTime(), HostTime())  # of steps without masks, and with some
         self._turnover, self._masked = 0, False  # sequences that came and went in this step; whether it had masks
@@ -63,7 +63,7 @@ class WindowPlanner:
         self._factor = np.ones(32)
         self._seen = np.zeros(32, dtype=np.bool_)
         # Windows are chosen where estimates are high, hence rather too high: what they bring in truth corrects that.
-        # [broken or intact, slot, drafts]: how many of so many drafts are expected to be committed; and of those that
+        # [stale or valid, slot, drafts]: how many of so many drafts are expected to be committed; and of those that
         # were forwarded: expected, real.
         self._promise = np.zeros((2, slots + 1, max(1, widest) + 1))
         self._gain = np.zeros(2)
@@ -84,13 +84,13 @@ class WindowPlanner:
         """
         table = self._table
         self._turnover += len(slots_S)
-        self._survival.clear(slots_S, table.group[slots_S])
+        self._acceptance.clear(slots_S, table.group[slots_S])
         self._promise[:, slots_S] = self._promise[:, self._nobody, None]
         if self._fresh is None or running > _GROWN * self._planned_for:
             self._fresh = None
             return False
         mine_S = slots_S[table.adaptive[slots_S]]
-        windows = (table.masks, table.keep_intact, table.keep_broken)
+        windows = (table.masks, table.keep_valid, table.keep_stale)
         for array, value in zip(windows, self._fresh, strict=True):
             array[mine_S] = np.minimum(value, table.widest[mine_S])
         return True
@@ -121,20 +121,20 @@ class WindowPlanner:
         self._age += 1
         mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if mine.any():
-            self._compare(slots_D[mine], outcome.intact_D[mine], outcome.offered_D[mine], emit_D[mine])
-            self._survival.observe(
+            self._compare(slots_D[mine], outcome.valid_D[mine], outcome.offered_D[mine], emit_D[mine])
+            self._acceptance.observe(
                 slots_D[mine],
-                outcome.intact_D[mine],
+                outcome.valid_D[mine],
                 outcome.offered_D[mine],
                 outcome.agreed_D[mine],
-                outcome.next_intact_D[mine],
+                outcome.next_valid_D[mine],
                 ~ended_D[mine],
             )
 
-    def _compare(self, slots_D: IntArray, intact_D: BoolArray, offered_D: IntArray, emit_D: IntArray) -> None:
+    def _compare(self, slots_D: IntArray, valid_D: BoolArray, offered_D: IntArray, emit_D: IntArray) -> None:
         """Count what drafts were expected to bring, and brought."""
         drafts_D = np.minimum(offered_D, self._widest)
-        expected = float(self._promise[intact_D.astype(np.int64), slots_D, drafts_D].sum())
+        expected = float(self._promise[valid_D.astype(np.int64), slots_D, drafts_D].sum())
         told = expected, float((emit_D - 1)[drafts_D > 0].sum())
         self._gain += told
         self._unforeseen += told
@@ -147,7 +147,7 @@ class WindowPlanner:
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length."""
-        self._survival.finished(tokens)
+        self._acceptance.finished(tokens)
 
     def took(self, host_seconds: float) -> None:
         """What the step that was observed last cost besides its forward."""
@@ -182,7 +182,7 @@ class WindowPlanner:
         self._gain *= kept
         self._unforeseen *= kept
         if surprised:
-            self._survival.doubt()
+            self._acceptance.doubt()
             self._unforeseen[:] = 0
         if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
             self._advantage = 0.0
@@ -207,22 +207,22 @@ class WindowPlanner:
         )
 
     def _apply(self, slots_S: IntArray, load: Load) -> None:
-        """Allot, and write what follows to the table."""
-        table, survival = self._table, self._survival
+        """Allocate, and write what follows to the table."""
+        table, acceptance = self._table, self._acceptance
         with_fresh = np.append(slots_S, self._nobody)
         # Newcomers are taken to be decoded as most are.
-        survival.clear(with_fresh[-1:], int(np.bincount(table.group[slots_S]).argmax()))
-        broken_SW, intact_SW = survival.by_kind(with_fresh)
-        alive_W = survival.alive()
+        acceptance.clear(with_fresh[-1:], int(np.bincount(table.group[slots_S]).argmax()))
+        stale_SW, valid_SW = acceptance.by_kind(with_fresh)
+        alive_W = acceptance.alive()
         prefill, ends = (self._flow[1:] / (self._flow[0] + _FLOW_PRIOR)).tolist()
-        run = long_run(intact_SW, broken_SW, survival.agreement(with_fresh), alive_W, self._row_price)
+        run = long_run(valid_SW, stale_SW, acceptance.agreement(with_fresh), alive_W, self._row_price)
         run = run.with_prefill(prefill)
         widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
         widest_S = np.minimum(widest_S, np.count_nonzero(alive_W >= _REACHED))
         whole = run.from_the_start(ends)
         own = whole.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
-        chosen = self._checked(allot(own, widest_S[:-1], load, before_S[:-1]), before_S[:-1], own, load)
+        chosen = self._checked(allocate(own, widest_S[:-1], load, before_S[:-1]), before_S[:-1], own, load)
         # Where masks pay for nobody, they do not for a newcomer: newcomers come in bursts.
         fresh = 0
         if chosen.masks_S.any():
@@ -230,29 +230,29 @@ class WindowPlanner:
             fresh = newcomer(whole, chosen.masks_S, load, ends * commits * _forwards(len(slots_S)))
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
         self._row_price = chosen.row_price
-        broken_S, intact_S = self._kept(broken_SW, intact_SW, np.maximum(before_S, masks_S), prefill)
-        # Where masks follow broken drafts it counts besides what becomes of those.
-        broken_S = np.where(masks_S > 0, run.kept_SW[np.arange(len(masks_S)), masks_S], broken_S)
-        for kind, survival_SW in enumerate((broken_SW, intact_SW)):
-            self._promise[kind, with_fresh, 1:] = survival_SW.cumsum(axis=-1)
+        stale_S, valid_S = self._kept(stale_SW, valid_SW, np.maximum(before_S, masks_S), prefill)
+        # Where masks follow stale drafts it counts besides what becomes of those.
+        stale_S = np.where(masks_S > 0, run.kept_SW[np.arange(len(masks_S)), masks_S], stale_S)
+        for kind, acceptance_SW in enumerate((stale_SW, valid_SW)):
+            self._promise[kind, with_fresh, 1:] = acceptance_SW.cumsum(axis=-1)
         table.masks[slots_S] = masks_S[:-1]
-        table.keep_intact[slots_S], table.keep_broken[slots_S] = intact_S[:-1], broken_S[:-1]
-        self._fresh = int(fresh), int(intact_S[-1]), int(broken_S[-1])
+        table.keep_valid[slots_S], table.keep_stale[slots_S] = valid_S[:-1], stale_S[:-1]
+        self._fresh = int(fresh), int(valid_S[-1]), int(stale_S[-1])
 
     def _kept(
-        self, broken_SW: FloatArray, intact_SW: FloatArray, most_S: IntArray, prefill: float
+        self, stale_SW: FloatArray, valid_SW: FloatArray, most_S: IntArray, prefill: float
     ) -> tuple[IntArray, IntArray]:
-        """How many (broken, intact) drafts are worth their rows by themselves, of ``most_S``.
+        """How many (stale, valid) drafts are worth their rows by themselves, of ``most_S``.
 
         A draft that is there costs one row, and ``prefill`` rows where it is accepted.
         """
         least = self._row_price / (1 - min(0.9, prefill * self._row_price))
-        broken_S, intact_S = (
-            np.minimum((survival_SW >= least).sum(axis=-1), most_S) for survival_SW in (broken_SW, intact_SW)
+        stale_S, valid_S = (
+            np.minimum((acceptance_SW >= least).sum(axis=-1), most_S) for acceptance_SW in (stale_SW, valid_SW)
         )
-        return broken_S, intact_S
+        return stale_S, valid_S
 
-    def _checked(self, chosen: Allotment, before_S: IntArray, run: LongRun, load: Load) -> Allotment:
+    def _checked(self, chosen: Allocation, before_S: IntArray, run: LongRun, load: Load) -> Allocation:
         """What was chosen; or no masks at all, where what masks bring in truth would not pay for them."""
         honest = replace(run, commits_SW=1 + (run.commits_SW - 1) * self._honesty())
         nothing_S = np.zeros_like(chosen.masks_S)
@@ -263,7 +263,7 @@ class WindowPlanner:
         crowd = len(before_S) >= _CROWD and load.host_seconds > 0
         few = crowd and _FEW * np.count_nonzero(chosen.masks_S) < len(before_S)
         pays = not few and self._advantage >= (1.0 if masked else _MARGIN)
-        return chosen if pays else allot(run, nothing_S, load)
+        return chosen if pays else allocate(run, nothing_S, load)
 
     def _honesty(self) -> float:
         """Commits that masks bring, as a share of what is expected of them."""

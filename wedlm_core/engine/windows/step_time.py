@@ -1,4 +1,4 @@
-"""What the coming forwards have in them besides what is being allotted, and what they then take. Torch-free."""
+"""What the coming forwards have in them besides what is being allocated, and what they then take. Torch-free."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Load:
 
 
 class StepTimes:
-    """:meth:`Load.seconds` looked up: an allotment asks for it a hundred times.
+    """:meth:`Load.seconds` looked up: an allocation asks for it a hundred times.
 
     Args:
         load: what is in the steps.

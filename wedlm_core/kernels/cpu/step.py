@@ -39,15 +39,15 @@ class Windows(NamedTuple):
     lead: Array
     head: Array
     emitted: Array
-    intact: Array
+    valid: Array
 
 
 class Limits(NamedTuple):
     """Parameters by slot, as in ``decoding.window.WindowParams``; ``stop`` int64 ``[slots, K]``, -1 behind the last."""
 
     window: Array
-    keep_intact: Array
-    keep_broken: Array
+    keep_valid: Array
+    keep_stale: Array
     limit: Array
     stop: Array
 
@@ -85,8 +85,8 @@ class Outcome(NamedTuple):
     drafts_D: Array
     agreed_D: Array
     offered_D: Array
-    intact_D: Array
-    next_intact_D: Array
+    valid_D: Array
+    next_valid_D: Array
     token_DC: Array
     entropy_DC: Array
     logprob_DC: Array
@@ -210,10 +210,10 @@ def _report(plan, choices, outcome):  # type: ignore[no-untyped-def]
 def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-def]
     """Commit the agreeing drafts and the choice after them; what is left are ``length`` proposals, to be refilled."""
     slots, cached, prefill, decode = plan
-    token, _, _, length, lead, head, emitted, intact = windows
+    token, _, _, length, lead, head, emitted, valid = windows
     count_D, context_D, drafts_D = outcome.count_D, outcome.context_D, outcome.drafts_D
     agreed_D, offered_D = outcome.agreed_D, outcome.offered_D
-    intact_D, next_intact_D = outcome.intact_D, outcome.next_intact_D
+    valid_D, next_valid_D = outcome.valid_D, outcome.next_valid_D
     first = 0
     for d in range(len(count_D)):
         slot, drafts = slots[d], lead[slots[d]]
@@ -225,8 +225,8 @@ def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-
         whole = agreed == drafts and _proposal(token, slot, drafts, chosen, first, decode[d]) == last
         count_D[d], context_D[d], drafts_D[d] = count, count, min(drafts, count)
         agreed_D[d], offered_D[d] = agreed, drafts
-        intact_D[d], next_intact_D[d] = intact[slot], whole
-        intact[slot], head[slot] = whole, last
+        valid_D[d], next_valid_D[d] = valid[slot], whole
+        valid[slot], head[slot] = whole, last
         emitted[slot] += count
         length[slot] = max(length[slot] - count, 0)
         _shift(token, slot, drafts, length[slot], count, chosen, first)
@@ -235,13 +235,13 @@ def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-
 
 @njit(**JIT)
 def _refill(slots, windows, limits, mask, next_rows_D):  # type: ignore[no-untyped-def]
-    """Keep drafts as the allotment has it, up to ``max_tokens`` and a stop token; masks follow where useful."""
-    token, filled, early, length, lead, _, emitted, intact = windows
-    window, keep_intact, keep_broken, limit, stops = limits
+    """Keep drafts as the allocation has it, up to ``max_tokens`` and a stop token; masks follow where useful."""
+    token, filled, early, length, lead, _, emitted, valid = windows
+    window, keep_valid, keep_stale, limit, stops = limits
     for d in range(len(next_rows_D)):
         slot = slots[d]
         left = max(limit[slot] - emitted[slot], 0)
-        most = min(keep_intact[slot] if intact[slot] else keep_broken[slot], left)
+        most = min(keep_valid[slot] if valid[slot] else keep_stale[slot], left)
         drafts, stopped = _kept(token, slot, min(most, length[slot]), stops)
         _mask_behind(token, filled, early, slot, drafts, max(lead[slot], length[slot]), mask)
         lead[slot] = drafts

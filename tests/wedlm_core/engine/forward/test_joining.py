@@ -19,7 +19,7 @@ from wedlm_core.errors import IntegrityError
 
 ENGINE = Path(joining.__file__).parent
 # These put columns of one table side by side, or add a place for a sequence without a past: there are no groups here.
-OTHERS = {"joining.py", "allotment.py", "step_cost.py", "pool_size.py", "planner.py", "survival.py"}
+OTHERS = {"joining.py", "allocation.py", "step_cost.py", "pool_size.py", "planner.py", "acceptance.py"}
 JOINS = {"cat", "concat", "concatenate", "hstack", "vstack", "append"}
 
 
@@ -29,7 +29,7 @@ def outcome(rows: int, places: int, first: int = 0) -> StepOutcome:
     flags = np.arange(rows) % 2 == 0
     values = np.arange(first, first + rows * places).reshape(rows, places)
     return StepOutcome(
-        **{**integers, "intact_D": flags, "next_intact_D": ~flags},
+        **{**integers, "valid_D": flags, "next_valid_D": ~flags},
         token_DC=values,
         entropy_DC=values.astype(np.float32) / 7,
         logprob_DC=-values.astype(np.float32) / 3,
@@ -92,7 +92,7 @@ def commit(rows: int, places: int, floats: torch.dtype) -> Commit:
     return Commit(
         token_SC=values, entropy_SC=(values / 7).to(floats), logprob_SC=nothing.to(floats),
         early_SC=values % 2 == 0, count_S=counts, drafts_S=counts + 1, agreed_S=counts + 2, offered_S=counts + 3,
-        intact_S=flags, next_intact_S=~flags, context_S=counts + 4, fill_SL=values > 3,
+        valid_S=flags, next_valid_S=~flags, context_S=counts + 4, fill_SL=values > 3,
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_the_words_of_a_commit_bring_it_to_the_host_bit_for_bit() -> None:
     np.testing.assert_array_equal(found.token_DC, one.token_SC.numpy())
     np.testing.assert_array_equal(found.entropy_DC, one.entropy_SC.numpy())
     assert np.isnan(found.logprob_DC).all()
-    np.testing.assert_array_equal(found.intact_D, one.intact_S.numpy())
+    np.testing.assert_array_equal(found.valid_D, one.valid_S.numpy())
     np.testing.assert_array_equal(found.next_rows_D, [9, 10, 11])
     with pytest.raises(IntegrityError, match="float64"):
         words_of(commit(3, 4, torch.float64), torch.arange(3))

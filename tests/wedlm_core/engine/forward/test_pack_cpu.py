@@ -22,7 +22,7 @@ from wedlm_core.engine.forward.bounds import next_rows
 from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.pack import Group, gather_groups, pack
-from wedlm_core.engine.forward.pack_cpu import CompiledStep
+from wedlm_core.engine.forward.pack_cpu import CpuStep
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
@@ -60,10 +60,10 @@ class Case:
 
     drafts: tuple[int, ...]
     masks: int
-    intact: bool
+    valid: bool
     window: int
-    keep_intact: int
-    keep_broken: int
+    keep_valid: int
+    keep_stale: int
     left: int
     emitted: int
     stops: tuple[int, ...]
@@ -78,10 +78,10 @@ cases = st.builds(
     Case,
     drafts=st.lists(token, max_size=WIDEST).map(tuple),
     masks=widths,
-    intact=st.booleans(),
+    valid=st.booleans(),
     window=widths,
-    keep_intact=widths,
-    keep_broken=widths,
+    keep_valid=widths,
+    keep_stale=widths,
     left=st.one_of(st.integers(0, 2 * WIDEST), st.just(1000)),
     emitted=st.integers(0, 30),
     stops=st.lists(token, max_size=3, unique=True).map(tuple),
@@ -102,9 +102,9 @@ def set_up(runner: Runner, case: Case, slot: int) -> None:
     window.early_SL[slot] = False
     window.length_S[slot] = drafts + case.masks
     window.lead_S[slot], window.head_S[slot] = drafts, case.emitted % 5
-    window.emitted_S[slot], window.intact_S[slot] = case.emitted, case.intact
+    window.emitted_S[slot], window.valid_S[slot] = case.emitted, case.valid
     params.window_S[slot], params.limit_S[slot] = case.window, case.emitted + case.left
-    params.keep_intact_S[slot], params.keep_broken_S[slot] = case.keep_intact, case.keep_broken
+    params.keep_valid_S[slot], params.keep_stale_S[slot] = case.keep_valid, case.keep_stale
     params.stop_SK[slot] = -1
     params.stop_SK[slot, : len(case.stops)] = torch.tensor(case.stops, dtype=torch.int64)
 
@@ -114,8 +114,8 @@ def table_of(decoding: dict[int, Case]) -> SlotTable:
     table = SlotTable(SLOTS, 2 * WIDEST + 1)
     table.head[:], table.widest[:] = True, WIDEST
     for slot, case in decoding.items():
-        table.masks[slot], table.keep_intact[slot] = case.window, case.keep_intact
-        table.keep_broken[slot] = case.keep_broken
+        table.masks[slot], table.keep_valid[slot] = case.window, case.keep_valid
+        table.keep_stale[slot] = case.keep_stale
         table.generated[slot], table.limit[slot] = case.emitted, case.emitted + case.left
     return table
 
@@ -177,7 +177,7 @@ def check_outcome(found: StepOutcome, expected: StepOutcome) -> None:
 
 
 FULL = Case(
-    drafts=(1,) * WIDEST, masks=WIDEST, intact=True, window=WIDEST, keep_intact=WIDEST, keep_broken=WIDEST, left=1000,
+    drafts=(1,) * WIDEST, masks=WIDEST, valid=True, window=WIDEST, keep_valid=WIDEST, keep_stale=WIDEST, left=1000,
     emitted=3, stops=(), cached=7, prefill=0, agreeing=WIDEST, chosen=(1,) * (2 * WIDEST + 1),
 )  # fmt: skip
 
@@ -214,7 +214,7 @@ def test_a_step_equals_the_torch_path(
         prefill_S=np.array([c.prefill for c in decoding] + [rows for _, rows in prefilling]),
         decode_S=np.array([len(c.drafts) + c.masks + 1 for c in decoding] + [0] * len(prefilling)),
     )
-    step = runner._compiled_step
+    step = runner._cpu_step
     assert step is not None
     assert step.takes(plan, table)
     before = snapshot(runner)
@@ -277,15 +277,15 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, enabled: bool) -> None:
         self.compiled, self.plain = 0, 0
-        takes = CompiledStep.takes
+        takes = CpuStep.takes
 
-        def counted(step: CompiledStep, plan: ForwardPlan, table: SlotTable) -> bool:
+        def counted(step: CpuStep, plan: ForwardPlan, table: SlotTable) -> bool:
             taken = enabled and takes(step, plan, table)
             self.compiled += taken
             self.plain += not taken
             return taken
 
-        monkeypatch.setattr(CompiledStep, "takes", counted)
+        monkeypatch.setattr(CpuStep, "takes", counted)
 
 
 @pytest.mark.parametrize("strategies", [("verified", "autoregressive"), ("verified", "autoregressive", "streaming")])

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wedlm_core.engine.windows.acceptance import Survival
+from wedlm_core.engine.windows.acceptance import Acceptance
 
 
-def test_survival_learns_hazards_from_censored_observations() -> None:
-    survival, slots = Survival(4, 16), np.arange(4)
+def test_acceptance_learns_hazards_from_censored_observations() -> None:
+    acceptance, slots = Acceptance(4, 16), np.arange(4)
     rng = np.random.default_rng(0)
     hazard = np.array([0.5, 0.8, 0.95, 1.0])
     yes = np.ones(4, dtype=bool)
     for _ in range(400):
         run = np.cumprod(rng.random((4, 16)) < hazard[:, None], axis=1).sum(axis=1)
-        survival.observe(slots, yes, np.full(4, 8), np.minimum(run, 8), yes, yes)
-    got = survival.by_kind(slots)[1]
+        acceptance.observe(slots, yes, np.full(4, 8), np.minimum(run, 8), yes, yes)
+    got = acceptance.by_kind(slots)[1]
     assert (np.diff(got, axis=1) <= 1e-12).all()
     for s in range(4):
         assert got[s, 0] == pytest.approx(hazard[s], abs=0.25)
@@ -24,32 +24,32 @@ def test_survival_learns_hazards_from_censored_observations() -> None:
 
 
 def test_a_new_sequence_starts_from_the_jobs_history() -> None:
-    survival = Survival(2, 8)
+    acceptance = Acceptance(2, 8)
     one, yes = np.array([0]), np.array([True])
     for _ in range(200):
-        survival.observe(one, yes, np.array([8]), np.array([0]), ~yes, yes)
-    assert survival.by_kind(np.array([1]))[1, 0, 0] < 0.1
-    survival.clear(np.array([0]))
-    assert survival.by_kind(one)[1, 0, 0] < 0.1
+        acceptance.observe(one, yes, np.array([8]), np.array([0]), ~yes, yes)
+    assert acceptance.by_kind(np.array([1]))[1, 0, 0] < 0.1
+    acceptance.clear(np.array([0]))
+    assert acceptance.by_kind(one)[1, 0, 0] < 0.1
 
 
-def test_broken_and_intact_drafts_are_told_apart() -> None:
-    survival, one, yes = Survival(1, 8), np.array([0]), np.array([True])
+def test_stale_and_valid_drafts_are_told_apart() -> None:
+    acceptance, one, yes = Acceptance(1, 8), np.array([0]), np.array([True])
     for _ in range(100):
-        survival.observe(one, yes, np.array([8]), np.array([8]), ~yes, yes)
-        survival.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
-    broken, intact = survival.by_kind(one)
-    assert broken[0, 0] < 0.1 < 0.9 < intact[0, 7]
-    assert survival.agreement(one)[1, 0] < 0.1
+        acceptance.observe(one, yes, np.array([8]), np.array([8]), ~yes, yes)
+        acceptance.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
+    stale, valid = acceptance.by_kind(one)
+    assert stale[0, 0] < 0.1 < 0.9 < valid[0, 7]
+    assert acceptance.agreement(one)[1, 0] < 0.1
 
 
 def test_how_long_outputs_go_on_is_learned_from_those_that_ended() -> None:
-    survival = Survival(1, 8)
-    assert (survival.alive() == 1).all()
+    acceptance = Acceptance(1, 8)
+    assert (acceptance.alive() == 1).all()
     for _ in range(600):
-        survival.finished(16)
+        acceptance.finished(16)
     # At a token of an output of 16, k more follow for 16 - k of its 16 places.
-    np.testing.assert_allclose(survival.alive(), (16 - np.arange(1, 9)) / 16, atol=0.02)
+    np.testing.assert_allclose(acceptance.alive(), (16 - np.arange(1, 9)) / 16, atol=0.02)
 
 
 def test_sequences_that_fail_alike_are_not_told_apart_by_luck() -> None:
@@ -57,14 +57,14 @@ def test_sequences_that_fail_alike_are_not_told_apart_by_luck() -> None:
 
     def spread(hazards: list[float]) -> float:
         """Between sequences, of the estimate at the fourth offset, after many others."""
-        survival = Survival(1, 8)
+        acceptance = Acceptance(1, 8)
         found = []
         for hazard in hazards:
-            survival.clear(np.array([0]))
+            acceptance.clear(np.array([0]))
             for _ in range(12):
                 right = int(np.cumprod(rng.random(8) < hazard).sum())
-                survival.observe(np.array([0]), yes, np.full(1, 8), np.array([right]), yes, yes)
-            found.append(survival.by_kind(np.array([0]))[1, 0, 3])
+                acceptance.observe(np.array([0]), yes, np.full(1, 8), np.array([right]), yes, yes)
+            found.append(acceptance.by_kind(np.array([0]))[1, 0, 3])
         return float(np.std(found[-100:]))
 
     assert spread([0.8] * 300) < 0.04
@@ -73,32 +73,32 @@ def test_sequences_that_fail_alike_are_not_told_apart_by_luck() -> None:
 
 def test_what_a_job_was_like_is_forgotten_in_some_hundred_forwards_at_any_batch_size() -> None:
     for count in (1, 64):
-        survival, slots, yes = Survival(count + 1, 8), np.arange(count), np.ones(count, dtype=bool)
+        acceptance, slots, yes = Acceptance(count + 1, 8), np.arange(count), np.ones(count, dtype=bool)
         for right in (8, 0):
             for _ in range(400):
-                survival.observe(slots, yes, np.full(count, 8), np.full(count, right), yes, yes)
-        assert survival.by_kind(np.array([count]))[1, 0, 0] < 0.1
+                acceptance.observe(slots, yes, np.full(count, 8), np.full(count, right), yes, yes)
+        assert acceptance.by_kind(np.array([count]))[1, 0, 0] < 0.1
 
 
-def test_broken_drafts_are_taken_for_intact_ones_until_they_show_otherwise() -> None:
-    survival, one, yes = Survival(1, 8), np.array([0]), np.ones(1, dtype=bool)
+def test_stale_drafts_are_taken_for_valid_ones_until_they_show_otherwise() -> None:
+    acceptance, one, yes = Acceptance(1, 8), np.array([0]), np.ones(1, dtype=bool)
     for _ in range(300):
-        survival.observe(one, yes, np.array([8]), np.array([8]), yes, yes)
-    broken, intact = survival.job_hazard()
-    np.testing.assert_allclose(broken, intact)
+        acceptance.observe(one, yes, np.array([8]), np.array([8]), yes, yes)
+    stale, valid = acceptance.job_hazard()
+    np.testing.assert_allclose(stale, valid)
     for _ in range(50):
-        survival.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
-    broken, intact = survival.job_hazard()
-    assert broken[0] < 0.1
-    assert (broken[1:] < 0.2).all()
-    assert (intact > 0.9).all()
+        acceptance.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
+    stale, valid = acceptance.job_hazard()
+    assert stale[0] < 0.1
+    assert (stale[1:] < 0.2).all()
+    assert (valid > 0.9).all()
 
 
 def test_sequences_of_another_decoding_tell_nothing_of_these() -> None:
     """A mixed batch: every draft of the one kind is accepted, none of the other."""
     yes = np.ones(4, dtype=bool)
     drafts, agreed = np.full(4, 8), np.array([8, 0, 8, 0])
-    mixed, alone = Survival(6, 8), Survival(6, 8)
+    mixed, alone = Acceptance(6, 8), Acceptance(6, 8)
     mixed.clear(np.arange(6), np.array([0, 3, 0, 3, 0, 3]))
     for _ in range(50):
         mixed.observe(np.arange(4), yes, drafts, agreed, yes, yes)

@@ -1,4 +1,4 @@
-"""The allotment finds the windows of highest expected rate, and the planner follows what forwards bring and take."""
+"""The allocation finds the windows of highest expected rate, and the planner follows what forwards bring and take."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
-from wedlm_core.engine.windows.acceptance import Survival
-from wedlm_core.engine.windows.allocation import LongRun, allot, expected_rate, long_run, newcomer
+from wedlm_core.engine.windows.acceptance import Acceptance
+from wedlm_core.engine.windows.allocation import LongRun, allocate, expected_rate, long_run, newcomer
 from wedlm_core.engine.windows.planner import WindowPlanner, corrected
 from wedlm_core.engine.windows.step_time import Load
 
@@ -23,10 +23,10 @@ WIDE = 32
 
 def steady(hazards: np.ndarray, agree: float = 1.0, ends: float = 0.0) -> LongRun:
     """Long-run tables of sequences with the same hazard at each offset, ``[S, W]``."""
-    survival = np.cumprod(hazards, axis=1)
-    count, width = survival.shape
+    acceptance = np.cumprod(hazards, axis=1)
+    count, width = acceptance.shape
     alive = (1 - ends) ** np.arange(1, width + 1)
-    return long_run(survival, survival * 0.5, np.full((2, count), agree), alive, 0.0)
+    return long_run(acceptance, acceptance * 0.5, np.full((2, count), agree), alive, 0.0)
 
 
 def alike(hazard: float, count: int) -> LongRun:
@@ -50,11 +50,11 @@ def brute_force(run: LongRun, widest: np.ndarray, load: Load) -> float:
 
 @settings(deadline=None)
 @given(small_cases())
-def test_the_allotment_equals_brute_force_over_all_windows(case: tuple[LongRun, np.ndarray, StepCost, int]) -> None:
+def test_the_allocation_equals_brute_force_over_all_windows(case: tuple[LongRun, np.ndarray, StepCost, int]) -> None:
     run, widest, cost, other = case
     straight = StepCost(rows=(0, 1024), seconds=(cost.seconds[0], cost.seconds[1]))  # a line, no free rows
     load = Load(cost=straight, other_rows=other)
-    got = allot(run, widest, load)
+    got = allocate(run, widest, load)
     assert 0.98 * brute_force(run, widest, load) <= got.rate * (1 + 1e-9)
     assert expected_rate(run, got.masks_S, load) == pytest.approx(got.rate, rel=1e-9)
     assert (got.masks_S <= widest).all()
@@ -66,7 +66,7 @@ def test_with_free_rows_it_is_near_brute_force(hazards: list[float], free: int, 
     run = steady(np.repeat(np.array(hazards)[:, None], 6, axis=1))
     load = Load(cost=StepCost.linear(fixed=1.0, per_row=slope, floor_rows=free))
     # Two windows may have to change at once where a handful of rows is all there is.
-    assert allot(run, np.full(3, 6), load).rate >= 0.9 * brute_force(run, np.full(3, 6), load)
+    assert allocate(run, np.full(3, 6), load).rate >= 0.9 * brute_force(run, np.full(3, 6), load)
 
 
 @settings(deadline=None)
@@ -74,43 +74,43 @@ def test_with_free_rows_it_is_near_brute_force(hazards: list[float], free: int, 
 def test_alone_it_is_brute_force_whatever_the_cost(hazard: float, free: int, slope: float) -> None:
     load = Load(cost=StepCost.linear(fixed=1.0, per_row=slope, floor_rows=free))
     run = alike(hazard, 1)
-    assert allot(run, np.array([WIDE]), load).rate == pytest.approx(brute_force(run, np.array([WIDE]), load))
+    assert allocate(run, np.array([WIDE]), load).rate == pytest.approx(brute_force(run, np.array([WIDE]), load))
 
 
 @settings(deadline=None)
 @given(small_cases(), st.integers(3, 30))
 def test_the_row_budget_is_kept_whatever_pays(case: tuple[LongRun, np.ndarray, StepCost, int], most: int) -> None:
     run, widest, cost, _ = case
-    masks = allot(run, widest, Load(cost=cost, most_rows=most)).masks_S
+    masks = allocate(run, widest, Load(cost=cost, most_rows=most)).masks_S
     rows = run.rows_SW[np.arange(len(masks)), masks].sum()
     assert rows <= max(most, len(widest)) + 1e-9
 
 
 def test_rows_that_are_free_are_spent_and_rows_that_are_dear_are_not() -> None:
-    alone = allot(alike(0.9, 1), np.array([WIDE]), Load(cost=H200, kv_tokens=1024))
-    crowd = allot(alike(0.9, 512), np.full(512, WIDE), Load(cost=H200, kv_tokens=512 * 256))
+    alone = allocate(alike(0.9, 1), np.array([WIDE]), Load(cost=H200, kv_tokens=1024))
+    crowd = allocate(alike(0.9, 512), np.full(512, WIDE), Load(cost=H200, kv_tokens=512 * 256))
     assert alone.masks_S[0] >= 8
     assert crowd.masks_S.max() == 0
     assert alone.row_price < crowd.row_price
 
 
 def test_long_contexts_make_rows_cheap_again() -> None:
-    short = allot(alike(0.9, 256), np.full(256, WIDE), Load(cost=H200, kv_tokens=256 * 256))
-    long = allot(alike(0.9, 256), np.full(256, WIDE), Load(cost=H200, kv_tokens=256 * 8192))
+    short = allocate(alike(0.9, 256), np.full(256, WIDE), Load(cost=H200, kv_tokens=256 * 256))
+    long = allocate(alike(0.9, 256), np.full(256, WIDE), Load(cost=H200, kv_tokens=256 * 8192))
     assert long.masks_S.sum() > short.masks_S.sum()
 
 
 def test_masks_go_to_the_sequences_whose_drafts_survive() -> None:
     run = steady(np.array([[0.3], [0.95]]).repeat(WIDE, axis=1).repeat(32, axis=0))
-    masks = allot(run, np.full(64, WIDE), Load(cost=H200, kv_tokens=64 * 4096)).masks_S
+    masks = allocate(run, np.full(64, WIDE), Load(cost=H200, kv_tokens=64 * 4096)).masks_S
     assert masks[32:].min() > masks[:32].max()
 
 
 def test_an_output_about_to_end_gets_no_wide_window() -> None:
     hazards = np.full((1, WIDE), 0.99)
     load = Load(cost=StepCost.linear(fixed=1e-3, per_row=5e-5))
-    going_on = allot(steady(hazards), np.array([WIDE]), load).masks_S[0]
-    ending = allot(steady(hazards, ends=0.3), np.array([WIDE]), load).masks_S[0]
+    going_on = allocate(steady(hazards), np.array([WIDE]), load).masks_S[0]
+    ending = allocate(steady(hazards, ends=0.3), np.array([WIDE]), load).masks_S[0]
     assert ending < going_on
 
 
@@ -118,15 +118,15 @@ def test_a_window_past_the_point_where_drafts_break_costs_more_than_its_rows() -
     hazards = np.full((1, WIDE), 1.0)
     hazards[0, 7:] = 0.3  # phrases of eight tokens
     load = Load(cost=StepCost.linear(fixed=2e-3, per_row=1e-6))  # rows are nearly free
-    assert allot(steady(hazards), np.array([WIDE]), load).masks_S[0] == 8
+    assert allocate(steady(hazards), np.array([WIDE]), load).masks_S[0] == 8
 
 
 def test_windows_change_only_for_a_real_gain() -> None:
     run, load = alike(0.9, 8), Load(cost=H200, kv_tokens=8 * 1024)
-    best = allot(run, np.full(8, WIDE), load)
+    best = allocate(run, np.full(8, WIDE), load)
     near = best.masks_S + np.array([1, 0, 0, 0, 0, 0, 0, 0])
-    assert (allot(run, np.full(8, WIDE), load, near).masks_S == near).all()
-    assert (allot(run, np.full(8, WIDE), load, np.zeros(8, dtype=np.int64)).masks_S == best.masks_S).all()
+    assert (allocate(run, np.full(8, WIDE), load, near).masks_S == near).all()
+    assert (allocate(run, np.full(8, WIDE), load, np.zeros(8, dtype=np.int64)).masks_S == best.masks_S).all()
 
 
 def test_prefill_goes_with_commits_and_costs_all_windows_the_same_per_commit_where_rows_cost_the_same() -> None:
@@ -171,7 +171,7 @@ def test_masks_that_bring_less_than_the_estimates_say_are_given_up(emitted: int,
         drafts = table.masks.copy()
         outcome = StepOutcome(
             count_D=1 + drafts, next_rows_D=table.rows, context_D=1 + drafts, drafts_D=drafts, agreed_D=drafts,
-            offered_D=drafts, intact_D=yes, next_intact_D=yes, token_DC=np.zeros((count, 0), np.int64),
+            offered_D=drafts, valid_D=yes, next_valid_D=yes, token_DC=np.zeros((count, 0), np.int64),
             early_DC=np.zeros((count, 0), np.bool_), entropy_DC=np.zeros((count, 0), np.float32),
             logprob_DC=np.zeros((count, 0), np.float32),
         )  # fmt: skip
@@ -202,7 +202,7 @@ def test_a_newcomer_that_is_like_the_others_gets_about_what_they_have(
 ) -> None:
     load = Load(cost=StepCost.linear(fixed=1.0, per_row=slope, floor_rows=free))
     run = alike(hazard, count + 1)
-    masks = allot(run.first(count), np.full(count, WIDE), load).masks_S
+    masks = allocate(run.first(count), np.full(count, WIDE), load).masks_S
     rate = expected_rate(run.first(count), masks, load)
     found = newcomer(run, masks, load)
     # Rows come in lumps: one of many may have been the only one with masks. What counts is whom it replaces on average.
@@ -211,10 +211,10 @@ def test_a_newcomer_that_is_like_the_others_gets_about_what_they_have(
 
 
 def chain(
-    intact: np.ndarray, broken: np.ndarray, agree: tuple[float, float], masks: int, kept: int
+    valid: np.ndarray, stale: np.ndarray, agree: tuple[float, float], masks: int, kept: int
 ) -> tuple[float, float]:
     """Commits and rows per forward of the two-state chain, by iterating it: the oracle of ``long_run``."""
-    right, drafts = (intact, masks - 1), (broken, kept)
+    right, drafts = (valid, masks - 1), (stale, kept)
     (commits, rows, stay), (few, taken, mend) = (
         (1 + s[:d].sum(), 1.0 + d + masks, s[d - 1] if d else 1.0) for s, d in (right, drafts)
     )
@@ -228,19 +228,19 @@ def chain(
 @given(
     st.floats(0.3, 0.99), st.floats(0.1, 0.99), st.floats(0.5, 0.99), st.floats(0.5, 0.99), st.floats(0.0, 0.4),
 )  # fmt: skip
-def test_broken_drafts_are_kept_as_pays_best_in_the_long_run(
-    intact: float, broken: float, agree_broken: float, agree_intact: float, price: float
+def test_stale_drafts_are_kept_as_pays_best_in_the_long_run(
+    valid: float, stale: float, agree_stale: float, agree_valid: float, price: float
 ) -> None:
-    right, wrong = np.full(8, intact).cumprod(), np.full(8, broken).cumprod()
-    agree = np.array([[agree_broken], [agree_intact]])
+    right, wrong = np.full(8, valid).cumprod(), np.full(8, stale).cumprod()
+    agree = np.array([[agree_stale], [agree_valid]])
     run = long_run(right[None], wrong[None], agree, np.ones(8), price)
     for masks in (1, 3, 8):
         every = [
-            chain(right, wrong, (agree_broken, agree_intact), masks, k)
+            chain(right, wrong, (agree_stale, agree_valid), masks, k)
             for k in {min(masks, k) if masks > 1 else 0 for k in (0, 1, 2, 4, 8)}
         ]
         best = max(commits - price * rows for commits, rows in every)
-        found = chain(right, wrong, (agree_broken, agree_intact), masks, int(run.kept_SW[0, masks]))
+        found = chain(right, wrong, (agree_stale, agree_valid), masks, int(run.kept_SW[0, masks]))
         assert found == pytest.approx((run.commits_SW[0, masks], run.rows_SW[0, masks]), rel=1e-6)
         assert found[0] - price * found[1] == pytest.approx(best, abs=1e-6)
 
@@ -256,11 +256,11 @@ def test_whole_outputs_take_the_forwards_and_rows_that_their_starts_and_ends_mak
         window = 0 if kept == left else masks  # the last draft is the stop token
         forwards, rows, done = forwards + 1, rows + 1 + kept + window, done + kept + 1
         drafts = max(window - 1, 0)
-    survival = Survival(1, 32)
+    acceptance = Acceptance(1, 32)
     for _ in range(600):
-        survival.finished(tokens)
+        acceptance.finished(tokens)
     sure = np.ones((1, 32))
-    run = long_run(sure, sure, np.ones((2, 1)), survival.alive(), 0.0).from_the_start(1 / tokens)
+    run = long_run(sure, sure, np.ones((2, 1)), acceptance.alive(), 0.0).from_the_start(1 / tokens)
     assert run.commits_SW[0, masks] == pytest.approx(tokens / forwards, rel=0.25)
     assert run.rows_SW[0, masks] / run.commits_SW[0, masks] == pytest.approx(rows / tokens, rel=0.15)
 
@@ -299,7 +299,7 @@ def test_a_job_that_turns_hard_is_noticed_from_what_masks_bring() -> None:
         table.adaptive[:], table.widest[:], table.limit[:] = True, WIDE, 10**6
         planner, cost = WindowPlanner(table, WIDE, 1 << 20), StepCost.linear(fixed=1e-3, per_row=1e-5, floor_rows=8)
         if not doubts:
-            planner._survival.doubt = lambda: None  # type: ignore[method-assign]
+            planner._acceptance.doubt = lambda: None  # type: ignore[method-assign]
         yes, empty, found = np.ones(8, np.bool_), np.zeros((8, 0)), []
         for forward in range(forwards):
             if forward % 10 == 0:
@@ -311,7 +311,7 @@ def test_a_job_that_turns_hard_is_noticed_from_what_masks_bring() -> None:
             table.rows[:] = 1 + 2 * drafts
             outcome = StepOutcome(
                 count_D=1 + agreed, next_rows_D=table.rows, context_D=1 + agreed, drafts_D=drafts, agreed_D=agreed,
-                offered_D=drafts, intact_D=yes, next_intact_D=yes, token_DC=empty.astype(np.int64),
+                offered_D=drafts, valid_D=yes, next_valid_D=yes, token_DC=empty.astype(np.int64),
                 early_DC=empty.astype(np.bool_), entropy_DC=empty.astype(np.float32),
                 logprob_DC=empty.astype(np.float32),
             )  # fmt: skip

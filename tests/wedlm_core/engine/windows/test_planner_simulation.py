@@ -10,11 +10,11 @@ WINDOWS = (2, 8, 32)
 
 
 @pytest.mark.parametrize("batch", [1, 32, 128])
-@pytest.mark.parametrize("survival", [(0.5,), (0.95,), (0.5, 0.8, 0.95)], ids=["hard", "easy", "mixed"])
+@pytest.mark.parametrize("acceptance", [(0.5,), (0.95,), (0.5, 0.8, 0.95)], ids=["hard", "easy", "mixed"])
 def test_planned_windows_are_never_worse_than_none_and_about_as_good_as_the_best_fixed_one(
-    batch: int, survival: tuple[float, ...]
+    batch: int, acceptance: tuple[float, ...]
 ) -> None:
-    scenario = Scenario(batch=batch, context=1024, survival=survival, broken=0.7)
+    scenario = Scenario(batch=batch, context=1024, acceptance=acceptance, stale=0.7)
     plain, planned, *fixed = (
         simulate(scenario, policy, forwards=400, warm_up=150).rate
         for policy in (FixedWindow(0), Planned(H200), *map(FixedWindow, WINDOWS))
@@ -25,6 +25,6 @@ def test_planned_windows_are_never_worse_than_none_and_about_as_good_as_the_best
 
 def test_a_fixed_window_is_slower_than_none_at_large_batch() -> None:
     """Else the two claims above were empty."""
-    scenario = Scenario(batch=128, context=1024, survival=(0.5,))
+    scenario = Scenario(batch=128, context=1024, acceptance=(0.5,))
     none, wide = (simulate(scenario, FixedWindow(w), forwards=100, warm_up=50).rate for w in (0, 16))
     assert wide < 0.5 * none

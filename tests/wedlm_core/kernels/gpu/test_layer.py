@@ -18,7 +18,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import Decoder, RMSNorm
-from wedlm_core.model.decoder_gpu import FusedForward, disagreement, fuse
+from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, fuse
 from wedlm_core.model.rope import apply_rope, rope_tables
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def test_the_whole_decoder(qwen3: bool) -> None:
     ids, positions = torch.tensor([5, 300, 5, 17]), torch.tensor([0, 1, 2, 400])
     with torch.no_grad():
         plain = model(ids, positions, mixing)
-        model.fused = FusedForward(model)
+        model.fused = DecoderGpu(model)
         torch.testing.assert_close(model(ids, positions, mixing), plain, rtol=2e-5, atol=2e-5)
         batched = model(ids[None], positions[None], lambda *a: mixing(a[0], *(t[0] for t in a[1:]))[None])
     torch.testing.assert_close(batched[0], plain)
@@ -105,7 +105,7 @@ def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -
     prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18))]
     params = SamplingParams(max_tokens=8, strategy="verified", window_size=4, ignore_eos=True)
     outputs = []
-    for fused in (None, FusedForward(model)):
+    for fused in (None, DecoderGpu(model)):
         engine = Engine(model, tokenizer, EngineConfig(attention="sdpa", batch_invariant=False, page_size=8))
         model.fused = fused
         outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
@@ -114,7 +114,7 @@ def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -
 
 def test_a_row_does_not_depend_on_the_others() -> None:
     model = random_decoder(qwen3=True, seed=4)
-    forward = FusedForward(model)
+    forward = DecoderGpu(model)
     ids, positions = torch.tensor([5, 300, 9, 17]), torch.tensor([3, 1, 2, 40])
 
     def own(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

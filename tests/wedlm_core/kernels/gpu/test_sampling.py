@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from wedlm_core.decoding.noise import gumbel_noise
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose
-from wedlm_core.decoding.sampling_cpu import choose_compiled
-from wedlm_core.decoding.sampling_gpu import choose_fused, chooser
+from wedlm_core.decoding.sampling_cpu import choose_cpu
+from wedlm_core.decoding.sampling_gpu import choose_gpu, chooser
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 import triton.language as tl  # noqa: E402
@@ -100,14 +100,14 @@ def test_it_chooses_as_the_oracle_whatever_the_split(
     rows = sampling_rows(count, seed, suppressing=suppressing, filtering=filtering)
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
     kept = logits.clone()
-    got = choose_fused(logits, rows, **limits, splits=splits, tile=TILE)
+    got = choose_gpu(logits, rows, **limits, splits=splits, tile=TILE)
     assert torch.equal(logits, kept), "the logits are left alone"
     assert_chosen_alike(got, choose(logits.clone(), rows, **limits))
-    once = choose_fused(logits, rows, **limits, splits=1, tile=TILE)
+    once = choose_gpu(logits, rows, **limits, splits=1, tile=TILE)
     for name in ("token_R", "entropy_R", "logprob_R"):
         assert torch.equal(getattr(once, name), getattr(got, name)), "the split changes no bit"
     for i in range(count):  # and no row knows of the others
-        alone = choose_fused(logits[i : i + 1], rows.take(torch.tensor([i], device=DEVICE)), **limits, tile=TILE)
+        alone = choose_gpu(logits[i : i + 1], rows.take(torch.tensor([i], device=DEVICE)), **limits, tile=TILE)
         for name in ("token_R", "entropy_R", "logprob_R"):
             assert torch.equal(getattr(alone, name)[0], getattr(got, name)[i])
 
@@ -119,19 +119,19 @@ def test_a_large_vocabulary_at_every_temperature() -> None:
     rows = sampling_rows(8, 3, suppressing=True)
     limits = {"mask_token_id": 7, "vocab_limit": vocab - 11}
     assert set(rows.temperature_R.tolist()) >= {0.0, 1.0}
-    assert_chosen_alike(choose_fused(logits, rows, **limits), choose(logits, rows, **limits))
+    assert_chosen_alike(choose_gpu(logits, rows, **limits), choose(logits, rows, **limits))
 
 
 def test_no_rows_and_rows_that_are_not_contiguous() -> None:
     wide = torch.randn(40, 6, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     limits = {"mask_token_id": 1, "vocab_limit": 40}
     rows = sampling_rows(6, 9, suppressing=False)
-    assert_chosen_alike(choose_fused(wide.t(), rows, **limits), choose(wide.t(), rows, **limits))
+    assert_chosen_alike(choose_gpu(wide.t(), rows, **limits), choose(wide.t(), rows, **limits))
     none = rows.take(torch.zeros(0, dtype=torch.int64, device=DEVICE))
-    assert choose_fused(wide.t()[:0], none, **limits).token_R.shape == (0,)
+    assert choose_gpu(wide.t()[:0], none, **limits).token_R.shape == (0,)
 
 
 def test_which_form_serves_which_device() -> None:
-    assert chooser(torch.device("cpu"), compiled=True) is choose_compiled
+    assert chooser(torch.device("cpu"), compiled=True) is choose_cpu
     assert chooser(torch.device("cpu")) is choose
-    assert chooser(torch.device("cuda")) is choose_fused
+    assert chooser(torch.device("cuda")) is choose_gpu
