@@ -1,0 +1,159 @@
+"""The architecture drawing of docs/DESIGN.md is the tree: its boxes are packages, its arrows are imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from testing.repository import ROOT
+
+DESIGN = (ROOT / "docs" / "DESIGN.md").read_text(encoding="utf-8")
+HEADINGS = (
+    "1. Overview",
+    "2. Decoding semantics",
+    "3. Verified decoding",
+    "4. Batch invariance",
+    "5. Window allocation",
+    "6. Rows and units",
+    "7. Exactly once",
+    "8. Output contract",
+    "9. Training",
+)
+"""What docstrings cite."""
+
+Edge = tuple[str, str]
+
+
+def drawing() -> str:
+    """The text of the one Mermaid diagram."""
+    (found,) = re.findall(r"```mermaid\n(.*?)```", DESIGN, re.DOTALL)
+    return str(found)
+
+
+def boxes(text: str) -> Mapping[str, str]:
+    """Package of each box by its id: the label's text before the colon."""
+    found = re.findall(r'^\s*(\w+)\["([\w.]+): [^"]+"\]$', text, re.MULTILINE)
+    return dict(found)
+
+
+def arrows(text: str) -> list[Edge]:
+    """Packages at the ends of each arrow, as they are drawn."""
+    named = boxes(text)
+    return [(named[tail], named[tip]) for tail, tip in re.findall(r"^\s*(\w+) --> (\w+)$", text, re.MULTILINE)]
+
+
+def reachable(edges: Iterable[Edge], start: str) -> set[str]:
+    """Everything that arrows lead to from ``start``."""
+    after: dict[str, list[str]] = {}
+    for tail, tip in edges:
+        after.setdefault(tail, []).append(tip)
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = [tip for tip in after.get(waiting.pop(), []) if tip not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+@cache
+def order() -> tuple[str, ...]:
+    """The table of ``test_imports.py``, without importing a test."""
+    source = (ROOT / "tests" / "repository" / "test_imports.py").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^ORDER = \((.*?)^\)", source, re.DOTALL | re.MULTILINE)
+    return tuple(re.findall(r'"([\w.]+)"', table))
+
+
+def place(line: str) -> Path:
+    """Folder of a line of the table, whether or not it is one."""
+    return ROOT.joinpath(*line.split("."))
+
+
+def home(module: str, lines: Iterable[str]) -> str | None:
+    """The longest of ``lines`` that a module belongs to."""
+    known = set(lines)
+    while module and module not in known:
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def targets(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def imports() -> frozenset[Edge]:
+    """Lines of the table of which one imports the other."""
+    found: set[Edge] = set()
+    for package in ("jobs", "pipeline", "wedlm_core"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            own = home(".".join(parts[:-1] if parts[-1] == "__init__" else parts), order())
+            tips = {home(target, order()) for target in targets(path)}
+            found |= {(own, tip) for tip in tips if own is not None and tip is not None and tip != own}
+    return frozenset(found)
+
+
+FOLDERS = [line for line in order() if (place(line) / "__init__.py").exists()]
+
+
+def test_the_headings_that_docstrings_cite_are_there() -> None:
+    assert tuple(re.findall(r"^## (.+)$", DESIGN, re.MULTILINE)) == HEADINGS
+
+
+def test_every_citation_names_a_heading() -> None:
+    paths = [path for top in ("jobs", "pipeline", "wedlm_core", "tests", "testing", "benchmarks")
+             for path in sorted((ROOT / top).rglob("*.py"))]  # fmt: skip
+    cited = [(path, " ".join(heading.split())) for path in paths
+             for heading in re.findall(r'DESIGN\.md`*,\s+"([^"]+)"', path.read_text(encoding="utf-8"))]  # fmt: skip
+    wrong = [f"{path.relative_to(ROOT)}: {heading}" for path, heading in cited if heading not in HEADINGS]
+    assert not wrong, f"headings are {HEADINGS}"
+
+
+def test_every_box_is_a_line_of_the_table_of_imports_once() -> None:
+    named = list(boxes(drawing()).values())
+    assert len(set(named)) == len(named)
+    assert set(named) <= set(order()), f"not in the table: {set(named) - set(order())}"
+
+
+def test_every_package_of_the_table_is_drawn() -> None:
+    assert len(FOLDERS) > 20
+    assert set(FOLDERS) <= set(boxes(drawing()).values())
+
+
+@pytest.mark.parametrize("edge", arrows(drawing()), ids=" -> ".join)
+def test_an_arrow_points_down_the_table_and_is_an_import(edge: Edge) -> None:
+    tail, tip = edge
+    assert order().index(tail) < order().index(tip)
+    assert edge in imports()
+
+
+def test_every_import_between_boxes_follows_the_arrows() -> None:
+    drawn, edges = set(boxes(drawing()).values()), arrows(drawing())
+    missing = [(tail, tip) for tail, tip in sorted(imports())
+               if {tail, tip} <= drawn and tip not in reachable(edges, tail)]  # fmt: skip
+    assert not missing
+
+
+def test_no_arrow_can_be_left_out() -> None:
+    edges = arrows(drawing())
+    spare = [edge for edge in edges if edge[1] in reachable([e for e in edges if e != edge], edge[0])]
+    assert not spare, "other arrows lead there as well"
+
+
+def test_the_parser_reads_what_mermaid_reads() -> None:
+    text = 'flowchart TD\n    a["x.y: words, more"]\n    b["z: words"]\n    a --> b\n'
+    assert boxes(text) == {"a": "x.y", "b": "z"}
+    assert arrows(text) == [("x.y", "z")]
+    assert reachable([("a", "b"), ("b", "c")], "a") == {"b", "c"}
+    assert home("x.y.z", ("x", "x.y")) == "x.y"
