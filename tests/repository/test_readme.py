@@ -1,4 +1,4 @@
-"""The README's Python examples run as printed, one after the other in one folder, as a new user would."""
+"""The README is short and true: its examples run as printed, and what it and ``docs/`` name is there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,41 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from testing.repository import ROOT
 
+MOST_WORDS = 1200
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-def python_blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text_of(page), re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Modules that a page starts with ``python -m``, each with the options of its command line."""
+    found = []
+    for piece in re.sub(r"\s+", " ", text_of(page)).split("python -m ")[1:]:
+        command = re.split(r"[`#|]| (?:python|make|pip) ", piece + " ")[0]
+        if module := re.match(r"[a-z_]\w*(?:\.\w+)*", command):
+            found.append((module[0], re.findall(r"--[a-z][a-z-]*", command)))
+    return found
 
 
 def test_the_python_examples_run_after_the_demo(tmp_path: Path) -> None:
-    blocks = python_blocks()
+    blocks = code_blocks(README, "python")
     assert len(blocks) >= 2
     (tmp_path / "out" / "demo").mkdir(parents=True)  # where `make demo` wrote before
     (tmp_path / "out" / "demo" / "part.parquet").write_bytes(b"somebody's table")
@@ -28,3 +54,47 @@ def test_the_python_examples_run_after_the_demo(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "rows 2" in done.stdout
     assert "x = 7" in done.stdout, "the streamed equation"
+
+
+def test_the_examples_of_the_usage_page_are_those_that_run() -> None:
+    assert code_blocks(ROOT / "docs" / "usage.md", "python") == code_blocks(README, "python")
+
+
+def test_the_readme_has_no_more_words_than_a_newcomer_reads() -> None:
+    assert len(text_of(README).split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_name_modules_and_options_that_are_there(page: Path) -> None:
+    for module, options in commands(page):
+        if module in ("pytest", "venv", "pip"):
+            continue
+        path = ROOT.joinpath(*module.split("."))
+        files = [path / "__main__.py"] if path.is_dir() else [path.with_suffix(".py")]
+        assert files[0].exists(), module
+        if module.startswith("jobs."):
+            source = text_of(files[0]) + text_of(ROOT / "jobs" / "cli.py")
+            absent = [option for option in options if f'"{option}"' not in source]
+            assert not absent, f"{module} has no {absent}"
+
+
+def test_the_make_targets_that_pages_name_are_there() -> None:
+    targets = set(re.findall(r"^(\w+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?:^|`)make (\w+)", text_of(page), re.MULTILINE)}
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_commands_are_found_with_their_options() -> None:
+    assert ("jobs.status", []) in commands(README)
+    assert ("jobs.verify", ["--input"]) in commands(README)
