@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.schema import DEAD_FIELDS, RESULT_FIELDS, STATS_TYPE, TIMINGS_TYPE
 from testing.repository import ROOT
 
 MOST_WORDS = 1200
@@ -87,6 +88,22 @@ def test_commands_name_modules_and_options_that_are_there(page: Path) -> None:
             source = text_of(files[0]) + text_of(ROOT / "jobs" / "cli.py")
             absent = [option for option in options if f'"{option}"' not in source]
             assert not absent, f"{module} has no {absent}"
+
+
+def test_every_column_and_statistic_is_explained() -> None:
+    text = text_of(ROOT / "docs" / "statistics.md")
+    types = (STATS_TYPE, TIMINGS_TYPE)
+    names = [field.name for field in (*RESULT_FIELDS, *DEAD_FIELDS)]
+    names += [kind.field(i).name for kind in types for i in range(kind.num_fields)]
+    assert not [name for name in names if f"`{name}`" not in text]
+
+
+def test_files_that_pages_name_are_there() -> None:
+    tops = "|".join(("benchmarks", "docs", "jobs", "pipeline", "testing", "tests", "wedlm_core"))
+    for page in PAGES:
+        named = re.findall(rf"`((?:{tops})/[\w./-]*)`", text_of(page))
+        absent = [name for name in named if not (ROOT / name).exists()]
+        assert not absent, f"{page.name} names {absent}"
 
 
 def test_the_make_targets_that_pages_name_are_there() -> None:
