@@ -148,7 +148,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from wedlm_core.kernels import triton_layer
+from wedlm_core.kernels.gpu import layer
 
 dtype, half = sys.argv[1], int(sys.argv[2])
 
@@ -162,11 +162,11 @@ def compiled(kernel, pointers, constants):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
 
 for add in (True, False):
-    compiled(triton_layer._add_rms_norm, {}, dict(SIZE=3584, SIZE_P=4096, ADD=add))
+    compiled(layer._add_rms_norm, {}, dict(SIZE=3584, SIZE_P=4096, ADD=add))
 for norm in (True, False):
     sizes = dict(HEADS=28, KV_HEADS=4, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=norm)
-    compiled(triton_layer._norm_rope, dict(positions="i64"), sizes)
-compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
+    compiled(layer._norm_rope, dict(positions="i64"), sizes)
+compiled(layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
 """
 
 

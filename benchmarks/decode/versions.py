@@ -1,0 +1,177 @@
+"""Two checkouts' engines side by side: tokens per second of both, in turns, on the same prompts.
+
+    python -m benchmarks.decode.versions OTHER [--models tiny random-25m] [--batches 1 8 32 64] [--point-seconds 6]
+
+OTHER is the root of another checkout, run by this one's interpreter. Each has a process with an engine of its own; one
+of them decodes at a time, and each round has one pass of either. What is reported is the median over rounds of the
+ratio of the two rates of a round; the tokens of both have to be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import table, write_result
+from benchmarks.decode.models import random_model_folder
+from benchmarks.decode.passes import Workload
+from benchmarks.decode.workloads import MODELS, MOST_SEQUENCES, Subject, open_subject, regime, regimes_of
+from testing.repository import ROOT
+from wedlm_core.model.sources import resolve
+
+__all__ = ["main"]
+
+_CHILD = Path(__file__).with_name("versions_child.py")
+_CONFIG = {"max_num_seqs": MOST_SEQUENCES, "prefix_caching": False, "max_model_len": 1024}
+_STRATEGIES = ("verified", "autoregressive", "reference", "streaming", "blockwise")
+_GOAL = 0.98
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Point:
+    """What is decoded at once."""
+
+    model: str
+    regime: str
+    strategy: str
+    batch: int
+
+
+class _Engine:
+    """A checkout's engine in a process of its own."""
+
+    def __init__(self, root: Path, cache: str, model: str, threads: int) -> None:
+        environment = {**os.environ, "WEDLM_CACHE_HOME": cache, "PYTHONPATH": str(root)}
+        self._process = subprocess.Popen(
+            [sys.executable, str(_CHILD)], cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        self.ask({"model": model, "config": _CONFIG, "threads": threads})
+
+    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def main() -> None:
+    """Compare, print as it comes, write one file."""
+    args = _parser().parse_args()
+    other, lines, begin = args.other.resolve(), [], time.monotonic()
+    for model in args.models:
+        for point, ours, theirs, same in _model(args, model, other):
+            ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+            ratio = statistics.median(ratios)
+            lines.append((
+                point.model, point.regime, point.strategy, str(point.batch), f"{statistics.median(theirs):.0f}",
+                f"{statistics.median(ours):.0f}", f"{ratio:.3f} ({ratios[0]:.2f}-{ratios[-1]:.2f})",
+                "yes" if same else "NO",
+            ))  # fmt: skip
+            print(*lines[-1], flush=True)
+    low = [line for line in lines if float(line[6].split()[0]) < _GOAL]
+    body = (
+        f"Other checkout: {_commit(other)}; this one: {_commit(ROOT)}. Below {_GOAL} at {len(low)} of {len(lines)} "
+        f"points; the whole run took {(time.monotonic() - begin) / 60:.0f} minutes.\n\n"
+        + table(("model", "regime", "strategy", "batch", "other, tokens/s", "this, tokens/s", "this / other",
+                 "same tokens"), lines)
+    )  # fmt: skip
+    write_result("decode-versions", "Two checkouts side by side", "python -m benchmarks.decode.versions OTHER", body,
+                 threads=args.threads)  # fmt: skip
+
+
+def _model(
+    args: argparse.Namespace, model: str, other: Path
+) -> Iterator[tuple[_Point, list[float], list[float], bool]]:
+    """Rates of this checkout and of the other one, point by point, and whether all tokens were the same."""
+    with tempfile.TemporaryDirectory() as mine, tempfile.TemporaryDirectory() as its, _folder(model) as folder:
+        engines = (
+            _Engine(ROOT, mine, str(folder), args.threads), _Engine(other, its, str(folder), args.threads)
+        )  # fmt: skip
+        with open_subject(model) as subject:
+            for point, work in _points(args, subject):
+                order = _order(work, point.strategy)
+                warm = [engine.ask(order) for engine in engines]
+                rates: tuple[list[float], list[float]] = ([], [])
+                digests, begin = {answer["digest"] for answer in warm}, time.monotonic()
+                while len(rates[0]) < _LEAST_ROUNDS or (
+                    len(rates[0]) < _MOST_ROUNDS and time.monotonic() - begin < args.point_seconds
+                ):
+                    turn = (0, 1) if len(rates[0]) % 2 == 0 else (1, 0)
+                    for which in turn:
+                        answer = engines[which].ask(order)
+                        rates[which].append(answer["rate"])
+                        digests.add(answer["digest"])
+                yield point, *rates, len(digests) == 1
+        for engine in engines:
+            engine.close()
+
+
+def _points(args: argparse.Namespace, subject: Subject) -> Iterator[tuple[_Point, Workload]]:
+    for name in regimes_of(subject):
+        for batch in args.batches:
+            work = regime(subject, name, batch)
+            for strategy in args.strategies:
+                yield _Point(model=subject.name, regime=name, strategy=strategy, batch=batch), work
+
+
+def _order(work: Workload, strategy: str) -> dict[str, Any]:
+    names = ("max_tokens", "temperature", "ignore_eos")
+    requests = [
+        {"prompt": list(prompt), "params": {**{n: asdict(params)[n] for n in names}, "strategy": strategy}}
+        for prompt, params in zip(work.prompts, work.params, strict=True)
+    ]
+    return {"requests": requests, "concurrency": work.concurrency}
+
+
+@contextmanager
+def _folder(model: str) -> Iterator[Path]:
+    if model == "tiny":
+        yield resolve("tiny")
+        return
+    with random_model_folder() as folder:
+        yield folder
+
+
+def _commit(root: Path) -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+    )
+    return f"commit {done.stdout.strip()}" if done.returncode == 0 else "no commit"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path, help="root of another checkout")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--strategies", nargs="+", default=list(_STRATEGIES[:2]), choices=_STRATEGIES)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--point-seconds", type=float, default=6.0, help="rounds are added to a point until then")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
