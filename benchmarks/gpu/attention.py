@@ -78,12 +78,12 @@ def _row(
     if scene.clock.left < 0:
         return {**row, "us": "not measured: the section's time was over"}
     try:
-        took = _time(scene, backend, shape, page_size)
+        spread = _time(scene, backend, shape, page_size)
     except Exception as error:  # see above
         return {**row, "us": f"failed: {_short(error)}"}
     read = sequences * (context + each) * 2 * scale.config.num_key_value_heads * scale.config.head_dim
-    rate = read * scale.dtype.itemsize / took.median
-    return {**row, "us": took.text(1e-6), "KV GB/s": f"{rate / 1e9:.0f}",
+    rate = read * scale.dtype.itemsize / spread.median
+    return {**row, "us": spread.text(1e-6), "KV GB/s": f"{rate / 1e9:.0f}",
             "share of bandwidth": f"{rate / scene.bandwidth:.2f}"}  # fmt: skip
 
 

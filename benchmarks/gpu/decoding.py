@@ -199,9 +199,9 @@ class Subject:
             if len(engine.committed(ids[0])) >= most:
                 break
         synchronise(device)
-        took = time.perf_counter() - begin
+        elapsed = time.perf_counter() - begin
         tokens = sum(len(engine.committed(i)) for i in ids) - before
-        return Slice(seconds=took, steps=count, tokens=tokens, sequences=len(ids))
+        return Slice(seconds=elapsed, steps=count, tokens=tokens, sequences=len(ids))
 
 
 def open_subject(scene: Scene) -> Subject:

@@ -53,13 +53,14 @@ def sampler(scene: Scene) -> Report:
         for count in scale.sampler_rows:
             logits = torch.randn(count, vocab, device=device).mul_(4).to(dtype)
             for temperature in (0.0, 1.0):
-                took = _choosing(choose, logits, _inputs(count, temperature, device))
-                rate = logits.numel() * logits.element_size() / took.median
+                spread = _choosing(choose, logits, _inputs(count, temperature, device))
+                rate = logits.numel() * logits.element_size() / spread.median
                 share = rate / scene.bandwidth
                 shares.append((share, f"{count} rows, {dtype}, temperature {temperature:g}"))
                 rows.append({
                     "logits": str(dtype).removeprefix("torch."), "rows": count, "temperature": temperature,
-                    "us": took.text(1e-6), "GB/s": f"{rate / 1e9:.0f}", "share of the copy's bandwidth": f"{share:.2f}",
+                    "us": spread.text(1e-6), "GB/s": f"{rate / 1e9:.0f}",
+                    "share of the copy's bandwidth": f"{share:.2f}",
                 })  # fmt: skip
     notes = (
         f"`{getattr(choose, '__name__', choose)}` over a vocabulary of {vocab}: token, entropy and log-probability of "

@@ -19,7 +19,11 @@ def layers(scene: Scene) -> Report:
     """Bare forwards on fixed inputs, each in a CUDA graph of its own where there is one."""
     scale, subject = scene.scale, open_subject(scene)
     model, rows = subject.model, []
-    forms = {"torch operations": None} if model.fused is None else {"torch operations": None, "fused": model.fused}
+    forms = (
+        {"torch operations": None}
+        if model.packed_forward is None
+        else {"torch operations": None, "fused": model.packed_forward}
+    )
     for count in scale.row_counts:
         read = max((subject.weights - model.lm_head.weight.numel()) * model.embed.weight.element_size(), 1)
         arithmetic = 2 * read / model.embed.weight.element_size() * count / scene.gemm_rate
@@ -30,14 +34,14 @@ def layers(scene: Scene) -> Report:
             continue
         for name, form in forms.items():
             with _with_form(subject, form):
-                took = device_seconds(_bare_forward(scene, subject, count), scene.device)
-            row |= {f"{name} ms": took.text(1e-3), f"{name} / roofline": f"{took.median / floor:.2f}"}
+                spread = device_seconds(_bare_forward(scene, subject, count), scene.device)
+            row |= {f"{name} ms": spread.text(1e-3), f"{name} / roofline": f"{spread.median / floor:.2f}"}
         rows.append(row)
         print(*row.values(), sep=" | ", flush=True)
     notes = (
         f"Embedding, all layers and the final norm of {scale.name}, without attention (queries are passed on), without "
         "the output head, without the host: replays of a CUDA graph on a GPU. Medians of 20 (lowest-highest). "
-        + ("" if model.fused is not None else "The fused form does not run on this device. ")
+        + ("" if model.packed_forward is not None else "The fused form does not run on this device. ")
         + "Roofline: the larger of weights / bandwidth and arithmetic / rate."
     )
     return Report(title="Decoder without attention", notes=notes, rows=rows)
@@ -45,12 +49,12 @@ def layers(scene: Scene) -> Report:
 
 @contextmanager
 def _with_form(subject: Subject, form: Callable[..., Tensor] | None) -> Iterator[None]:
-    kept = subject.model.fused
-    subject.model.fused = form
+    kept = subject.model.packed_forward
+    subject.model.packed_forward = form
     try:
         yield
     finally:
-        subject.model.fused = kept
+        subject.model.packed_forward = kept
 
 
 def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], object]:

@@ -27,13 +27,13 @@ def steps(scene: Scene) -> Report:
         if scene.clock.left < 0:
             rows.append({**row, "note": "not measured: the section's time was over"})
             continue
-        took = _measure(subject, count, context, scale.slice_seconds, scale.slices)
+        spread = _measure(subject, count, context, scale.slice_seconds, scale.slices)
         floor, bound = _floor(scene, subject, count, count * context)
-        first = took.median if count == 1 and first is None else first
+        first = spread.median if count == 1 and first is None else first
         if context == scale.short_context:
-            ratios.append((took.median / floor, f"{count} rows"))
-        rows.append({**row, "ms": took.text(1e-3), "roofline ms": f"{floor * 1e3:.3f}", "bound by": bound,
-                     "measured / roofline": f"{took.median / floor:.2f}"})  # fmt: skip
+            ratios.append((spread.median / floor, f"{count} rows"))
+        rows.append({**row, "ms": spread.text(1e-3), "roofline ms": f"{floor * 1e3:.3f}", "bound by": bound,
+                     "measured / roofline": f"{spread.median / floor:.2f}"})  # fmt: skip
         print(*rows[-1].values(), sep=" | ", flush=True)
     goals = []
     if ratios:

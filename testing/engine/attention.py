@@ -59,7 +59,7 @@ def make_case(
     if pool.quantised:
         pool.set_scales(0, 0.25, 0.5)
     k, v = torch.randn(2, total * page_size, kv_heads, head_dim, generator=random).to(place, dtype)
-    pool.write(0, pool.rows_of(torch.arange(total * page_size, device=place)), k, v)
+    pool.write(0, pool.flat_index(torch.arange(total * page_size, device=place)), k, v)
     q = torch.randn(int(counts.sum()), heads, head_dim, generator=random).to(place, dtype)
     rows = PackedRows(counts_S=counts, cached_S=cached, starts_S=np.cumsum(counts) - counts, pages_SP=table.to(place))
     return Case(rows=rows, pool=pool, q_THD=q, heads=heads)

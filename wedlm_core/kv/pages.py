@@ -63,7 +63,7 @@ class PageManager:
 
     @property
     def capacity_tokens(self) -> int:
-        """KV slots of the whole pool."""
+        """KV entries of the whole pool."""
         return self._allocator.num_pages * self.page_size
 
     def open(self, token_ids: Sequence[int], max_cached: int) -> SequencePages:
@@ -87,7 +87,7 @@ class PageManager:
         return seq
 
     def grow(self, seq: SequencePages, tokens: int) -> bool:
-        """Give ``seq`` capacity for ``tokens`` KV slots in total; False (and no change) if pages run out."""
+        """Give ``seq`` capacity for ``tokens`` KV entries in total; False (and no change) if pages run out."""
         self._require_open(seq)
         missing = -(-tokens // self.page_size) - len(seq.pages)
         if missing <= 0:
@@ -135,10 +135,10 @@ class PageManager:
         seq.chain = ROOT
 
     def discard(self, seq: SequencePages) -> list[int]:
-        """:meth:`close` a sequence whose KV is worthless: none of it is shared any more.
+        """Close a sequence whose KV is invalid, and remove its pages from the prefix index.
 
         Returns:
-            Its pages that no other sequence holds; the caller cleans what is in them.
+            Its pages that no other sequence uses; the caller clears their contents.
         """
         pages = list(seq.pages)
         self.close(seq)

@@ -25,7 +25,7 @@ from wedlm_core.config.model import id_tuple
 from wedlm_core.devices import on_device
 from wedlm_core.errors import WeightsError, explain, first_line
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import Slot, hf_slots
+from wedlm_core.model.expected_tensors import TensorPlace, expected_tensors
 from wedlm_core.model.placing import empty_decoder, equal_rows, opened, place
 
 __all__ = ["load_config", "load_model", "save_model", "stored_dtype"]
@@ -184,33 +184,35 @@ def load_model(
     folder = Path(folder)
     config = load_config(folder)
     files = _files_by_tensor(folder)
-    slots = hf_slots(config)
-    _check_tensors(folder, config, slots, files)
+    expected = expected_tensors(config)
+    _check_tensors(folder, config, expected, files)
     with on_device(torch.device(device)):
         model = empty_decoder(config, device=device, dtype=dtype)
-        place(files, slots, model, workers=workers)
+        place(files, expected, model, workers=workers)
         _check_tied_head(folder, files, model)
         model.set_max_positions(max_positions or config.max_position_embeddings)
     return model
 
 
-def _check_tensors(folder: Path, config: ModelConfig, slots: Mapping[str, Slot], files: Mapping[str, Path]) -> None:
-    """Names, shapes and kinds of the whole checkpoint against ``slots``, before anything is copied."""
+def _check_tensors(
+    folder: Path, config: ModelConfig, expected: Mapping[str, TensorPlace], files: Mapping[str, Path]
+) -> None:
+    """Names, shapes and kinds of the whole checkpoint against ``expected``, before anything is copied."""
     tied_head = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    problems = [f"missing {name}" for name in slots if name not in files]
+    problems = [f"missing {name}" for name in expected if name not in files]
     problems += [f"unexpected {name}" for name in sorted(files)
-                 if name not in slots and name not in tied_head and not name.endswith(_DERIVED)]  # fmt: skip
+                 if name not in expected and name not in tied_head and not name.endswith(_DERIVED)]  # fmt: skip
     for path in sorted(set(files.values())):
         with opened(path) as handle:
             inside = set(handle.keys())
-            for name in (n for n, home in files.items() if home == path and n in slots):
+            for name in (n for n, home in files.items() if home == path and n in expected):
                 if name not in inside:
                     problems.append(f"missing {name} ({_INDEX} says it is in {path.name})")
                     continue
                 found = handle.get_slice(name)
                 shape, kind = found.get_shape(), found.get_dtype()
-                if tuple(shape) != slots[name].shape:
-                    problems.append(f"misshapen {name}: {shape}, needs {list(slots[name].shape)}")
+                if tuple(shape) != expected[name].shape:
+                    problems.append(f"misshapen {name}: {shape}, needs {list(expected[name].shape)}")
                 if kind not in _FLOATS:
                     problems.append(f"wrong kind {name}: {kind}, needs one of {_FLOATS} (quantised files are not read)")
     if problems:
@@ -234,7 +236,7 @@ def _raise_listed(folder: Path, problems: list[str]) -> NoReturn:
         lines += own[:_LISTED] + ([f"and {len(own) - _LISTED} more {kind}"] if len(own) > _LISTED else [])
     listing = "".join(f"\n  {line}" for line in lines)
     raise WeightsError(f"model={str(folder)!r}: the tensors are not those that config.json describes. "
-                       f"Mend config.json or convert the checkpoint.{listing}")  # fmt: skip
+                       f"Correct config.json or convert the checkpoint.{listing}")  # fmt: skip
 
 
 def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int | None = None) -> None:
@@ -275,15 +277,15 @@ def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int 
 def _write_shards(model: Decoder, folder: Path, shard_bytes: int | None) -> list[str]:
     """Write the weight files (index last) and return their names."""
     parameters = dict(model.named_parameters())
-    shards: list[dict[str, Slot]] = [{}]
+    shards: list[dict[str, TensorPlace]] = [{}]
     size = 0
-    for name, slot in hf_slots(model.config).items():
-        parameter = parameters[slot.parameter]
-        bytes_here = parameter.narrow(0, slot.start, slot.shape[0]).numel() * parameter.element_size()
+    for name, tensor in expected_tensors(model.config).items():
+        parameter = parameters[tensor.parameter]
+        bytes_here = parameter.narrow(0, tensor.start, tensor.shape[0]).numel() * parameter.element_size()
         if shard_bytes is not None and shards[-1] and size + bytes_here > shard_bytes:
             shards.append({})
             size = 0
-        shards[-1][name] = slot
+        shards[-1][name] = tensor
         size += bytes_here
     sharded = shard_bytes is not None and len(shards) > 1
     weight_map: dict[str, str] = {}

@@ -20,17 +20,17 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=18)
 
 
 class PagesMachine(RuleBasedStateMachine):
-    """Every slot of the pool remembers which prefix was written to it, as KV does."""
+    """Every entry of the pool remembers which prefix was written to it, as KV does."""
 
     def __init__(self) -> None:
         super().__init__()
         self.manager = PageManager(POOL, PAGE, prefix_caching=True)
-        self.slots: list[tuple[int, ...] | None] = [None] * (POOL * PAGE)
+        self.entries: list[tuple[int, ...] | None] = [None] * (POOL * PAGE)
         self.open: list[tuple[SequencePages, list[int], int]] = []  # pages, tokens, tokens whose KV is final
 
     def check_contents(self, seq: SequencePages, tokens: list[int], final: int) -> None:
         for i in range(final):
-            assert self.slots[seq.pages[i // PAGE] * PAGE + i % PAGE] == tuple(tokens[: i + 1])
+            assert self.entries[seq.pages[i // PAGE] * PAGE + i % PAGE] == tuple(tokens[: i + 1])
 
     @rule(tokens=TOKENS, spare=st.integers(0, 3))
     def open_sequence(self, tokens: list[int], spare: int) -> None:
@@ -58,7 +58,7 @@ class PagesMachine(RuleBasedStateMachine):
         assert self.manager.num_free == free - (len(seq.pages) - len(before))
         for i in range(final, len(seq.pages) * PAGE):  # final KV, then what a window scribbles behind it
             written = tuple(tokens[: i + 1]) if i < len(tokens) else (-1,)
-            self.slots[seq.pages[i // PAGE] * PAGE + i % PAGE] = written
+            self.entries[seq.pages[i // PAGE] * PAGE + i % PAGE] = written
         self.open[at] = (seq, tokens, len(tokens))
         self.manager.seal(seq, tokens, len(tokens))
 

@@ -26,9 +26,9 @@ def test_entries_are_rounded_to_three_bits_and_held_in_range() -> None:
     pool.set_scales(0, 0.125, 2.0)
     k, v = torch.randn(2, 20, 2, 32, generator=torch.Generator().manual_seed(0))
     k[3, 1, 5] = 1000.0
-    slots = torch.arange(7, 27)
-    pool.write_slots(0, slots, k, v)
-    rows = pool.rows_of(slots)
+    entries = torch.arange(7, 27)
+    pool.write_entries(0, entries, k, v)
+    rows = pool.flat_index(entries)
     keys, values = (x.view(2, 20, 32).transpose(0, 1) for x in (pool.keys(0, rows), pool.values(0, rows)))
     assert float(keys[3, 1, 5]) == 448 * 0.125
     k[3, 1, 5] = 448 * 0.125

@@ -9,7 +9,7 @@ import torch
 
 from testing.engine.models import random_decoder
 from wedlm_core.config import ModelConfig
-from wedlm_core.model.decoder_gpu import disagreement, fuse
+from wedlm_core.model.decoder_gpu import disagreement, use_gpu_decoder
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
@@ -34,7 +34,7 @@ def test_layers_of_the_published_shapes(shape: ModelConfig, rows: int) -> None:
     positions = torch.randint(40_000, (rows,), device="cuda", generator=generator)
     with torch.inference_mode():
         plain = model(ids, positions, mixing)
-        assert fuse(model)
+        assert use_gpu_decoder(model)
         found = model(ids, positions, mixing)
     assert not torch.isnan(found).any()
     assert (found.float() - plain.float()).norm() / plain.float().norm() < 1e-2
@@ -48,5 +48,5 @@ def test_float32_agrees_closely() -> None:
     with torch.inference_mode():
         plain = model(ids, positions, mixing)
         assert disagreement(model, range(3)) is None
-        assert fuse(model)
+        assert use_gpu_decoder(model)
         torch.testing.assert_close(model(ids, positions, mixing), plain, rtol=1e-4, atol=1e-4)

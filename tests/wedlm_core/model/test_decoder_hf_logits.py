@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from wedlm_core.decoding.oracle import causal_logits
+from testing.engine.oracle import causal_logits
 from wedlm_core.errors import WeightsError
 from wedlm_core.model.weights import load_model
 

@@ -16,7 +16,7 @@ from testing.engine.models import random_decoder, write_tokenizer
 from wedlm_core.config import ModelConfig, YarnScaling
 from wedlm_core.errors import ConfigError, WeightsError
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import hf_slots
+from wedlm_core.model.expected_tensors import expected_tensors
 from wedlm_core.model.weights import load_config, load_model, save_model, stored_dtype
 
 
@@ -60,8 +60,8 @@ def test_every_parameter_row_is_filled_exactly_once() -> None:
     for qwen3 in (True, False):
         model = random_decoder(qwen3=qwen3, seed=0)
         covered = {name: torch.zeros(p.shape[0], dtype=torch.int64) for name, p in model.named_parameters()}
-        for slot in hf_slots(model.config).values():
-            covered[slot.parameter][slot.start : slot.start + slot.shape[0]] += 1
+        for tensor in expected_tensors(model.config).values():
+            covered[tensor.parameter][tensor.start : tensor.start + tensor.shape[0]] += 1
         assert all(bool((rows == 1).all()) for rows in covered.values())
 
 

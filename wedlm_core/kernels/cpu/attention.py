@@ -27,7 +27,7 @@ def attend(  # type: ignore[no-untyped-def]
     Args:
         q: ``[T, heads * Dh]``.
         keys: ``[kv_heads, blocks, Dh, block]``.
-        values: ``[kv_heads, slots, Dh]``.
+        values: ``[kv_heads, entries, Dh]``.
         pages: int64 ``[S, P]``.
         starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.
         counts: int64 ``[S]``.
@@ -74,8 +74,8 @@ def _score(queries, keys, pages, page_size, head, cached, m, together, group, sc
     width, here, base, to = scores.shape[1], address(queries), address(keys), address(scores)
     seen = cached + (m + together - 1) // group + 1
     for b in range((seen + block - 1) // block):
-        slot = pages[b * block // page_size] * page_size + b * block % page_size
-        part = base + 4 * (head * count + slot // block) * dim * block
+        entry = pages[b * block // page_size] * page_size + b * block % page_size
+        part = base + 4 * (head * count + entry // block) * dim * block
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
             if b * block < cached + (m + i + rows - 1) // group + 1:
@@ -109,7 +109,7 @@ def _mix(  # type: ignore[no-untyped-def]
     scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed
 ):
     """``mixed[i] = softmax(scores[i]) @ values``, causal."""
-    _, slots, dim = values.shape
+    _, entries, dim = values.shape
     step, here, base, to = scores.shape[1], address(scores), address(values), address(mixed)
     shares = np.empty(QUERIES, dtype=np.float32)
     for i in range(together):
@@ -118,8 +118,8 @@ def _mix(  # type: ignore[no-untyped-def]
             mixed[i, d] = F32(0.0)
     seen = cached + (m + together - 1) // group + 1
     for b in range((seen + block - 1) // block):
-        slot = pages[b * block // page_size] * page_size + b * block % page_size
-        part = base + 4 * (head * slots + slot) * dim
+        entry = pages[b * block // page_size] * page_size + b * block % page_size
+        part = base + 4 * (head * entries + entry) * dim
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
             if b * block < cached + (m + i + rows - 1) // group + 1:

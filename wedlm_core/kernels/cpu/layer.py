@@ -82,17 +82,17 @@ def _norm_rotate(x, at, heads, size, weight, eps, cos, sin, angle, out, to):  # 
 
 
 @njit(**JIT)
-def _neighbours(slots, first, last):  # type: ignore[no-untyped-def]
-    """How many rows from ``first`` on have slots that follow one another."""
+def _neighbours(entries, first, last):  # type: ignore[no-untyped-def]
+    """How many rows from ``first`` on have entries that follow one another."""
     t = first + 1
-    while t < last and slots[t] == slots[t - 1] + 1:
+    while t < last and entries[t] == entries[t - 1] + 1:
         t += 1
     return t - first
 
 
 @njit(**JIT)
 def place_qkv(  # type: ignore[no-untyped-def]
-    qkv, q_weight, k_weight, eps, cos, sin, positions, slots, heads, q_out, keys, values, first, last
+    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last
 ):
     """Norm and rotate queries and keys, write keys and values to the pool.
 
@@ -104,11 +104,11 @@ def place_qkv(  # type: ignore[no-untyped-def]
         cos: ``[positions, Dh / 2]``.
         sin: the same.
         positions: int64 ``[T]``, logical position of each row.
-        slots: int64 ``[T]``, KV slot of each row.
+        entries: int64 ``[T]``, KV entry of each row.
         heads: query heads.
         q_out: ``[T, heads * Dh]``.
         keys: ``[kv_heads, blocks, Dh, block]``.
-        values: ``[kv_heads, slots, Dh]``.
+        values: ``[kv_heads, entries, Dh]``.
         first: row to begin with.
         last: row to end before.
     """
@@ -119,8 +119,8 @@ def place_qkv(  # type: ignore[no-untyped-def]
     t = first
     while t < last:
         # Rows side by side in a block share the cache lines of their keys, which are written element by element.
-        number, place = slots[t] // block, slots[t] % block
-        count = _neighbours(slots, t, min(last, t + min(LANES, block - place)))
+        number, place = entries[t] // block, entries[t] % block
+        count = _neighbours(entries, t, min(last, t + min(LANES, block - place)))
         for h in range(kv_heads):  # a key lies in as many cache lines as it has elements: all come at once
             for i in range(dim):
                 prefetch(keys, ((h * blocks + number) * dim + i) * block + place)
@@ -133,7 +133,7 @@ def place_qkv(  # type: ignore[no-untyped-def]
                 for r in range(count):
                     keys[h, number, i, place + r] = rotated[r, h * dim + i]
             for r in range(count):
-                at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + slots[t + r]) * dim
+                at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + entries[t + r]) * dim
                 for i in range(0, dim, LANES):
                     store(values, to + i, dim - i, load(qkv, at + i, dim - i, F32(0.0)))
         t += count

@@ -30,9 +30,9 @@ def _place(cu_rows, sequences, unit, unit_rows: tl.constexpr, SEQ_P: tl.constexp
 
 
 @triton.jit
-def _fetch(base, slot, place, real, MASKED: tl.constexpr, DIM: tl.constexpr, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Entries ``[N, Dh]`` of the pool at ``slot [N]``; float32 of their bytes where they are 8-bit floats."""
-    target = base + slot[:, None] * DIM + place[None, :]
+def _fetch(base, entry, place, real, MASKED: tl.constexpr, DIM: tl.constexpr, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Entries ``[N, Dh]`` of the pool at ``entry [N]``; float32 of their bytes where they are 8-bit floats."""
+    target = base + entry[:, None] * DIM + place[None, :]
     entries = tl.load(target, mask=real, other=0) if MASKED else tl.load(target)
     if FP8:
         entries = entries.to(tl.float8e4nv, bitcast=True).to(tl.float32)
@@ -64,12 +64,12 @@ def _block(  # type: ignore[no-untyped-def]
     """Take one block of keys and values into the running maximum, sum and context of each row."""
     key = begin + tl.arange(0, BLOCK_N)
     if PAGE % BLOCK_N == 0:  # a block lies in one page
-        slot = page.to(tl.int64) * PAGE + begin % PAGE + tl.arange(0, BLOCK_N)
+        entry = page.to(tl.int64) * PAGE + begin % PAGE + tl.arange(0, BLOCK_N)
     else:
-        slot = tl.load(pages + key // PAGE, mask=key < kv_length, other=0).to(tl.int64) * PAGE + key % PAGE
+        entry = tl.load(pages + key // PAGE, mask=key < kv_length, other=0).to(tl.int64) * PAGE + key % PAGE
     real = (key < kv_length)[:, None] & (place < DIM)[None, :]
     CHECKED: tl.constexpr = MASKED or DIM != DIM_P
-    keys = _fetch(k_head, slot, place, real, CHECKED, DIM, FP8).to(query.dtype)
+    keys = _fetch(k_head, entry, place, real, CHECKED, DIM, FP8).to(query.dtype)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
     if MASKED:
         scores = tl.where(key[None, :] <= limit[:, None], scores, float("-inf"))
@@ -79,7 +79,7 @@ def _block(  # type: ignore[no-untyped-def]
         shift = tl.where(best == float("-inf"), 0.0, best)
     weights = tl.exp2(scores - shift[:, None])
     shrink = tl.exp2(top - shift)
-    values = _fetch(v_head, slot, place, real, CHECKED, DIM, FP8).to(query.dtype)
+    values = _fetch(v_head, entry, place, real, CHECKED, DIM, FP8).to(query.dtype)
     acc = tl.dot(weights.to(query.dtype), values, acc * shrink[:, None], input_precision="ieee")
     return acc, best, total * shrink + tl.sum(weights, axis=1)
 
@@ -104,7 +104,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     pages_stride,
     q_row_stride,
     q_head_stride,
-    num_slots,
+    num_entries,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_P: tl.constexpr,
@@ -161,7 +161,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
         q + (row_at * q_row_stride + head * q_head_stride)[:, None] + place[None, :], mask=inside, other=0.0
     )
     limit = cached + row
-    head_base = kv_head.to(tl.int64) * num_slots * DIM
+    head_base = kv_head.to(tl.int64) * num_entries * DIM
     page_row = pages + sequence.to(tl.int64) * pages_stride
     acc = tl.zeros((BLOCK_Q * GROUP_P, DIM_P), dtype=tl.float32)
     top = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), dtype=tl.float32)

@@ -32,14 +32,14 @@ def _write(  # type: ignore[no-untyped-def]
     v_in,
     k_pool,
     v_pool,
-    slots,
+    entries,
     k_scale,
     v_scale,
     k_row_stride,
     k_head_stride,
     v_row_stride,
     v_head_stride,
-    num_slots,
+    num_entries,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     HEADS_P: tl.constexpr,
@@ -48,13 +48,13 @@ def _write(  # type: ignore[no-untyped-def]
 ):
     """One row of the forward: all its heads, keys and values."""
     row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + row)
-    if slot < 0:
+    entry = tl.load(entries + row)
+    if entry < 0:
         return
     head = tl.arange(0, HEADS_P)[:, None]
     place = tl.arange(0, DIM_P)[None, :]
     real = (head < HEADS) & (place < DIM)
-    target = (head.to(tl.int64) * num_slots + slot) * DIM + place
+    target = (head.to(tl.int64) * num_entries + entry) * DIM + place
     k = tl.load(k_in + row * k_row_stride + head * k_head_stride + place, mask=real)
     v = tl.load(v_in + row * v_row_stride + head * v_head_stride + place, mask=real)
     tl.store(k_pool + target, _entry(k, k_scale, k_pool.dtype.element_ty, FP8), mask=real)
@@ -66,19 +66,19 @@ def write_kv(
     v_pool: Tensor,
     scales: tuple[float, float],
     heads: int,
-    slot_T: Tensor,
+    entry_T: Tensor,
     k_THD: Tensor,
     v_THD: Tensor,
 ) -> None:
-    """Store ``k, v [T, Hkv, Dh]`` at int64 slots; negative slots are skipped.
+    """Store ``k, v [T, Hkv, Dh]`` at int64 entries; negative entries are skipped.
 
-    ``k_pool`` and ``v_pool`` are ``[Hkv * num_slots, Dh]``, head-major, and bytes (uint8) where entries are 8-bit
+    ``k_pool`` and ``v_pool`` are ``[Hkv * num_entries, Dh]``, head-major, and bytes (uint8) where entries are 8-bit
     floats; ``scales`` are those of keys and of values, 1 where entries are not quantised.
     """
     assert k_THD.stride(-1) == v_THD.stride(-1) == 1, "heads must be contiguous"
     dim = k_pool.shape[-1]
-    _write[(slot_T.shape[0],)](
-        k_THD, v_THD, k_pool, v_pool, slot_T, *scales,
+    _write[(entry_T.shape[0],)](
+        k_THD, v_THD, k_pool, v_pool, entry_T, *scales,
         k_THD.stride(0), k_THD.stride(1), v_THD.stride(0), v_THD.stride(1), k_pool.shape[0] // heads,
         HEADS=heads,
         DIM=dim,

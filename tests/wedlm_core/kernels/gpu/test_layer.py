@@ -18,7 +18,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import Decoder, RMSNorm
-from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, fuse
+from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, use_gpu_decoder
 from wedlm_core.model.rope import apply_rope, rope_tables
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def test_the_whole_decoder(qwen3: bool) -> None:
     ids, positions = torch.tensor([5, 300, 5, 17]), torch.tensor([0, 1, 2, 400])
     with torch.no_grad():
         plain = model(ids, positions, mixing)
-        model.fused = DecoderGpu(model)
+        model.packed_forward = DecoderGpu(model)
         torch.testing.assert_close(model(ids, positions, mixing), plain, rtol=2e-5, atol=2e-5)
         batched = model(ids[None], positions[None], lambda *a: mixing(a[0], *(t[0] for t in a[1:]))[None])
     torch.testing.assert_close(batched[0], plain)
@@ -107,7 +107,7 @@ def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -
     outputs = []
     for fused in (None, DecoderGpu(model)):
         engine = Engine(model, tokenizer, EngineConfig(attention="sdpa", batch_invariant=False, page_size=8))
-        model.fused = fused
+        model.packed_forward = fused
         outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
     assert outputs[0] == outputs[1]
 
@@ -138,8 +138,8 @@ def test_the_check_before_use_finds_a_layer_that_is_wrong(monkeypatch: pytest.Mo
 
 def test_on_a_cpu_the_plain_layers_run() -> None:
     model: Decoder = random_decoder(qwen3=True, seed=4)
-    assert not fuse(model)
-    assert model.fused is None
+    assert not use_gpu_decoder(model)
+    assert model.packed_forward is None
 
 
 # A process of its own: here kernels are interpreted, and Triton decides that when it decorates them.
@@ -148,7 +148,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from wedlm_core.kernels import triton_layer
+from wedlm_core.kernels.gpu import layer as triton_layer
 
 dtype, half = sys.argv[1], int(sys.argv[2])
 
