@@ -17,7 +17,7 @@ def is_whole(value: object, least: int = 0, most: int = MAX_INT) -> bool:
 
 
 def is_number(value: object, least: float = -math.inf, most: float = math.inf) -> bool:
-    """Whether ``value`` is a finite int or float in ``[least, most]``. False for a bool and for an int beyond floats."""
+    """Whether ``value`` is a finite int or float in ``[least, most]``; not a bool, not an int beyond floats."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:

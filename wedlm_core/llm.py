@@ -100,7 +100,7 @@ class LLM:
         return [self._finished.pop(r.request_id) for r in requests]
 
     def _step(self) -> set[str]:
-        """Run one engine step; return the ids of finished requests. ``_finished`` keeps the results for their caller."""
+        """Run one engine step; return the ids of finished requests. ``_finished`` keeps their results."""
         done = {g.request_id: g for g in self.engine.step()}
         self._finished.update(done)
         return set(done)

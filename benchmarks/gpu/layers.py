@@ -1,4 +1,4 @@
-"""GPU suite: the decoder without attention, as torch operations and fused, against the reading of its weights."""
+"""GPU suite: the decoder without attention, as torch operations and as Triton kernels, against the roofline."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["layers"]
 
 
 def layers(scene: Scene) -> Report:
-    """Bare forwards on fixed inputs, each in a CUDA graph of its own where there is one."""
+    """Measure bare forwards on fixed inputs; on CUDA each is a CUDA graph."""
     scale, subject = scene.scale, open_subject(scene)
     model, rows = subject.model, []
     forms = (
         {"torch operations": None}
         if model.packed_forward is None
-        else {"torch operations": None, "fused": model.packed_forward}
+        else {"torch operations": None, "Triton kernels": model.packed_forward}
     )
     for count in scale.row_counts:
         read = max((subject.weights - model.lm_head.weight.numel()) * model.embed.weight.element_size(), 1)
@@ -41,7 +41,7 @@ def layers(scene: Scene) -> Report:
     notes = (
         f"Embedding, all layers and the final norm of {scale.name}, without attention (queries are passed on), without "
         "the output head, without the host: replays of a CUDA graph on a GPU. Medians of 20 (lowest-highest). "
-        + ("" if model.packed_forward is not None else "The fused form does not run on this device. ")
+        + ("" if model.packed_forward is not None else "The Triton kernels do not run on this device. ")
         + "Roofline: the larger of weights / bandwidth and arithmetic / rate."
     )
     return Report(title="Decoder without attention", notes=notes, rows=rows)
@@ -58,7 +58,7 @@ def _with_form(subject: Subject, form: Callable[..., Tensor] | None) -> Iterator
 
 
 def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], object]:
-    """A call that runs the decoder over so many rows; form and inputs are those of now."""
+    """A function that runs the decoder over ``rows`` rows, in the form that is set now."""
     ids = torch.randint(scene.scale.config.vocab_size, (rows,), device=scene.device)
     positions = torch.arange(rows, device=scene.device)
 
@@ -71,7 +71,7 @@ def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], obj
         return forward
     side = torch.cuda.Stream(scene.device)
     side.wait_stream(torch.cuda.current_stream(scene.device))
-    with torch.cuda.stream(side):  # compiles kernels and gives libraries their workspaces, which a capture must not
+    with torch.cuda.stream(side):  # warm up: a capture must neither compile kernels nor allocate workspaces
         forward()
     torch.cuda.current_stream(scene.device).wait_stream(side)
     torch.cuda.synchronize(scene.device)
@@ -81,6 +81,6 @@ def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], obj
 
     def replay() -> tuple[Tensor, Tensor]:
         graph.replay()
-        return ids, positions  # which the graph reads: they live as long as this function
+        return ids, positions  # the graph reads these: keep them alive
 
     return replay
