@@ -30,8 +30,8 @@ TEMPERATURES: Mapping[str, float] = {"low": 60.0, "medium": 20.0, "high": 6.0, "
 """Sampling temperature of each regime of acceptance.
 
 With ``verified``, 16 masks and outputs of 32 to 96 tokens they give 11.3, 6.8, 2.7 and 1.06 tokens per forward. A
-trained prototype had 6.8 in medium and 2.6 in high entropy. ``hostile``, with one accepted draft in sixteen, is harder than any
-regime of a trained model: masks cannot gain anything there.
+trained prototype had 6.8 in medium and 2.6 in high entropy. ``hostile``, with one accepted draft in sixteen, is
+harder than any regime of a trained model: masks cannot gain anything there.
 """
 LONG_TEMPERATURES: Mapping[str, float] = {"low": 64.0, "medium": 24.0, "high": 6.7}
 """The same behind prompts of 1,500 tokens: 10.3, 6.8 and 2.7 tokens per forward."""

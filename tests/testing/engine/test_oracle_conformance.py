@@ -1,4 +1,4 @@
-"""The readable decoder reproduces every conformance case; so does the plain-Python selection."""
+"""The slow reference decoder and its position selection reproduce every conformance case."""
 
 from __future__ import annotations
 

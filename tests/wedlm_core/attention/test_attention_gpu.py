@@ -1,4 +1,4 @@
-"""Attention backends on a GPU: each that runs there equals the oracle, in a CUDA graph too, with any lengths."""
+"""Attention backends on a GPU: all that run there equal the oracle, for any lengths and in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problem_of(case: Case, *, batch_invariant: bool = False) -> AttentionProblem
 
 
 def backends(case: Case, *, batch_invariant: bool = False) -> list[AttentionBackend]:
-    """Those that can run: which ones depends on packages, the GPU, the dtype and the page size."""
+    """The backends that can run with these packages, GPU, dtype and page size."""
     found = []
     for name in BACKENDS:
         try:
@@ -77,7 +77,7 @@ def test_backends_equal_the_oracle(
     assert {"triton", "sdpa"} <= set(names)
 
 
-def test_auto_names_a_backend_for_every_dtype_and_page_size() -> None:
+def test_auto_finds_a_backend_for_every_dtype_and_page_size() -> None:
     for dtype, kv_dtype in DTYPES:
         for page_size in (16, 64, 256):
             case = case_of([(2, 3)], dtype, kv_dtype, page_size)
@@ -94,7 +94,7 @@ def test_a_graph_follows_its_inputs(kv_dtype: torch.dtype | None, page_size: int
             continue
         own = DeviceRows.of(case.rows, CUDA)
         total = 64
-        # Two places more than sequences, rows behind the last, bounds above all lengths.
+        # Two unused sequences, padding rows, bounds above all lengths.
         rows = replace(
             own,
             cu_rows_Z=torch.cat([own.cu_rows_Z, own.cu_rows_Z[-1:], own.cu_rows_Z[-1:]]),

@@ -1,4 +1,4 @@
-"""A damaged or hostile model folder is refused within a second by one clear line, and nothing outside it is read."""
+"""A damaged or hostile model folder is refused quickly in one clear line, and nothing outside it is read."""
 
 from __future__ import annotations
 

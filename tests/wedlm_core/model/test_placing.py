@@ -1,4 +1,4 @@
-"""Weights go to their place piece by piece: the same values with any workers and pieces, in bounded memory."""
+"""Weights are copied in pieces: any number of workers and piece size gives the same values, in bounded memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_row_is_the_files_whatever_the_pieces_and_workers(
     assert seen == len(expected)
 
 
-def test_an_empty_decoder_lives_where_it_is_told_and_keeps_its_ties() -> None:
+def test_an_empty_decoder_is_on_its_device_and_its_weights_stay_tied() -> None:
     for qwen3 in (True, False):
         config = random_decoder(qwen3=qwen3, seed=0).config
         model = empty_decoder(config, device="cpu", dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The 7B and 8B configurations are those of transformers' Qwen2.5 and Qwen3, to the last tensor and angle."""
+"""The 7B and 8B configurations equal transformers' Qwen2.5 and Qwen3: all tensor shapes and rotary tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks, reorder, targets and weights of the dual stream."""
+"""Dual-stream rows: blocks, reorder, targets and weights."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The compiled kernels of a layer against the readable forms, at sizes that fill vectors and at those that do not."""
+"""The CPU kernels of a layer equal readable torch code, at sizes that fill vectors and at sizes that do not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> Non
     heads, kv_heads, entries_of_pool = 6, 3, 128
     config = replace(random_decoder(qwen3=True, seed=0).config, head_dim=head_dim)
     cos, sin = rope_tables(config, 90)
-    # Runs across the ends of blocks, longer than a vector, downwards, alone.
+    # Runs of entries across block ends, runs longer than a vector, descending entries, single ones.
     entries = torch.tensor([*range(60, 85), 3, 2, 1, 100, 7, 8, 9])
     rows = len(entries)
     positions = (entries * 5 + 3) % 90

@@ -1,4 +1,4 @@
-"""Keys and values that the Triton kernel stores are those that torch stores."""
+"""The Triton kernel stores the same keys and values as torch."""
 
 from __future__ import annotations
 

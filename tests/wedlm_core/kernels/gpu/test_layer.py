@@ -1,4 +1,4 @@
-"""The fused decoder computes what the plain one does, kernel by kernel and as a whole."""
+"""DecoderGpu equals the plain decoder, kernel by kernel and as a whole. Without a GPU the kernels are interpreted."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -
     prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18))]
     params = SamplingParams(max_tokens=8, strategy="verified", window_size=4, ignore_eos=True)
     outputs = []
-    for fused in (None, DecoderGpu(model)):
+    for packed_forward in (None, DecoderGpu(model)):
         engine = Engine(model, tokenizer, EngineConfig(attention="sdpa", batch_invariant=False, page_size=8))
-        model.packed_forward = fused
+        model.packed_forward = packed_forward
         outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
     assert outputs[0] == outputs[1]
 
@@ -142,7 +142,7 @@ def test_on_a_cpu_the_plain_layers_run() -> None:
     assert model.packed_forward is None
 
 
-# A process of its own: here kernels are interpreted, and Triton decides that when it decorates them.
+# In a separate process: in this one kernels are interpreted, which Triton decides when it decorates them.
 COMPILE = """
 import sys
 import triton
@@ -173,6 +173,6 @@ compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
 @pytest.mark.parametrize("case", [("bf16", "64")], ids="-".join)
 def test_the_kernels_compile_for_hopper(case: tuple[str, ...]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said so that Triton does not warn
+    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, set so that Triton does not warn
     run = subprocess.run([sys.executable, "-c", COMPILE, *case], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
