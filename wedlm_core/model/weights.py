@@ -29,7 +29,7 @@ from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import TensorPlace, expected_tensors
 from wedlm_core.model.placing import empty_decoder, equal_rows, opened, place
 
-__all__ = ["load_config", "load_model", "save_model", "stored_dtype"]
+__all__ = ["load_config", "load_model", "save_model"]
 
 _DERIVED = "rotary_emb.inv_freq"  # some old checkpoints store this; it follows from the configuration
 _LISTED = 20  # most problems listed per kind; the rest is counted
@@ -81,16 +81,6 @@ def _tokenizer_mask_id(folder: Path) -> int | None:
     if found is not None and not is_whole(found):
         raise WeightsError(explain("mask_token", found, "its id is an integer of 0 or more", "Download it again."))
     return found
-
-
-def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype:
-    """The dtype of the embedding in the checkpoint."""
-    files = files_by_tensor(Path(folder))
-    name = "model.embed_tokens.weight"
-    if name not in files:
-        raise WeightsError(explain("model", str(folder), f"has no tensor {name}", "Give a causal language model."))
-    with opened(files[name]) as handle:
-        return handle.get_slice(name)[:1].dtype
 
 
 def load_model(
