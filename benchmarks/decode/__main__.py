@@ -26,9 +26,9 @@ from benchmarks.decode.load import load, long_contexts, mixed_batches
 from benchmarks.decode.models import parameters, random_model
 from benchmarks.decode.passes import Budget
 from benchmarks.decode.prefix_sharing import prefix_sharing
-from benchmarks.decode.rivals import rivals
 from benchmarks.decode.section import Section, Settings, goals_table
 from benchmarks.decode.streaming import streaming
+from benchmarks.decode.transformers_race import transformers_race
 from benchmarks.decode.workloads import MODELS
 
 __all__ = ["main"]
@@ -39,7 +39,7 @@ SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
     "long": long_contexts,
     "mixed": mixed_batches,
     "streaming": streaming,
-    "transformers": rivals,
+    "transformers": transformers_race,
     "host": host_time,
     "gsm8k": gsm8k,
     "prefix": lambda settings: prefix_sharing(settings.models, 1 if settings.quick else _PREFIX_ROUNDS),

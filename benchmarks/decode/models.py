@@ -34,7 +34,7 @@ trained prototype had 6.8 in medium and 2.6 in high entropy. ``hostile``, with o
 harder than any regime of a trained model: masks cannot gain anything there.
 """
 LONG_TEMPERATURES: Mapping[str, float] = {"low": 64.0, "medium": 24.0, "high": 6.7}
-"""The same behind prompts of 1,500 tokens: 10.3, 6.8 and 2.7 tokens per forward."""
+"""Sampling temperatures after prompts of 1,500 tokens: 10.3, 6.8 and 2.7 tokens per forward."""
 
 _CONFIG = ModelConfig(
     vocab_size=1024,

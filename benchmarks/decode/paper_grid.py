@@ -75,7 +75,7 @@ def _row(point: Point, regimes: dict[str, Score], speed: float) -> tuple[object,
 
 
 def _against(rows: dict[Point, tuple[dict[str, Score], float]]) -> str:
-    """Streaming beside blockwise at equal W, tau and lambda."""
+    """A table that compares streaming with blockwise at equal W, tau and lambda."""
     lines = []
     for point, (regimes, speed) in rows.items():
         other = dataclasses.replace(point, strategy=Strategy.BLOCKWISE)

@@ -24,7 +24,7 @@ from wedlm_core.model.products import Product, Weight, products_of
 
 __all__ = ["DecoderCpu"]
 
-_HANDED = 2e-4  # seconds of work from which another thread pays off
+_MIN_THREAD_SECONDS = 2e-4  # seconds of work from which another thread pays off
 # Rough cost of the kernels on one core, in seconds per element ...
 _NORM, _GATE, _PLACE = 3e-10, 3e-10, 1e-9
 _ATTEND = 4e-11  # ... and per query element and cached token
@@ -152,7 +152,7 @@ class DecoderCpu:
             seconds: estimated time of all items on one core.
             part: computes the items ``first .. last - 1``.
         """
-        threads = min(torch.get_num_threads(), int(seconds / _HANDED), count)
+        threads = min(torch.get_num_threads(), int(seconds / _MIN_THREAD_SECONDS), count)
         if threads < 2:
             part(0, count)
             return

@@ -50,7 +50,7 @@ def test_it_is_the_default_on_cpu_in_float32(qwen3_folder: Path) -> None:
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(decoder_cpu, "_HANDED", 1e-12)
+    monkeypatch.setattr(decoder_cpu, "_MIN_THREAD_SECONDS", 1e-12)
     yield
     torch.set_num_threads(before)
 

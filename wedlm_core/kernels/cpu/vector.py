@@ -150,7 +150,7 @@ def two_to(typing_context: Any, k: Any) -> Any:
 
 @_intrinsic
 def split(typing_context: Any, x: Any) -> Any:
-    """``x = 2 ** power * mantissa``, both float32, of normal x > 0; the mantissa lies in [1/sqrt 2, sqrt 2)."""
+    """``x = 2 ** power * mantissa``, both float32, of normal x > 0; the mantissa is in [1/sqrt 2, sqrt 2)."""
     kind = _joint(x)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -14,7 +14,7 @@ from jobs.evaluate import MAX_TOKENS
 from wedlm_core import LLM, EngineConfig, SamplingParams, Strategy
 from wedlm_core.training.evaluation import REGIMES
 
-__all__ = ["rivals"]
+__all__ = ["transformers_race"]
 
 _PROMPTS = 256
 _STATIC_BATCHES = (8, 32, 64, 128)
@@ -23,7 +23,7 @@ _ROUNDS = 3
 _OURS = (Strategy.AUTOREGRESSIVE, Strategy.VERIFIED)
 
 
-def rivals(settings: Settings) -> Section:
+def transformers_race(settings: Settings) -> Section:
     """Measure 256 prompts of all regimes, and 256 of low and medium entropy, greedy."""
     rounds, count = (1, 32) if settings.quick else (_ROUNDS, _PROMPTS)
     tables, goals = [], []
