@@ -30,7 +30,7 @@ class _SdpaPlan:
         self.source_SQ = starts_S1 + torch.minimum(row_Q, counts_S1 - 1)
         self.real_SQ = row_Q < counts_S1
         entry_SL = rows.pages_SP[:, key_L // pool.page_size] * pool.page_size + key_L % pool.page_size
-        self.kv_rows_HSL = pool.flat_index(entry_SL.flatten())
+        self.kv_index_HSL = pool.flat_index(entry_SL.flatten())
         self.mask_S1QL = (key_L <= (cached_S1 + row_Q)[..., None])[:, None]
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
@@ -41,8 +41,8 @@ class _SdpaPlan:
             return entries_RD.view(pool.heads, sequences, keys, -1).transpose(0, 1)
 
         q_SHQD = q_THD[self.source_SQ].transpose(1, 2)
-        k_SHLD = by_sequence(pool.keys(layer, self.kv_rows_HSL))
-        v_SHLD = by_sequence(pool.values(layer, self.kv_rows_HSL))
+        k_SHLD = by_sequence(pool.keys(layer, self.kv_index_HSL))
+        v_SHLD = by_sequence(pool.values(layer, self.kv_index_HSL))
         out_SHQD = F.scaled_dot_product_attention(q_SHQD, k_SHLD, v_SHLD, attn_mask=self.mask_S1QL, enable_gqa=True)
         out_THD = torch.zeros_like(q_THD)
         out_THD[self.source_SQ[self.real_SQ]] = out_SHQD.transpose(1, 2)[self.real_SQ]

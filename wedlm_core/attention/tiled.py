@@ -60,7 +60,7 @@ class _Group:
     real: Tensor  # indices of the real rows in the flattened [N * Q]
     real_rows: Tensor  # their forward rows
     pair_tile_P: Tensor
-    kv_rows_HP: Tensor  # flat indices into the pool in chunks of KV_BLOCK entries (or a page), head after head
+    kv_index_HP: Tensor  # flat indices into the pool in chunks of KV_BLOCK entries (or a page), head after head
     mask_PQ1K: Tensor  # 0 or -inf
     prefix_J: list[tuple[int, int]]  # block j: (first pair, number of pairs = number of leading tiles)
 
@@ -108,7 +108,7 @@ class _TiledPlan:
             real=torch.from_numpy(np.flatnonzero(real_NQ)),
             real_rows=torch.from_numpy(source_NQ[real_NQ]),
             pair_tile_P=torch.from_numpy(tile_P),
-            kv_rows_HP=(head_H + chunks_PC.flatten()).flatten(),
+            kv_index_HP=(head_H + chunks_PC.flatten()).flatten(),
             mask_PQ1K=torch.from_numpy(mask_PQK)[:, :, None, :],
             prefix_J=list(zip(start_J.tolist(), tiles_J.tolist(), strict=True)),
         )
@@ -127,7 +127,7 @@ class _TiledPlan:
         q_HNMD = scaled_TD.index_select(0, group.source_NQ.flatten())
         q_HNMD = q_HNMD.view(tiles, tile, heads, per, dim).permute(2, 0, 1, 3, 4).reshape(heads, tiles, -1)
         q_HPMD = q_HNMD if pairs == tiles else q_HNMD.index_select(1, group.pair_tile_P)
-        keys = self.pool.keys(layer, group.kv_rows_HP, self.chunk).view(-1, KV_BLOCK, dim)
+        keys = self.pool.keys(layer, group.kv_index_HP, self.chunk).view(-1, KV_BLOCK, dim)
         scores = torch.bmm(q_HPMD.reshape(heads * pairs, tile * per, dim), keys.transpose(1, 2))
         scores = scores.view(heads, pairs, tile, per, KV_BLOCK).add_(group.mask_PQ1K)
         scores = scores.view(heads, pairs, tile * per, KV_BLOCK)
@@ -140,7 +140,7 @@ class _TiledPlan:
         weights = scores.sub_(best_HPM.unsqueeze(-1)).exp_()
 
         sums_HPM = weights.sum(dim=-1)
-        values = self.pool.values(layer, group.kv_rows_HP, self.chunk).view(-1, KV_BLOCK, dim)
+        values = self.pool.values(layer, group.kv_index_HP, self.chunk).view(-1, KV_BLOCK, dim)
         context = torch.bmm(weights.view(heads * pairs, tile * per, KV_BLOCK), values)
         context = context.view(heads, pairs, tile * per, dim)
         total_HNM, out_HNMD = sums_HPM[:, :tiles], context[:, :tiles]

@@ -87,7 +87,7 @@ class PageManager:
         return seq
 
     def grow(self, seq: SequencePages, tokens: int) -> bool:
-        """Allocate until ``seq`` can hold ``tokens`` tokens in total; False (and no change) if too few pages are free."""
+        """Allocate until ``seq`` can hold ``tokens`` tokens in total; False (and no change) if pages are too few."""
         self._require_open(seq)
         missing = -(-tokens // self.page_size) - len(seq.pages)
         if missing <= 0:
