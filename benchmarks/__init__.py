@@ -1,1 +1,1 @@
-"""Benchmarks: scripts that measure, and their dated results. Not part of the distribution."""
+"""Benchmark scripts and their dated results. Not part of the distribution."""

@@ -1,4 +1,4 @@
-"""What every benchmark needs: the machine in words, dated result files, Markdown tables."""
+"""Shared by all benchmarks: a description of the machine, dated result files, Markdown tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine(threads: int | None = None) -> str:
-    """CPU model, cores and torch threads, and the versions that matter."""
+    """One line: CPU model, cores, GPU, torch threads, versions of Python and torch."""
     import torch
 
     try:

@@ -1,5 +1,5 @@
-"""Tools that tests and benchmarks share; shipped in neither package.
+"""What tests and benchmarks share: models, oracles, fakes, an S3 server, Ray nodes, simulations.
 
-``testing`` knows ``wedlm_core`` (its kernels and its engine) and imports nothing of ``pipeline``, ``jobs``, ``tests``
-or ``benchmarks``.
+``testing`` knows ``wedlm_core`` and ``pipeline``. It imports nothing from ``jobs``, ``tests`` or ``benchmarks``, no
+package imports it but those two, and no distribution contains it.
 """

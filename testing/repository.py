@@ -1,4 +1,4 @@
-"""Where the repository is, for what starts its commands or reads its files."""
+"""The root folder of the repository, to start its commands and read its files."""
 
 from __future__ import annotations
 

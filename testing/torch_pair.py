@@ -1,10 +1,10 @@
-"""Whether the pinned Triton is the one that the pinned torch needs on a GPU machine.
+"""Check that the pinned Triton is the version that the pinned torch needs on a GPU machine.
 
     python -m testing.torch_pair          # asks the package index for the metadata of torch's CUDA build
 
-The CPU build of torch does not list Triton, so a CPU machine installs any pair without a word. The CUDA build requires
-one exact version: with another pin no virtual environment can be made on a GPU machine, and the kernels would be tested
-with a compiler that cannot be there.
+The CPU build of torch does not require Triton, so a CPU machine installs any pair. The CUDA build requires one exact
+version: with another pin, installing on a GPU machine fails, and tests on CPU would use a compiler that no GPU machine
+has.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TRITON_OF_TORCH: Mapping[str, str] = {
     "2.14.1": "3.8.0",
     "2.15.0": "3.9.0",
 }
-"""``{torch: triton}`` as required by torch's CUDA builds for Linux: what is checked where no metadata can be had."""
+"""``{torch: triton}`` as required by torch's CUDA builds for Linux: used if no metadata is available."""
 
-_SECONDS = 120  # for the package index to answer
+_SECONDS = 120  # time limit for the package index
 
 
 def release(version: str) -> str:
@@ -58,12 +58,12 @@ def installed_requirements() -> list[str]:
 
 
 def fault(torch: str, triton: str, requirements: Iterable[str] = ()) -> str | None:
-    """What is wrong with a pair of versions; None if they belong together.
+    """Why two versions do not belong together; None if they do.
 
     Args:
         torch: version, with or without a local part.
         triton: version.
-        requirements: ``Requires-Dist`` of that torch; where it does not name Triton, the table decides.
+        requirements: ``Requires-Dist`` of that torch; if it does not name Triton, the table decides.
     """
     needed = triton_required(requirements) or TRITON_OF_TORCH.get(release(torch))
     if needed is None:
@@ -75,7 +75,7 @@ def fault(torch: str, triton: str, requirements: Iterable[str] = ()) -> str | No
 
 
 def index_requirements(torch: str) -> list[str]:
-    """``Requires-Dist`` of torch's build on the package index, which is the one for CUDA; nothing is installed.
+    """``Requires-Dist`` of torch's CUDA build, from the package index. Nothing is installed.
 
     Raises:
         OSError: the index cannot be reached, or pip does not answer in time.
@@ -96,7 +96,7 @@ def index_requirements(torch: str) -> list[str]:
 
 
 def main() -> int:
-    """Check the pins; 0 if they belong together, else 1. Without the index the table decides, which is said."""
+    """Check the pins; 0 if they belong together, else 1. The output says whether the index or the table decided."""
     pinned = pins(CONSTRAINTS.read_text(encoding="utf-8"))
     try:
         requirements, source = index_requirements(pinned["torch"]), "the metadata of torch's CUDA build"

@@ -1,7 +1,8 @@
-"""WeDLM: model, training, and an engine with a paged KV pool, continuous batching and streaming decoding.
+"""The WeDLM language model: network, training, and a batch inference engine (:class:`LLM`).
 
-Knows prompts, tokens and tensors; knows nothing of Ray, Arrow, files of rows or clusters. Names are
-resolved on first use, so that importing the package (or its torch-free leaves) stays light.
+The engine has a paged KV pool, continuous batching and several decoding strategies. The package knows prompts, tokens
+and tensors. It knows nothing of Ray, Arrow, data sets or clusters. Importing it is light: each public name is imported
+when it is first used, so torch is loaded only by what needs it.
 """
 
 from __future__ import annotations

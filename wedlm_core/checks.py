@@ -1,23 +1,23 @@
-"""What a value may be: the few questions that every configuration asks. A leaf: imports no torch."""
+"""Type and range checks that the configurations share. Imports no torch."""
 
 from __future__ import annotations
 
 import math
 from typing import TypeGuard
 
-__all__ = ["MOST", "is_flag", "is_number", "is_text", "is_whole"]
+__all__ = ["MAX_INT", "is_flag", "is_number", "is_text", "is_whole"]
 
-MOST = 2**31 - 1
-"""No count or id is larger: tensors and tables of all kinds hold it."""
+MAX_INT = 2**31 - 1
+"""Upper bound of counts and ids: the largest int32."""
 
 
-def is_whole(value: object, least: int = 0, most: int = MOST) -> bool:
-    """Whether ``value`` is an integer in ``[least, most]``; a bool is none."""
+def is_whole(value: object, least: int = 0, most: int = MAX_INT) -> bool:
+    """Whether ``value`` is an integer in ``[least, most]``. A bool does not count as an integer."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_number(value: object, least: float = -math.inf, most: float = math.inf) -> bool:
-    """Whether ``value`` is a finite integer or float in ``[least, most]``; a bool is none, nor what no float holds."""
+    """Whether ``value`` is a finite int or float in ``[least, most]``; not a bool, not an int beyond floats."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:
@@ -27,12 +27,12 @@ def is_number(value: object, least: float = -math.inf, most: float = math.inf) -
 
 
 def is_flag(value: object) -> bool:
-    """Whether ``value`` is true or false; 1 and ``"true"`` are neither."""
+    """Whether ``value`` is a bool. 1 and ``"true"`` are not."""
     return isinstance(value, bool)
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Whether ``value`` is a string that can be written as UTF-8: half a surrogate pair cannot."""
+    """Whether ``value`` is a string that can be encoded as UTF-8, so one without lone surrogates."""
     if not isinstance(value, str):
         return False
     try:

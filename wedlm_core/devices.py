@@ -1,9 +1,9 @@
-"""Which device the calling thread works on. A leaf: it knows torch and nothing of this package but its errors.
+"""Set the current CUDA device of the calling thread. Knows torch, and of this package only its errors.
 
-Torch's own operations run on the device of their tensors. Everything else runs on the *current* device of the calling
-thread, which in every new thread is the first one: launches of Triton kernels, pinned memory, events, graphs, the
-libraries' workspaces. So all work for an engine enters :func:`on_device`: the engine's public methods, whichever thread
-calls them, loading and its workers, quantising.
+Torch's operations run on the device of their tensors. Triton launches, pinned memory, events, CUDA graphs and library
+workspaces use the *current* device of the calling thread instead, and that is device 0 in every new thread. Therefore
+all work for an engine runs inside :func:`on_device`: the engine's public methods (any thread may call them), loading
+and its worker threads, and quantising.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class HasDevice(Protocol):
-    """Something that lives on one device."""
+    """An object whose tensors are all on one device."""
 
     device: torch.device
 
@@ -33,12 +33,12 @@ S = TypeVar("S", bound=HasDevice)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[None]:
-    """A context in which a CUDA device is the calling thread's current one; for a CPU it does nothing."""
+    """A context manager that makes ``device`` the thread's current CUDA device; for a CPU it does nothing."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def on_own_device(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let a method run in :func:`on_device` of its object's device."""
+    """Decorate a method so that it runs inside :func:`on_device` of ``self.device``."""
 
     @wraps(method)
     def guarded(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,10 +49,10 @@ def on_own_device(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenat
 
 
 def numbered(device: torch.device) -> torch.device:
-    """``cuda`` with the number that it has for the calling thread, so that it means the same in every thread.
+    """``cuda`` with an explicit index (the calling thread's current device), so that every thread uses the same one.
 
     Raises:
-        ConfigError: there is no CUDA device, or none with this number.
+        ConfigError: there is no CUDA device, or none with this index.
     """
     if device.type != "cuda":
         return device

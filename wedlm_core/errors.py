@@ -1,8 +1,7 @@
 """The exception tree of ``wedlm_core``.
 
-Every message names the offending value, the rule it breaks and the remedy; :func:`explain` is the one
-place that lays such a message out. ``ConfigError`` and ``RequestError`` are also ``ValueError`` so that
-callers who know nothing of this package catch them where they expect to.
+Every message names the offending value, the rule it breaks and the remedy; :func:`explain` formats such messages.
+``ConfigError`` and ``RequestError`` are also ``ValueError``, so callers can catch them without importing this package.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ def explain(name: str, value: object, rule: str, remedy: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value in one short line, soon, whatever it is."""
+    """Any value as one short line, in bounded time."""
     if isinstance(value, str) and "://" in value[:_SECRETS_WITHIN]:
-        value = redact(value[:_SECRETS_WITHIN])  # before it is cut: half a secret has no form to know it by
+        value = redact(value[:_SECRETS_WITHIN])  # before cutting: the patterns do not match half a secret
     if isinstance(value, int) and value.bit_length() > 1000:
-        return f"(an integer of {value.bit_length()} bits)"  # Python writes no more than some thousand digits
+        return f"(an integer of {value.bit_length()} bits)"  # Python refuses to print more than 4300 digits
     if isinstance(value, (str, bytes)) and len(value) > _SHOWN + 20:
         return f"{value[:_SHOWN]!r}... ({len(value)} characters)"
     try:
-        # Of a long list the first few are enough: a million would take seconds to write.
+        # Only the first items of a list: printing a million would take seconds.
         part = value[:_SHOWN] if isinstance(value, (list, tuple)) else value
         shown = " ".join(repr(part).splitlines()).encode("utf-8", "backslashreplace").decode()
-    except Exception:  # a value may do anything here, or hold what cannot be written
+    except Exception:  # repr() of a foreign object may raise anything
         return f"(a {type(value).__name__} that cannot be shown)"
     if part is not value and len(part) < len(value):  # type: ignore[arg-type]
         return f"{shown[:_SHOWN]}... ({len(value)} values)"  # type: ignore[arg-type]
@@ -50,9 +49,9 @@ def _shown(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, 200 characters at most, for a place in another message."""
+    """The first line of an error's message, at most 200 characters, to quote in another message."""
     line = redact(next(iter(str(error).strip().splitlines()), "no message")[:_SECRETS_WITHIN])[:200]
-    return line.encode("utf-8", "backslashreplace").decode()  # it may quote half a surrogate pair
+    return line.encode("utf-8", "backslashreplace").decode()  # it may contain lone surrogates
 
 
 class WeDLMError(Exception):
@@ -60,7 +59,7 @@ class WeDLMError(Exception):
 
 
 class ConfigError(WeDLMError, ValueError):
-    """A configuration value is out of its range, or values contradict each other; credentials in it are masked."""
+    """A configuration value is out of range, or two values contradict each other. Credentials are masked."""
 
     def __init__(self, message: object = "", *rest: object) -> None:
         super().__init__(redact(str(message)), *rest)
@@ -71,11 +70,11 @@ class RequestError(WeDLMError, ValueError):
 
 
 class CapacityError(WeDLMError):
-    """The KV pool cannot ever hold the request, even alone."""
+    """The request does not fit in the KV pool, even if it runs alone."""
 
 
 class WeightsError(WeDLMError):
-    """A checkpoint is missing, incomplete or of other shapes than its configuration says; credentials are masked."""
+    """A checkpoint is missing, incomplete or does not match its configuration. Credentials are masked."""
 
     def __init__(self, message: object = "", *rest: object) -> None:
         super().__init__(redact(str(message)), *rest)

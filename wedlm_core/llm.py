@@ -1,4 +1,4 @@
-"""``LLM``: a model, its tokenizer and one engine behind three calls: generate, chat, stream."""
+"""``LLM``: the public interface to one model: generate, chat and stream."""
 
 from __future__ import annotations
 
@@ -70,11 +70,10 @@ class LLM:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Generation]:
-        """Generate for every prompt; all are batched continuously.
+        """Generate for every prompt, in one continuous batch.
 
         Args:
-            prompts: texts (encoded as they are, no template) or lists of token ids; a single one is taken
-                as a list of one.
+            prompts: texts (encoded without a template) or lists of token ids; or one of these.
             params: one for all, or one per prompt.
 
         Returns:
@@ -101,7 +100,7 @@ class LLM:
         return [self._finished.pop(r.request_id) for r in requests]
 
     def _step(self) -> set[str]:
-        """Run the engine one step; the ids of what finished, which is kept for its owner (a stream may be open)."""
+        """Run one engine step; return the ids of finished requests. ``_finished`` keeps their results."""
         done = {g.request_id: g for g in self.engine.step()}
         self._finished.update(done)
         return set(done)
@@ -134,10 +133,10 @@ class LLM:
         return self.generate([self.tokenizer.apply_chat_template(messages) for messages in listed], params)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
-        """Generate for one prompt, piece by piece, in whole characters.
+        """Generate for one prompt and yield the text in pieces of whole characters.
 
-        The last :class:`Delta` carries the Generation; the pieces joined are its ``text``. Text that may be
-        the beginning of a stop string is held back. Leaving the iterator early aborts the request.
+        The last :class:`Delta` carries the Generation; the joined pieces equal its ``text``. Text that may be the
+        beginning of a stop string is held back. Closing the iterator early aborts the request.
         """
         (params,) = _per_prompt(params, 1)
         if params.n != 1:
@@ -165,7 +164,7 @@ class LLM:
             self._forget(request.request_id)
 
     def _requests_of(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
-        """The n requests of a prompt; ids are encoded or copied, never kept by reference."""
+        """The n requests of a prompt. The ids are copied: the caller may change its list afterwards."""
         ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else _token_ids(prompt)
         self._requests += 1
         seed = params.seed if params.seed is not None else row_seed(self.engine.config.seed, str(self._requests))
@@ -193,7 +192,7 @@ def _token_ids(prompt: Any) -> tuple[int, ...]:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    # The keys of a mapping, the numbers of bytes and a set in any order would all be taken for prompts.
+    # These are iterable too, but their items are not prompts.
     if not isinstance(prompts, Iterable) or isinstance(prompts, (Mapping, Set, bytes, bytearray)):
         rule = "a prompt (a string or a list of token ids), or a list of prompts"
         raise RequestError(explain("prompts", prompts, rule, "Pass one of the two."))

@@ -1,9 +1,9 @@
-"""Observed-first reorder with logical positions: the one copy, used by decoding and by training.
+"""WeDLM's reorder of a window: observed tokens first, masks after them. Decoding and training share it.
 
-WeDLM (arXiv 2512.22737, section 3.1, "topological reordering") moves the observed tokens of a window or
-block to its physical front and leaves the masks behind them, each group in logical order. Under standard
-causal attention a mask then sees every observed token, also those logically after it; rotary positions
-stay logical, so the model still knows where each token stands.
+The paper calls it "topological reordering" (arXiv 2512.22737, section 3.1). The observed tokens of a window or block
+move to its physical front; the masks follow; each group keeps its logical order. Under plain causal attention a mask
+then sees every observed token, including those with a later logical position. Rotary positions stay logical, so the
+model still knows the position of each token.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["observed_first", "to_logical"]
 
 
 def observed_first(observed: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Physical order of a window: observed slots ascending, then masked slots ascending, then unused ones.
+    """Physical order of a window: observed indices ascending, then masked ones ascending, then unused ones.
 
     Args:
-        observed: bool ``[..., L]``, True where the logical slot holds a token.
-        valid: bool ``[..., L]`` or None; False where the slot is not part of the window at all.
+        observed: bool ``[..., L]``, True where the logical index holds a token.
+        valid: bool ``[..., L]`` or None; False where the index is not part of the window.
 
     Returns:
-        int64 ``[..., L]``: ``order[..., p]`` is the logical slot that stands at physical place ``p``.
+        int64 ``[..., L]``: ``order[..., p]`` is the logical index of physical index ``p``.
     """
     group = (~observed).to(torch.uint8)
     if valid is not None:
@@ -31,14 +31,14 @@ def observed_first(observed: Tensor, valid: Tensor | None = None) -> Tensor:
 
 
 def to_logical(order: Tensor, physical: Tensor, fill: float | int | bool = 0) -> Tensor:
-    """Bring per-row values back from physical to logical order.
+    """Reorder values from physical to logical order: the inverse of :func:`observed_first`.
 
     Args:
         order: int64 ``[..., L]`` from :func:`observed_first`.
-        physical: any dtype ``[..., L]``: a value for each physical place.
-        fill: initial content; every place is overwritten when ``order`` is a whole permutation.
+        physical: any dtype ``[..., L]``: the value of each physical index.
+        fill: initial content; overwritten everywhere if ``order`` is a permutation.
 
     Returns:
-        Same shape and dtype as ``physical``: the value of each logical slot.
+        Same shape and dtype as ``physical``: the value of each logical index.
     """
     return torch.full_like(physical, fill).scatter_(-1, order, physical)

@@ -1,7 +1,7 @@
-"""Secrets out of texts: whatever is put in a message, log or record goes through :func:`redact`.
+"""Mask credentials in messages, logs and records: :func:`redact`.
 
-Two ways find them: the forms that credentials have in URLs, headers and settings, and the very values that were given
-to file systems as credentials, which libraries like to quote in their errors.
+Credentials are found in two ways: by patterns (URLs, headers, settings), and by value. The values are those that were
+passed to file systems as credentials; libraries quote them in their error messages.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ _PARTS = (
     "(?:access|session|security|auth|sas|refresh|bearer|id|hf)[_-]?token"
 )
 _CLEAR = rf"[\w.\-]*(?:{_PARTS})[\w.\-]*"
-"""Names that hold credentials wherever they are."""
+"""Parts of names that mean a credential in any text."""
 _SHORT = "key|keyid|accessid|googleaccessid|sig|auth|sas|token|pass"
-"""Names that do so in URLs and settings; elsewhere they are columns, and counts."""
+"""Names that mean a credential in URLs and settings only; in other texts they are columns and counts."""
 _SECRET_NAME = re.compile(rf"{_CLEAR}|{_SHORT}", re.IGNORECASE)
 _VALUE = r"\"[^\"]*\"?|'[^']*'?|[^\s,;&}\])'\"]+"
 _FORMS = (
-    # scheme://user:password@host, also where the password has an @ or / of its own; a port is no password.
+    # scheme://user:password@host, also if the password contains @ or /; a port is not a password.
     (re.compile(r"(?<=://)[^\s/@:'\"<>]*:(?![0-9]+/)[^\s'\"<>]*@"), f"{MASK}@"),
     # scheme://token@host
     (re.compile(r"(?<=://)[^\s/@'\"<>]+@"), f"{MASK}@"),
     # ?token=..., &X-Amz-Signature=..., ;AccountKey=...
     (re.compile(rf"(?<=[?&;#])({_CLEAR}|{_SHORT})(=|%3D)[^&;#\s'\"<>]+", re.IGNORECASE), rf"\1\2{MASK}"),
-    # {"key": "...", as settings are written
+    # {"key": "..."} in settings
     (
         re.compile(rf"([{{,(]\s*)(['\"]?)({_CLEAR}|{_SHORT})\2(\s*[:=]\s*)({_VALUE})", re.IGNORECASE),
         rf"\1\2\3\2\4{MASK}",
     ),
-    # password=..., but not a folder of that name
+    # password=..., but not a folder with that name
     (re.compile(rf"(?<![\w.\-/])({_CLEAR})=({_VALUE})", re.IGNORECASE), rf"\1={MASK}"),
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {MASK}"),
-    # Credentials that are known by their form.
+    # Credentials with a fixed format.
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"), MASK),
 )
 _SHORTEST = 4
-"""Shorter values are not kept: they stand in other words."""
+"""Shorter values are not remembered: they occur inside ordinary words."""
 _LONG = 12
-"""Values of this length stand in no other words; shorter ones are masked only where they are words of their own."""
-_MOST_KEPT = 1000
+"""Values from this length on are masked anywhere; shorter ones only as whole words."""
+_MAX_KEPT = 1000
 
 _kept: dict[str, None] = {}
 _lock = threading.Lock()
@@ -59,7 +59,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def redact(text: str) -> str:
-    """The text with credentials masked; a text without any is the same."""
+    """The text with credentials masked. A text without credentials is returned unchanged."""
     for secret in sorted(_kept, key=len, reverse=True):
         if secret not in text:
             continue
@@ -71,11 +71,11 @@ def redact(text: str) -> str:
 
 
 def redact_forms(text: str) -> str:
-    """The same by the forms of credentials alone: the same text gives the same, whatever this process was told.
+    """The text with credentials masked by patterns only, not by remembered values.
 
-    For what is stored and compared later, such as the name of a model.
+    The result depends on the text alone. Use it for texts that are stored and compared later, such as a model's name.
     """
-    # Most texts have none of these signs, and the forms take time.
+    # Most texts contain none of these, and matching the patterns takes time.
     if "://" in text or "=" in text or ":" in text or "_" in text or "er " in text or "ic " in text or "IA" in text:
         for form, mask in _FORMS:
             text = form.sub(mask, text)
@@ -83,7 +83,7 @@ def redact_forms(text: str) -> str:
 
 
 def keep_secret(options: Any) -> None:
-    """Remember the credentials among keyword arguments of a file system, at any depth, for :func:`redact`."""
+    """Remember the credentials in a file system's keyword arguments, at any depth, for :func:`redact`."""
     if isinstance(options, Mapping):
         for name, value in options.items():
             if is_secret_name(name):
@@ -101,12 +101,12 @@ def _keep(value: Any) -> None:
     elif isinstance(value, (str, bytes)):
         text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
         with _lock:
-            if len(text) >= _SHORTEST and len(_kept) < _MOST_KEPT:
+            if len(text) >= _SHORTEST and len(_kept) < _MAX_KEPT:
                 _kept[text] = None
 
 
 def masked(value: Any) -> Any:
-    """Settings to show: credentials masked by their names, and texts redacted."""
+    """A copy of settings that is safe to show: credentials masked by name, texts redacted."""
     if isinstance(value, Mapping):
         return {name: MASK if is_secret_name(name) else masked(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

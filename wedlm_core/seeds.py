@@ -1,8 +1,8 @@
-"""Seeds of rows and samples: pure functions of (run seed, row, sample). A leaf: imports no torch.
+"""Seeds of rows and samples, as pure functions of (run seed, row, sample). Imports no torch.
 
-``row_seed`` exists once and is what the pipeline, the LLM and the tests use, so that the same row gives
-the same tokens in any batch, on any actor, after any preemption. The noise itself, counter-based on
-(seed, position), is :func:`wedlm_core.decoding.noise.gumbel_noise`.
+The pipeline, the LLM and the tests all use these functions. Therefore a row gets the same tokens in any batch, on any
+actor and after any preemption. The sampling noise is :func:`wedlm_core.decoding.noise.gumbel_noise`: a function of
+(seed, position).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text to token ids and back: a thin wrapper over a fast Hugging Face tokenizer. Imports no torch."""
+"""Text to token ids and back: a thin wrapper around a fast Hugging Face tokenizer. Imports no torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tokenizer:
     Attributes:
         eos_token_ids: the tokenizer's end-of-sequence id, then those of ``generation_config.json``.
         mask_token_id: id of the mask token, or None where the tokenizer names none.
-        vocab_size: number of ids it knows, added tokens included; a model's may be larger (padding).
+        vocab_size: number of its ids, added tokens included; the model's may be larger (padding).
     """
 
     def __init__(self, fast: PreTrainedTokenizerFast, eos_token_ids: Sequence[int] = ()) -> None:
@@ -70,7 +70,7 @@ class Tokenizer:
         """Token ids of ``text``; special tokens written in the text are recognised, none are added.
 
         Raises:
-            RequestError: it is no text, or holds half a surrogate pair.
+            RequestError: it is not a string, or contains a lone surrogate.
         """
         _require_text("prompt", text)
         return self._backend.encode(text, add_special_tokens=False).ids
@@ -82,7 +82,7 @@ class Tokenizer:
         return [e.ids for e in self._backend.encode_batch(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of ``ids``; bytes that are not UTF-8 become U+FFFD, ids beyond the vocabulary nothing."""
+        """Text of ``ids``. Invalid UTF-8 becomes U+FFFD; ids outside the vocabulary are left out."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     @property
@@ -119,16 +119,16 @@ class Tokenizer:
         """Render a conversation with the tokenizer's template.
 
         Args:
-            messages: mappings with ``role`` and ``content``, and whatever else the template knows (``tool_calls``
-                in the place of a content, ``name``, ...); not changed.
+            messages: mappings with ``role`` and ``content`` (or ``tool_calls``), and other keys that the template
+                reads; not changed.
             add_generation_prompt: append the opening of the assistant's turn.
-            tokenize: give token ids; else the rendered text.
+            tokenize: return token ids; else the rendered text.
             tools: descriptions of the tools that the template offers to the model.
 
         Raises:
             ConfigError: the tokenizer has no chat template.
             RequestError: the template refuses these messages.
-            TemplateLimitError: rendering would take too long, or too much memory.
+            TemplateLimitError: rendering takes too long or too much memory.
         """
         if not self.has_chat_template:
             raise ConfigError(
@@ -148,7 +148,7 @@ class Tokenizer:
         template = self._chat_template(with_tools=tools is not None)
         try:
             text = template.render(
-                # A template that knows no tool calls still finds a content.
+                # Templates that do not handle tool calls still read the content.
                 [{"content": "", **message} for message in messages],
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
@@ -156,7 +156,7 @@ class Tokenizer:
             )
         except TemplateLimitError as error:
             raise TemplateLimitError(f"the model's chat template: {error}.") from error
-        except Exception as error:  # whatever a template does with unexpected messages
+        except Exception as error:  # a template may raise anything
             raise RequestError(
                 explain(
                     "messages",
@@ -170,10 +170,10 @@ class Tokenizer:
         return self.encode(text) if tokenize else text
 
     def _chat_template(self, *, with_tools: bool) -> ChatTemplate:
-        """The compiled chat template; of several, the one for tools where there are any, else the default.
+        """The compiled chat template. If the model has several: the one for tools if there are tools, else the default.
 
         Raises:
-            ConfigError: it is no template, or none of several is the default.
+            ConfigError: it is not a template, or there are several and none is the default.
         """
         source = self._fast.chat_template
         if isinstance(source, Mapping):
@@ -187,7 +187,9 @@ class Tokenizer:
                 self._templates[source] = ChatTemplate(source)
             except TemplateSyntaxError as error:
                 rule = f"not a Jinja template ({error})"
-                raise ConfigError(explain("chat_template", source, rule, "Mend it in the model's folder.")) from error
+                raise ConfigError(
+                    explain("chat_template", source, rule, "Correct it in the model's folder.")
+                ) from error
         return self._templates[source]
 
 
@@ -203,10 +205,10 @@ def _is_message(message: Any) -> bool:
 
 
 class TextStream:
-    """Incremental detokeniser that gives whole characters only.
+    """Incremental detokeniser that returns whole characters only.
 
-    A character whose bytes are spread over tokens is held back until it is whole; what :meth:`push` and
-    :meth:`finish` return, joined, equals ``decode`` of all ids pushed.
+    A character whose bytes are spread over several tokens is held back until it is complete. The joined results of
+    :meth:`push` and :meth:`finish` equal ``decode`` of all ids pushed.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
@@ -219,10 +221,10 @@ class TextStream:
         self._given = 0
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Add ids; the characters that are final with them (possibly none)."""
+        """Add ids; return the characters that are now final (possibly none)."""
         self._ids.extend(token_ids)
         text = self._tokenizer.decode(self._ids, self._skip)
-        # Bytes of an unfinished character show as U+FFFD at the end; what stands before them is final.
+        # The bytes of an unfinished character decode to U+FFFD at the end; the text before it is final.
         end = len(text.rstrip(_REPLACEMENT))
         piece = text[self._given : end]
         self._given = max(self._given, end)
@@ -233,7 +235,7 @@ class TextStream:
         return piece
 
     def finish(self) -> str:
-        """What is still held back, as :meth:`Tokenizer.decode` renders it. The stream is spent afterwards."""
+        """The text that is still held back, as :meth:`Tokenizer.decode` renders it. It ends the stream."""
         piece = self._tokenizer.decode(self._ids, self._skip)[self._given :]
         self._ids, self._context, self._given = [], 0, 0
         return piece

@@ -1,1 +1,1 @@
-"""Decoding: tokens per second of every strategy, model and load on this machine; ``python -m benchmarks.decode``."""
+"""Decoding benchmarks on CPU: speed and quality of all strategies; the main one is ``python -m benchmarks.decode``."""

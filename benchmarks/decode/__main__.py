@@ -1,12 +1,12 @@
-"""Decoding on this CPU: ``auto`` against what else there is, in one run.
+"""Run the decoding benchmark on this CPU: automatic windows against all alternatives.
 
     python -m benchmarks.decode [--section load long mixed streaming transformers host gsm8k prefix] [--threads 2]
 
 Sections: ``load`` (auto against autoregressive and every fixed window, batch sizes 1 to 64, three regimes of
 entropy, two models), ``long`` (the same behind prompts of 1,500 tokens, one model, batch sizes 1, 8, 32, 64), ``mixed``
 (the three regimes in one batch), ``streaming`` (with its accuracy), ``transformers`` (generate, static batches),
-``host`` (time of a step beside the forward), ``gsm8k`` (real lengths), ``prefix`` (a shared system prompt). All write
-one dated result, with the goals at its head; the tables of step costs are measured afresh.
+``host`` (time of a step beside the forward), ``gsm8k`` (real lengths), ``prefix`` (a shared system prompt). The
+sections together write one dated result, which begins with the goals. Step costs are measured anew in every run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from benchmarks.decode.load import load, long_contexts, mixed_batches
 from benchmarks.decode.models import parameters, random_model
 from benchmarks.decode.passes import Budget
 from benchmarks.decode.prefix_sharing import prefix_sharing
-from benchmarks.decode.rivals import rivals
 from benchmarks.decode.section import Section, Settings, goals_table
 from benchmarks.decode.streaming import streaming
+from benchmarks.decode.transformers_race import transformers_race
 from benchmarks.decode.workloads import MODELS
 
 __all__ = ["main"]
@@ -39,7 +39,7 @@ SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
     "long": long_contexts,
     "mixed": mixed_batches,
     "streaming": streaming,
-    "transformers": rivals,
+    "transformers": transformers_race,
     "host": host_time,
     "gsm8k": gsm8k,
     "prefix": lambda settings: prefix_sharing(settings.models, 1 if settings.quick else _PREFIX_ROUNDS),
@@ -47,7 +47,7 @@ SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
 
 
 def main() -> None:
-    """Run the sections, print as they come, write one file."""
+    """Run the sections, print rows as they are measured, write one file."""
     args = _parser().parse_args()
     torch.set_num_threads(args.threads)
     budget = Budget(seconds=0, least=1) if args.quick else Budget(seconds=args.point_seconds)
@@ -61,7 +61,7 @@ def main() -> None:
     )
     begin, sections = time.monotonic(), []
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["WEDLM_CACHE_HOME"] = cache  # step costs of this machine at this hour, not of another day
+        os.environ["WEDLM_CACHE_HOME"] = cache  # measure step costs now instead of reading an older cache
         for name in args.section:
             print(f"== {name}", flush=True)
             sections.append(SECTIONS[name](settings))
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command line that gives this result: what differs from the defaults."""
+    """The command line of this result, with the options that differ from the defaults."""
     chosen = {"section": args.section, "models": args.models, "batches": args.batches, "threads": [args.threads],
               "point-seconds": [args.point_seconds]}  # fmt: skip
     usual = _parser()
@@ -103,7 +103,7 @@ _MODELS = (
     "by 30 and queries by 6 and a head scale of 0.2 (about 2.4 nats) give drafts that are hardly ever right at "
     "temperature 0 (`hostile`: one in sixteen), and since draft and verifier share the noise of a position, more often "
     "right at temperature 6 (`high`), 20 (`medium`) and 60 (`low`). With W=16 that is 1.06, 2.7, 6.8 and 11.3 tokens "
-    "per forward; the design's trained prototype has 2.6 in high and 6.8 in medium entropy. Behind long prompts 6.7, "
+    "per forward; a trained prototype had 2.6 in high and 6.8 in medium entropy. Behind long prompts 6.7, "
     "24 and 64 give 2.7, 6.8 and 10.3. (Until 2026-11-21 `high` was temperature 0 and `medium` 10: harder than what "
     "trained models show. Until 2026-11-22 outputs had 16 to 48 tokens, and one thread was used.)"
 )

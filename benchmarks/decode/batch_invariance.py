@@ -1,10 +1,10 @@
-"""What batch invariance costs on this CPU: tokens/s of the invariant paths against padded torch SDPA.
+"""The cost of batch invariance on this CPU: tokens/s of the invariant backends against padded torch SDPA.
 
     python -m benchmarks.decode.batch_invariance [--threads 1]
 
-The same prompts through engines that differ in ``batch_invariant`` and attention backend only, passes
-alternating, best of ``--repeats``; and how many prompts the default and the plain path answer with different
-tokens (ties that float rounding decides).
+Engines that differ only in ``batch_invariant`` and the attention backend decode the same prompts, in alternating
+passes; the best of ``--repeats`` counts. It also counts the prompts to which the default and the SDPA engine give
+different tokens, because rounding decides a near-tie.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _engine(model: str, batch: int, attention: str) -> LLM:
 def _race(
     engines: dict[str, LLM], prompts: list[str], params: SamplingParams, repeats: int
 ) -> tuple[dict[str, float], dict[str, list[tuple[int, ...]]]]:
-    """Best tokens/s and the tokens of each engine, passes alternating."""
+    """The best tokens/s and the tokens of each engine, over alternating passes."""
     rate: dict[str, float] = {}
     ids: dict[str, list[tuple[int, ...]]] = {}
     for _ in range(repeats):

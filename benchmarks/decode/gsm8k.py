@@ -1,4 +1,4 @@
-"""A workload with the lengths of GSM8K: real questions, answers as long as the real ones, random weights."""
+"""Section ``gsm8k``: real GSM8K questions, answers of the real lengths, random weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONTENDERS = {
 
 
 def gsm8k(settings: Settings) -> Section:
-    """Tokens per second of the published rule, ``autoregressive`` and ``auto``, at each regime of acceptance."""
+    """Tokens per second of the published rule, ``autoregressive`` and ``auto``, in each regime of acceptance."""
     path = Path(settings.gsm8k)
     if not path.is_file():
         return Section(title=_TITLE, body=f"Skipped: no file {path.name} (give its path with --gsm8k).")
@@ -62,7 +62,7 @@ def gsm8k(settings: Settings) -> Section:
 
 
 def _lengths(llm: LLM, path: Path, count: int) -> tuple[list[list[int]], Sequence[int]]:
-    """Questions as token ids, and how many tokens each answer has; rows spread over the file."""
+    """Questions as token ids, and the token count of each answer; taken evenly from the file."""
     lines = path.read_text(encoding="utf-8").splitlines()
     picked = [json.loads(lines[i * len(lines) // count]) for i in range(count)]
     encode = llm.tokenizer.encode

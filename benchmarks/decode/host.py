@@ -1,4 +1,4 @@
-"""Where a step's time goes, and what the host spends beside the forward, up to 1,024 sequences."""
+"""Section ``host``: the time of a step by phase, and the host's share of it, for up to 1,024 sequences."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _GOAL_SEQUENCES, _GOAL_SECONDS = 256, 2e-3
 
 
 def host_time(settings: Settings) -> Section:
-    """The shipped model, all sequences decoding, no prefill among the measured steps."""
+    """Measure the shipped model with all sequences decoding and no prefill in the measured steps."""
     steps = 8 if settings.quick else _STEPS
     goals, growth, breakdown = [], [], []
     for strategy in (Strategy.AUTOREGRESSIVE, Strategy.VERIFIED):
         for count in sorted({*_SHOWN, *_GROWTH}):
-            # Room for this many sequences and no more: state that is allocated but not used costs time too.
+            # Exactly this many engine slots: unused ones cost time too.
             config = EngineConfig(
                 max_num_seqs=count, prefix_caching=False, max_model_len=320, max_batch_rows=max(2048, 8 * count)
             )
@@ -66,7 +66,7 @@ def steady_steps(llm: LLM, strategy: Strategy, count: int, steps: int) -> Mappin
         engine.add(Request(request_id=ids[i], prompt_token_ids=tuple(prompt), params=params, seed=i))
     while not all(engine.committed(i) for i in ids):
         engine.step()
-    for _ in range(2):  # windows reach the size they keep
+    for _ in range(2):  # until windows reach a steady size
         engine.step()
     found: list[Mapping[str, float]] = []
     for _ in range(steps):

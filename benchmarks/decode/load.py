@@ -1,4 +1,4 @@
-"""``auto`` against ``autoregressive`` and against every fixed window, over load and entropy; and on mixed batches."""
+"""Sections ``load``, ``long`` and ``mixed``: ``auto`` against ``autoregressive`` and every fixed window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["load", "long_contexts", "mixed_batches"]
 WINDOWS = (1, 2, 4, 8, 16, 32)
 MIXED_BATCHES = (16, 32, 64)
 LONG_BATCHES = (1, 8, 32, 64)
-HOSTILE_BATCHES = (1, 32)  # no trained model is like that
+HOSTILE_BATCHES = (1, 32)  # no trained model has such a low acceptance
 _NOISE = 0.03
 _AUTOREGRESSIVE = Contender(name="autoregressive", settings={"strategy": Strategy.AUTOREGRESSIVE})
 _AUTO = Contender(name="auto", settings={"strategy": Strategy.VERIFIED, "window_size": "auto"})
@@ -42,7 +42,7 @@ _HEADER = ("model", "regime", "batch", "autoregressive tokens/s", "auto tokens/s
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What was found at one model, regime and batch size.
+    """The result for one model, regime and batch size.
 
     Attributes:
         ceiling: ``auto`` over ``autoregressive`` if every draft were right: see :func:`_ceiling`.
@@ -66,12 +66,12 @@ class Point:
 
     @property
     def against_best(self) -> Ratio:
-        """``auto`` over it."""
+        """``auto`` over the best fixed window."""
         return self.race.ratio("auto", self.best)
 
     @property
     def name(self) -> str:
-        """In words."""
+        """A description of the point."""
         return f"{self.model}, {self.regime}, batch {self.batch}"
 
     def row(self) -> tuple[object, ...]:
@@ -85,7 +85,7 @@ class Point:
 
 
 def load(settings: Settings) -> Section:
-    """Every batch size and regime of both models."""
+    """Measure every batch size and regime of both models."""
     points = []
     for model in settings.models:
         with open_subject(model) as subject:
@@ -98,7 +98,7 @@ def load(settings: Settings) -> Section:
 
 
 def long_contexts(settings: Settings) -> Section:
-    """The larger model where each sequence reads KV of about 1,500 tokens in every forward."""
+    """Measure the larger model with about 1,500 cached tokens per sequence."""
     points = []
     if "random-25m" in settings.models:
         with open_subject("random-25m", LONG) as subject:
@@ -114,7 +114,7 @@ def long_contexts(settings: Settings) -> Section:
 
 
 def mixed_batches(settings: Settings) -> Section:
-    """The three regimes in one batch."""
+    """Measure batches that mix the three regimes."""
     points = []
     for model in settings.models:
         with open_subject(model) as subject:
@@ -141,11 +141,11 @@ def _measure(subject: Subject, name: str, batch: int, work: Workload, settings: 
 
 
 def _ceiling(cost: StepCost, work: Workload, base: Pass) -> float:
-    """The most that verified masks could bring over the autoregressive pass ``base``, by the measured cost of forwards.
+    """An upper bound of verified decoding over the autoregressive pass ``base``, from the measured step costs.
 
-    A forward that commits k tokens of a sequence takes 2k - 1 of its rows at least: the last token, k - 1 drafts, and
-    the k - 1 masks that propose the next ones; and k times as many prompts are prefilled meanwhile (but for what is
-    cached). What a step costs besides is taken from ``base``, and taken not to grow.
+    To commit k tokens of a sequence, a forward needs at least 2k - 1 of its rows: the last token, k - 1 drafts, and the
+    k - 1 masks that propose the next drafts. Prompts are then prefilled k times as often (except for cached parts). The
+    remaining cost of a step is that of ``base`` and is assumed constant.
     """
     prompt, output = sum(map(len, work.prompts)), sum(len(g.token_ids) for g in base.finished)
     prefilled = prompt - sum(g.stats.cached_prompt_tokens for g in base.finished)

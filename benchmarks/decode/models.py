@@ -1,11 +1,11 @@
-"""A random-weight model of about 25M parameters whose drafts are right mostly, often, at times, or hardly ever.
+"""A random model of about 25M parameters with adjustable draft acceptance, to simulate regimes of entropy.
 
-Random weights know no regimes of entropy, so they are made. The decoder is Qwen3-style with tied embeddings;
-attention outputs are scaled up until they outweigh a row's own embedding, so that neighbouring rows see nearly
-the same thing, and the scale of the queries (``focus``) sets how much they differ all the same. The final norm's
-weight scales the head (``head_scale``): 0.2 leaves about 2.4 nats. At temperature 0 the two heads then hardly ever
-agree. The noise of one seed and position is shared by draft and verifier, so a higher temperature makes them agree
-more often: temperature stands for the regime, and all can be in one batch.
+The decoder is Qwen3-style with tied embeddings. Its attention outputs are scaled up until they outweigh a row's own
+embedding, so that neighbouring rows have nearly the same hidden state; the scale of the queries (``focus``) sets how
+much they still differ. The weight of the final norm (``head_scale``) scales the logits: 0.2 leaves about 2.4 nats of
+entropy. At temperature 0 a draft then hardly ever equals the verified token. Draft and verification share the noise of
+their position, so a higher temperature makes them agree more often. So the temperature selects the regime, and one
+batch can mix regimes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["LONG_TEMPERATURES", "TEMPERATURES", "parameters", "random_model", "r
 TEMPERATURES: Mapping[str, float] = {"low": 60.0, "medium": 20.0, "high": 6.0, "hostile": 0.0}
 """Sampling temperature of each regime of acceptance.
 
-With ``verified`` and 16 masks, outputs of 32 to 96 tokens, they give 11.3, 6.8, 2.7 and 1.06 tokens per forward. For
-medium and high entropy that is what the trained prototype of the design has (6.8 and 2.6, its section 6); ``hostile``,
-where one draft in sixteen is right, is harder than any regime of a trained model: there nothing is to be won.
+With ``verified``, 16 masks and outputs of 32 to 96 tokens they give 11.3, 6.8, 2.7 and 1.06 tokens per forward. A
+trained prototype had 6.8 in medium and 2.6 in high entropy. ``hostile``, with one accepted draft in sixteen, is
+harder than any regime of a trained model: masks cannot gain anything there.
 """
 LONG_TEMPERATURES: Mapping[str, float] = {"low": 64.0, "medium": 24.0, "high": 6.7}
-"""The same behind prompts of 1,500 tokens: 10.3, 6.8 and 2.7 tokens per forward."""
+"""Sampling temperatures after prompts of 1,500 tokens: 10.3, 6.8 and 2.7 tokens per forward."""
 
 _CONFIG = ModelConfig(
     vocab_size=1024,
@@ -57,9 +57,9 @@ def random_model(*, focus: float = 6.0, head_scale: float = 0.2, seed: int = 0) 
     """The model, on the CPU.
 
     Args:
-        focus: weight of the query norm; the larger, the more neighbouring rows differ.
-        head_scale: weight of the final norm; the larger, the lower the entropy.
-        seed: of the weights.
+        focus: weight of the query norm; a larger one makes neighbouring rows differ more.
+        head_scale: weight of the final norm; a larger one lowers the entropy.
+        seed: seed of the weights.
     """
     model = Decoder(_CONFIG)
     randomise(model, focus=focus, head_scale=head_scale, generator=torch.Generator().manual_seed(seed))

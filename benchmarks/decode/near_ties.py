@@ -1,11 +1,11 @@
-"""How often rounding decides: tokens that differ from the batch-1 output, where results are not batch invariant.
+"""How often rounding decides a token: differences from batch-1 outputs in engines that are not batch invariant.
 
     python -m benchmarks.decode.near_ties [--models tiny random-25m] [--per-regime 48] [--threads 1]
 
-Without batch invariance a row's logits change in the last bits with what else is in the forward, and where two
-tokens are all but tied, another one wins. Every shape decodes the same prompts; each sequence is compared with the
-one decoded alone and token by token, up to and including the first difference (what follows one is another text).
-The default of float32 on CPU is measured beside them: there it has to be zero.
+Without batch invariance the last bits of a row's logits depend on the rest of the forward. If two tokens are nearly
+tied, that decides which one wins. Every shape decodes the same prompts. Each sequence is compared with the one that
+was decoded alone, token by token, up to and including the first difference (the texts diverge after it). The default
+for float32 on CPU is measured too; its count must be zero.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOTS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An engine: how its numbers are made."""
+    """An engine configuration: dtype and settings."""
 
     name: str
     dtype: Literal["float32", "bfloat16"]
@@ -63,7 +63,7 @@ _SHAPES: Mapping[str, tuple[int, Mapping[str, object]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Tokens compared, sequences that differ somewhere, sequences."""
+    """Number of compared tokens, of sequences that differ, and of sequences."""
 
     tokens: int
     differ: int
@@ -77,7 +77,7 @@ class Difference:
 
 
 def compare(alone: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]]) -> Difference:
-    """Sequence by sequence, up to and including the first difference; an end that comes early is one."""
+    """Compare sequence by sequence, up to and including the first difference. An earlier end is a difference."""
     tokens = differ = 0
     for a, b in zip(alone, others, strict=True):
         same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

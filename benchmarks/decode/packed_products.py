@@ -1,8 +1,8 @@
-"""What packing the weights of a CPU model once brings: products alone, and decoding.
+"""The gain of packing the weights of a CPU model once: matrix products alone, and decoding.
 
     python -m benchmarks.decode.packed_products [--models tiny random-25m] [--threads 1]
 
-Both ways side by side, in turns: the products of one forward over all weights by rows, and the tokens/s of engines that
+Packed and unpacked products run in turns: all products of one forward, by row count; and the tokens/s of engines that
 differ in nothing else.
 """
 
@@ -94,7 +94,7 @@ def _all(way: Products, weights: Sequence[Weight], inputs: dict[int, torch.Tenso
 
 @torch.inference_mode()
 def _alternating(runs: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Median seconds of each, in turns, each run twice before."""
+    """The median seconds of each, measured in turns after two warm-up runs."""
     for run in runs:
         run()
         run()

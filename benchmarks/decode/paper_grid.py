@@ -1,9 +1,9 @@
 """Accuracy and tokens per forward over strategies, windows, thresholds and position penalties.
 
-``python -m benchmarks.decode.paper_grid --model tiny`` writes ``benchmarks/results/<date>-paper-grid.md``, in the
-manner of the figures 4 and 5 of arXiv 2512.22737: the published rule over tau x W x lambda, streaming against
-blockwise (stop-and-wait) at equal settings, and the exact strategies beside them. Greedy, on the held-out
-test split; every strategy answers the same problems.
+``python -m benchmarks.decode.paper_grid --model tiny`` writes ``benchmarks/results/<date>-paper-grid.md``, like
+figures 4 and 5 of arXiv 2512.22737: the published rule over tau x W x lambda, streaming against blockwise
+(stop-and-wait) at equal settings, and the exact strategies. Decoding is greedy, on the held-out test split; every
+strategy answers the same problems.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADER = ("strategy", "W", "tau", "lambda", "accuracy", "acc low", "acc medium",
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One setting; fields that a strategy does not use are None."""
+    """One setting of the grid; fields that a strategy does not use are None."""
 
     strategy: Strategy
     window: int | None = None
@@ -45,7 +45,7 @@ class Point:
 
 
 def grid(windows: Sequence[int], thresholds: Sequence[float], penalties: Sequence[float]) -> Iterator[Point]:
-    """Autoregressive; verified over windows; the others over everything."""
+    """All points: ``autoregressive`` once, ``verified`` over windows, the others over all three parameters."""
     yield Point(strategy=Strategy.AUTOREGRESSIVE)
     for window in windows:
         yield Point(strategy=Strategy.VERIFIED, window=window)
@@ -75,7 +75,7 @@ def _row(point: Point, regimes: dict[str, Score], speed: float) -> tuple[object,
 
 
 def _against(rows: dict[Point, tuple[dict[str, Score], float]]) -> str:
-    """Streaming beside blockwise at equal W, tau and lambda."""
+    """A table that compares streaming with blockwise at equal W, tau and lambda."""
     lines = []
     for point, (regimes, speed) in rows.items():
         other = dataclasses.replace(point, strategy=Strategy.BLOCKWISE)

@@ -1,9 +1,9 @@
-"""What sharing prefix pages is worth: a system prompt of 300 tokens in front of every prompt, caching on and off.
+"""The gain of prefix caching: a system prompt of 300 tokens before every prompt, caching on and off.
 
     python -m benchmarks.decode.prefix_sharing [--threads 1] [--models tiny random-25m]
 
-Two engines that differ in ``prefix_caching`` only decode the same chat prompts, passes alternating; each round
-asks questions that were not asked before, so what is shared is the system prompt and not the question.
+Two engines that differ only in ``prefix_caching`` decode the same chat prompts, in alternating passes. Each round has
+new questions, so that only the system prompt is shared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SENTENCE = "You answer every question in few words and show your work where the
 
 
 def prefix_sharing(models: Sequence[str], rounds: int) -> Section:
-    """Median ratios of tokens per second, and the share of prompt tokens that were found."""
+    """Median ratios of tokens per second, and the share of prompt tokens found in the cache."""
     rows = []
     for model in models:
         with open_subject(model, _config(caching=True)) as shared, open_subject(model, _config(caching=False)) as plain:
@@ -45,7 +45,7 @@ def prefix_sharing(models: Sequence[str], rounds: int) -> Section:
                     raise AssertionError(f"{model}: prefix caching changed tokens")
                 on.append(one)
                 off.append(other)
-        rows.append(_row(model, on[1:], off[1:]))  # the first round warms up, and fills the cache
+        rows.append(_row(model, on[1:], off[1:]))  # the first round warms up and fills the cache
         print(*rows[-1], sep=" | ", flush=True)
     header = ("model", "prompt tokens", "found in the cache", "tokens/s off", "tokens/s on", "on / off")
     body = (
@@ -70,7 +70,7 @@ def _system_prompt(llm: LLM) -> str:
 
 def _workload(llm: LLM, system: str, number: int) -> Workload:
     problems = [p for name in REGIMES for p in held_out_problems(name, _PER_ROUND)]
-    # A number in front of the question keeps questions of different rounds apart.
+    # A number before the question makes the questions of different rounds different.
     chosen = [problems[(number * _PER_ROUND + i * 7) % len(problems)] for i in range(_PER_ROUND)]
     prompts = [
         llm.tokenizer.apply_chat_template(

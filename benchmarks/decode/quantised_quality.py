@@ -1,11 +1,11 @@
-"""What narrow numbers cost in quality: tokens and right answers of the tiny model beside its float32 output.
+"""The quality loss of 8-bit weights and KV: tokens and answers of the tiny model, compared with float32.
 
     python -m benchmarks.decode.quantised_quality [--per-family 40] [--variants kv-fp8 ...] [--threads 1]
 
-Greedy, one token per forward, on held-out problems. A token is compared while the text before it is the same, up to
-and including the first difference of a sequence, so the share of equal tokens is that of single decisions; the share
-kept and the right answers say what differences lead to. No timing: the figures are the same on any machine but for
-rounding.
+Greedy, one token per forward, on held-out problems. A sequence is compared up to and including its first difference,
+so that all compared tokens have equal texts before them: the share of equal tokens is per decision. The tokens before
+the first difference and the correct answers show the consequences. Nothing is timed: except for rounding, the figures
+are the same on any machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Prepare = Callable[[LLM, Sequence[corpus.Problem]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An engine: its numbers, its configuration, and what is done to it before it answers."""
+    """An engine variant: dtype, settings, and how it is prepared."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Variant:
 
 
 def _calibrate(llm: LLM, problems: Sequence[corpus.Problem]) -> None:
-    """Scales of the 8-bit pool from the largest keys and values of each layer over other problems."""
+    """Set the scales of the 8-bit pool from the largest key and value of each layer, over other problems."""
     pool = llm.engine._runner.pool
     largest = [[0.0, 0.0] for _ in pool.scales]
     write = pool.write

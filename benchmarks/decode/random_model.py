@@ -1,10 +1,10 @@
-"""A decoder of any published shape with random weights, made directly on a device: nothing is read or written.
+"""A decoder with random weights in the shape of a published model, created directly on a device.
 
     python -m benchmarks.decode.random_model [--shape 8b] [--device cuda] [--dtype bfloat16] [--seed 0]
 
-The network is laid out on the meta device, its parameters are allocated where they shall live and drawn there by a
-seeded generator of that device. Scales are such that the noise of a position can make drafts right as often as one
-wants (see :mod:`benchmarks.decode.models`): attention outputs outweigh a row's own embedding.
+No file is read or written. Parameters are allocated on the device and drawn there by a seeded generator. The scales
+allow any draft acceptance by choice of the temperature, as in :mod:`benchmarks.decode.models`: attention outputs
+outweigh a row's own embedding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SHAPES", "main", "parameters", "random_decoder", "randomise"]
 SHAPES = {"7b": WEDLM_7B, "8b": WEDLM_8B}
 _ATTENTION_SCALE = 30.0
 _MLP_SCALE = 3.0
-_LOGIT_SCALE = 3.9  # standard deviation of the logits, whatever the width
+_LOGIT_SCALE = 3.9  # standard deviation of the logits for any width
 
 
 @torch.no_grad()
@@ -32,10 +32,11 @@ def randomise(model: Decoder, *, focus: float, head_scale: float, generator: tor
     """Draw all weights in place, in the order of the parameters.
 
     Args:
-        model: on the generator's device.
-        focus: weight of the query norm, where there is one; the larger, the more neighbouring rows differ.
-        head_scale: weight of the final norm: logits have a standard deviation of it times the root of the width.
-        generator: seeded.
+        model: a decoder on the generator's device.
+        focus: weight of the query norm, if there is one; a larger one makes neighbouring rows differ more.
+        head_scale: weight of the final norm. The standard deviation of the logits is its product with the root of
+            the width.
+        generator: a seeded generator.
     """
     scales = {"o_proj.weight": _ATTENTION_SCALE, "down_proj.weight": _MLP_SCALE}
     heads = (model.embed.weight, model.lm_head.weight)
@@ -67,10 +68,10 @@ def random_decoder(
     """A decoder of ``config`` on ``device``, in evaluation mode; the same weights for the same seed and device.
 
     Args:
-        config: with a mask token.
-        device: where it is made.
-        dtype: of the parameters.
-        seed: of the weights.
+        config: a configuration with a mask token.
+        device: where the parameters are created.
+        dtype: dtype of the parameters.
+        seed: seed of the weights.
         focus: see :func:`randomise`.
         max_positions: length of the rotary tables; None takes the configuration's.
     """
@@ -82,12 +83,12 @@ def random_decoder(
 
 
 def parameters(model: Decoder) -> int:
-    """Parameters, tied ones counted once."""
+    """Number of parameters; tied ones count once."""
     return sum(p.numel() for p in model.parameters())
 
 
 def main() -> None:
-    """Build one and say how large it is and how long that took."""
+    """Build a model; print its size and the time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--device", default="cuda")

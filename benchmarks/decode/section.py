@@ -1,4 +1,4 @@
-"""A section of the decoding benchmark: its tables, and what was asked of its figures."""
+"""Section and Goal: the result of a part of the decoding benchmark, and the figures that it should reach."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Goal", "Section", "Settings", "goals_table", "lowest"]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the command line fixes.
+    """Settings from the command line.
 
     Attributes:
         threads: torch threads.
-        budget: of each race.
-        models, batches: to measure.
+        budget: length of each race.
+        models, batches: models and batch sizes to measure.
         gsm8k: path of the JSON Lines file.
-        quick: small counts, to try the scripts.
+        quick: use small counts, to test the scripts.
     """
 
     threads: int
@@ -33,13 +33,13 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A figure that was asked for.
+    """A figure and the value that it should reach.
 
     Attributes:
-        claim: what.
-        wanted: the least (``at_most``: the most) that counts as reached.
-        found: the figure.
-        where: the point it comes from.
+        claim: what is measured.
+        wanted: the least (``at_most``: the most) value that reaches the goal.
+        found: the measured figure.
+        where: the point where it was measured.
     """
 
     claim: str
@@ -50,13 +50,13 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """Whether it is."""
+        """Whether the goal is reached."""
         return self.found <= self.wanted if self.at_most else self.found >= self.wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Title, Markdown body, goals."""
+    """A section of the result: title, Markdown body and goals."""
 
     title: str
     body: str
@@ -64,7 +64,7 @@ class Section:
 
 
 def lowest(claim: str, wanted: float, points: Iterable[tuple[float, str]]) -> list[Goal]:
-    """The goal that every point reaches ``wanted``, told by the lowest; none where there are no points."""
+    """The goal that every point reaches ``wanted``, decided by the lowest point. Empty if there are no points."""
     listed = list(points)
     if not listed:
         return []
@@ -73,7 +73,7 @@ def lowest(claim: str, wanted: float, points: Iterable[tuple[float, str]]) -> li
 
 
 def goals_table(goals: Sequence[Goal]) -> str:
-    """One line per goal."""
+    """A Markdown table with one line per goal."""
     rows = [
         (g.claim, f"{'at most' if g.at_most else 'at least'} {g.wanted:g}", f"{g.found:.3g}", g.where,
          "yes" if g.reached else "**no**")

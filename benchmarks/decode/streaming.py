@@ -1,4 +1,4 @@
-"""``streaming`` against ``autoregressive`` on the shipped model: speed, and the answers it costs."""
+"""Section ``streaming``: ``streaming`` against ``autoregressive`` on the shipped model, speed and accuracy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADER = ("regime", "batch", "streaming / autoregressive", "auto (verified) / a
 
 
 def streaming(settings: Settings) -> Section:
-    """Medians of ratios, with accuracy on the same prompts beside them."""
+    """Measure median speed ratios, and the accuracy on the same prompts."""
     contenders = [
         Contender(name=s.value, settings={"strategy": s})
         for s in (Strategy.AUTOREGRESSIVE, Strategy.VERIFIED, Strategy.STREAMING)

@@ -1,10 +1,10 @@
-"""What each part of ``streaming`` is worth: tokens per forward, rows per token, answers, over thresholds.
+"""The effect of each switch of ``streaming``: tokens per forward, rows per token and accuracy, over thresholds.
 
     python -m benchmarks.decode.streaming_switches [--per-family 20] [--thresholds 0.1 0.4 0.9]
 
-The shipped model on held-out problems (low and medium entropy greedy, high at temperature 1), W=16. Each part is
-switched off alone, and all together, which is the published rule. Nothing here is timed: the figures are counts
-and the same on every machine.
+The shipped model on held-out problems (low and medium entropy greedy, high at temperature 1), W=16. Each switch
+is turned off alone, and all together, which gives the published rule. Nothing is timed: the figures are counts and the
+same on every machine.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Point:
 
     @property
     def merits(self) -> tuple[float, float, float]:
-        """All the larger the better."""
+        """Figures of merit; for each, larger is better."""
         return self.accuracy["all"], self.tokens_per_forward, -self.rows_per_token
 
     def row(self, on_front: bool) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Point:
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:
-    """Points that no other one matches in every merit and beats in one."""
+    """The Pareto front: points that no other point matches in every merit and beats in one."""
 
     def beaten(one: Point, by: Point) -> bool:
         pairs = list(zip(by.merits, one.merits, strict=True))
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _load(switches: StreamingSwitches) -> LLM:
-    # Traced, to count every forward: statistics call the forwards before the first token prefill.
+    # Traced to count every forward: in the statistics, forwards before the first token count as prefill.
     config = EngineConfig(max_num_seqs=_CONCURRENCY, streaming=switches, trace=True)
     return LLM("tiny", config=config, device="cpu")
 
@@ -137,7 +137,7 @@ def _measure(
 
 
 def _counts(output: Generation, strategy: Strategy) -> tuple[int, int]:
-    """Forwards after the prefill's own, and rows forwarded after the prompt."""
+    """Forwards after the prefill, and rows forwarded after the prompt."""
     stats = output.stats
     if strategy != Strategy.STREAMING:
         return max(1, stats.decode_forwards), stats.rows_forwarded

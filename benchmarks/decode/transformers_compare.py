@@ -1,10 +1,10 @@
-"""Our ``autoregressive`` against ``transformers`` generate: same weights, prompts, threads; tokens and speed.
+"""Compare this engine with transformers ``generate`` on the same weights, prompts and threads: tokens and speed.
 
     python -m benchmarks.decode.transformers_compare [--model tiny] [--batches 1 32] [--threads 1]
 
-transformers decodes in static batches of equal size, left-padded, greedy, in file order; our engine takes
-all prompts at once with as many slots. The first number compared is the tokens: every prompt has to give
-the same ids. Timed passes alternate, and each figure is the best of ``--repeats``.
+transformers decodes left-padded static batches of equal size, greedy, in file order. This engine gets all prompts at
+once and has as many slots as a batch. The tokens are compared first: every prompt must give the same ids. Timed passes
+alternate; each figure is the best of ``--repeats``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["main", "qwen3_twin"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One timed pass: seconds, and the generated ids of each prompt (end-of-sequence included)."""
+    """One timed pass: seconds, and the generated ids of each prompt, end-of-sequence included."""
 
     seconds: float
     ids: list[list[int]]
 
     @property
     def tokens(self) -> int:
-        """Tokens generated."""
+        """Number of generated tokens."""
         return sum(map(len, self.ids))
 
 
@@ -75,7 +75,7 @@ def _hf_state(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def theirs(twin, prompts: list[list[int]], batch: int, max_tokens: int, eos: list[int], pad: int) -> Pass:
-    """Static left-padded batches through ``generate``."""
+    """Run left-padded static batches through transformers ``generate``."""
     outputs: list[list[int]] = []
     start = time.perf_counter()
     for at in range(0, len(prompts), batch):
@@ -98,7 +98,7 @@ def _through_eos(ids: list[int], eos: list[int]) -> list[int]:
 
 
 def ours(llm: LLM, prompts: list[list[int]], max_tokens: int, strategy: Strategy) -> Pass:
-    """All prompts through the engine."""
+    """Run all prompts through this engine."""
     start = time.perf_counter()
     out = llm.generate(prompts, SamplingParams(max_tokens=max_tokens, strategy=strategy))
     return Pass(seconds=time.perf_counter() - start, ids=[list(g.token_ids) for g in out])
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def race(llm: LLM, twin, prompts: list[list[int]], batch: int, max_tokens: int, repeats: int) -> dict[str, Pass]:
-    """The best pass of each engine, passes alternating."""
+    """The best pass of each engine, over alternating passes."""
     eos, pad = list(llm.engine.eos_token_ids), llm.model_config.pad_token_id or 0
     best: dict[str, Pass] = {}
     for _ in range(repeats):

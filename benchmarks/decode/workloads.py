@@ -1,4 +1,4 @@
-"""What the decoding benchmarks decode: two models, their regimes of entropy, any number of sequences at once."""
+"""Workloads of the decoding benchmarks: two models, regimes of entropy, any concurrency."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.training import corpus
 from wedlm_core.training.evaluation import REGIMES
 
-__all__ = ["LONG", "MODELS", "MOST_SEQUENCES", "Subject", "behind_long_prompts", "held_out_problems", "mixed",
-           "open_subject", "prompts_of", "regime", "regimes_of"]  # fmt: skip
+__all__ = [
+    "LONG",
+    "MAX_SEQUENCES",
+    "MODELS",
+    "Subject",
+    "behind_long_prompts",
+    "held_out_problems",
+    "mixed",
+    "open_subject",
+    "prompts_of",
+    "regime",
+    "regimes_of",
+]  # fmt: skip
 
 MODELS = ("tiny", "random-25m")
-MOST_SEQUENCES = 64
-LONG = EngineConfig(max_num_seqs=MOST_SEQUENCES, max_model_len=2048, kv_cache_bytes=2 << 30)
-"""An engine that keeps the KV of 64 prompts of 1,500 tokens of ``random-25m`` (15 KB a token)."""
+MAX_SEQUENCES = 64
+LONG = EngineConfig(max_num_seqs=MAX_SEQUENCES, max_model_len=2048, kv_cache_bytes=2 << 30)
+"""Engine configuration with room for 64 prompts of 1,500 tokens of ``random-25m`` (15 KB per token)."""
 _TINY_TEMPERATURES = {"low": 0.0, "medium": 0.0, "high": 1.0}
-_RANDOM_TOKENS = (32, 96)  # outputs of one length would all end in the same forward, which no job does
+_RANDOM_TOKENS = (32, 96)  # of different lengths: in no real job do all outputs end in the same forward
 _LONG_PROMPT = 1536
-_SHARE = 96  # problems per regime to choose from
+_SHARE = 96  # number of problems per regime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +45,7 @@ class Subject:
 
     Attributes:
         name: one of :data:`MODELS`.
-        llm: the engine; every point of a benchmark runs on this one.
+        llm: the model and engine for all points of a benchmark.
     """
 
     name: str
@@ -43,8 +54,8 @@ class Subject:
 
 @contextmanager
 def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subject]:
-    """Load one of the models, float32, on the CPU."""
-    config = config or EngineConfig(max_num_seqs=MOST_SEQUENCES, prefix_caching=False, max_model_len=1024)
+    """Load one of :data:`MODELS` in float32 on CPU."""
+    config = config or EngineConfig(max_num_seqs=MAX_SEQUENCES, prefix_caching=False, max_model_len=1024)
     if name == "tiny":
         yield Subject(name=name, llm=LLM(str(resolve("tiny")), config=config, device="cpu"))
         return
@@ -53,12 +64,12 @@ def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subj
 
 
 def regimes_of(subject: Subject) -> Sequence[str]:
-    """Low, medium and high entropy; for random weights also ``hostile``, where drafts are hardly ever right."""
+    """Low, medium and high entropy; for random weights also ``hostile``, where drafts are hardly ever accepted."""
     return REGIMES if subject.name == "tiny" else tuple(TEMPERATURES)
 
 
 def held_out_problems(regime_name: str, count: int) -> list[corpus.Problem]:
-    """Problems of the test split, families taking turns; repeated from the start where there are too few."""
+    """Problems of the test split, from the families in turn; repeated if there are too few."""
     families = [f for f in corpus.FAMILIES.values() if f.regime == regime_name]
     each = -(-min(count, _SHARE) // len(families))
     found = [corpus.distinct(family.name, "test", each) for family in families]
@@ -67,7 +78,7 @@ def held_out_problems(regime_name: str, count: int) -> list[corpus.Problem]:
 
 
 def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
-    """Token ids, every other problem through the chat template."""
+    """Token ids of the prompts, every second one in the chat template."""
     chat = llm.tokenizer.apply_chat_template
     return [
         llm.tokenizer.encode(p.prompt) if i % 2 else chat([{"role": "user", "content": p.prompt}])
@@ -76,16 +87,16 @@ def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
 
 
 def regime(subject: Subject, name: str, concurrency: int) -> Workload:
-    """Prompts of one regime: for ``tiny`` twelve times as many as sequences at once, to their end; else three times."""
+    """Prompts of one regime: for ``tiny`` 12 times the concurrency, decoded to the end of sequence; else 3 times."""
     tiny = subject.name == "tiny"
     count = max(12 * concurrency, 32) if tiny else max(3 * concurrency, 8)
-    # To random weights one prompt is like another: those of "high" stand for what no trained model shows.
+    # For random weights the prompt does not matter, so "hostile" uses the prompts of "high".
     prompts = prompts_of(subject.llm, held_out_problems(name if name in REGIMES else "high", count))
     return Workload(prompts=prompts, params=[_params(subject, name, i) for i in range(count)], concurrency=concurrency)
 
 
 def mixed(subject: Subject, concurrency: int) -> Workload:
-    """The three regimes in turn."""
+    """A workload with the three regimes in turn."""
     parts = [regime(subject, name, concurrency) for name in REGIMES]
     count = len(parts[0].prompts)
     order = [(parts[i % 3], i) for i in range(count)]
@@ -97,10 +108,10 @@ def mixed(subject: Subject, concurrency: int) -> Workload:
 
 
 def behind_long_prompts(subject: Subject, name: str, concurrency: int) -> Workload:
-    """Random prompts of about 1,500 tokens each (:data:`LONG`), two samples of each prompt at least.
+    """Random prompts of about 1,500 tokens each (:data:`LONG`), with at least two samples of each prompt.
 
-    All but a prompt's last token fill whole pages: once a prompt was prefilled, prefix caching leaves only decoding to
-    be timed, each sequence reading KV of its own.
+    All tokens of a prompt but the last fill whole pages. So once it was prefilled, prefix caching leaves only decoding
+    to be timed.
     """
     page, draw = subject.llm.engine.config.page_size, random.Random(0)
     lengths = [page * round(size / page) + 1 for size in (_LONG_PROMPT - page, _LONG_PROMPT, _LONG_PROMPT + page)]
@@ -121,6 +132,6 @@ def _params(subject: Subject, name: str, number: int) -> SamplingParams:
 
 def _random_params(temperature: float, number: int) -> SamplingParams:
     least, most = _RANDOM_TOKENS
-    # Steps of a prime: neighbours differ, and each length comes about equally often.
+    # Steps of a prime: neighbours differ, and all lengths are about equally frequent.
     length = least + 13 * number % (most - least + 1)
     return SamplingParams(max_tokens=length, temperature=temperature, ignore_eos=True)

@@ -1,1 +1,1 @@
-"""What waits for a GPU: each section of ``python -m benchmarks.gpu.suite``."""
+"""Benchmarks on a GPU: the sections of ``python -m benchmarks.gpu.suite``."""

@@ -1,4 +1,4 @@
-"""GPU suite: every attention backend there is, timed alone on one layer; what is absent is named."""
+"""GPU suite: every attention backend, timed alone on one layer; unavailable ones are listed with the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGE_SIZES = (EngineConfig().page_size, 256)
 
 
 def attention(scene: Scene) -> Report:
-    """Time of ``attend`` for decode, window and prefill shapes, and the KV bytes it amounts to per second."""
+    """Measure ``attend`` for decode, window and prefill shapes, and the KV bytes that it reads per second."""
     scale = scene.scale
     problem = _problem(scene, EngineConfig().page_size)
     chosen = resolve_backend("auto", problem).name
@@ -56,12 +56,12 @@ def _problem(scene: Scene, page_size: int) -> AttentionProblem:
 
 
 def _backend(scene: Scene, name: str) -> tuple[AttentionBackend | None, int, str]:
-    """The backend with the first page size that it takes, None if none, and why it does not take those before."""
+    """The backend with the first page size that it supports (None if there is none), and why not those before."""
     refused: dict[str, None] = {}
     for page_size in dict.fromkeys(_PAGE_SIZES):
         try:
             return resolve_backend(name, _problem(scene, page_size)), page_size, "; ".join(refused)
-        except Exception as error:  # a backend that fails on this machine is a finding, not the end of the suite
+        except Exception as error:  # a backend that fails here is a result; the suite goes on
             refused[_short(error)] = None
     return None, 0, "; ".join(refused)
 
@@ -78,12 +78,12 @@ def _row(
     if scene.clock.left < 0:
         return {**row, "us": "not measured: the section's time was over"}
     try:
-        took = _time(scene, backend, shape, page_size)
+        spread = _time(scene, backend, shape, page_size)
     except Exception as error:  # see above
         return {**row, "us": f"failed: {_short(error)}"}
     read = sequences * (context + each) * 2 * scale.config.num_key_value_heads * scale.config.head_dim
-    rate = read * scale.dtype.itemsize / took.median
-    return {**row, "us": took.text(1e-6), "KV GB/s": f"{rate / 1e9:.0f}",
+    rate = read * scale.dtype.itemsize / spread.median
+    return {**row, "us": spread.text(1e-6), "KV GB/s": f"{rate / 1e9:.0f}",
             "share of bandwidth": f"{rate / scene.bandwidth:.2f}"}  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""GPU suite: the random model's engine, sequences brought to a steady state, and timed slices of their decoding.
+"""GPU suite: the engine of the random model, and timed slices of steady decoding.
 
-Prompts of a context are the same in every run, and full pages of theirs stay in the pool, so that only the first
-run of a context pays for its prefill.
+The prompts of a context length are the same in every run, and their full pages stay in the prefix cache. So only the
+first run of a context length has to prefill them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AUTO: Mapping[str, Any] = {"strategy": Strategy.VERIFIED, "window_size": "auto"}
 AUTOREGRESSIVE: Mapping[str, Any] = {"strategy": Strategy.AUTOREGRESSIVE}
 
 _NUMBERS = itertools.count()
-_WARM_STEPS = 10  # windows reach the size they keep
+_WARM_STEPS = 10  # until windows reach a steady size
 _WINDOW = 16
 _TARGETS = {"low": 6.0, "medium": 3.0, "high": 1.3}  # tokens per forward at a fixed window of 16
 _PROBE_STEPS = 10
@@ -39,13 +39,13 @@ _PROBE_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """Part of a run in which a fixed set of sequences decodes.
+    """A timed part of a run in which a fixed set of sequences decodes.
 
     Attributes:
-        seconds: wall-clock time, the device waited for at both ends.
-        steps: of the engine.
-        tokens: committed in it.
-        sequences: that decoded.
+        seconds: wall-clock time, with the device synchronised at both ends.
+        steps: engine steps.
+        tokens: committed tokens.
+        sequences: sequences that decoded.
     """
 
     seconds: float
@@ -60,23 +60,23 @@ class Slice:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step."""
+        """Seconds per step."""
         return self.seconds / max(1, self.steps)
 
     @property
     def tokens_per_forward(self) -> float:
-        """Of one sequence."""
+        """Committed tokens per forward of one sequence."""
         return self.tokens / max(1, self.steps * self.sequences)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regime:
-    """How often drafts are right, simulated by a temperature; stated with every figure.
+    """A level of draft acceptance, simulated by a temperature.
 
     Attributes:
         name: low, medium or high entropy.
-        temperature: at which the noise that draft and verifier share makes them agree as often as wanted.
-        tokens_per_forward: what ``verified`` commits with a fixed window of 16, measured.
+        temperature: the temperature at which draft and verification, which share their noise, agree as often as wanted.
+        tokens_per_forward: measured for ``verified`` with a fixed window of 16.
     """
 
     name: str
@@ -85,17 +85,17 @@ class Regime:
 
     @property
     def reference(self) -> Mapping[str, Any]:
-        """``reference`` with W = 16 that fills as many tokens a forward as were measured, rounded, 1 at least.
+        """Parameters of ``reference`` with W = 16 that fill the measured tokens per forward (rounded, at least 1).
 
-        Random weights have no tokens that are certain: a penalty of 1,000 nats a position and a threshold
-        between two positions fill exactly the leftmost k masks of every forward.
+        With random weights no token has a low entropy. A penalty of 1,000 nats per position and a threshold between
+        two positions fill exactly the leftmost k masks of every forward.
         """
         filled = max(1, round(self.tokens_per_forward))
         return {"strategy": Strategy.REFERENCE, "window_size": _WINDOW, "position_penalty": 1000.0,
                 "entropy_threshold": 1000.0 * (filled - 0.5)}  # fmt: skip
 
-    def said(self) -> str:
-        """For tables."""
+    def described(self) -> str:
+        """A description for tables."""
         return f"T = {self.temperature:.3g}: {self.tokens_per_forward:.2f} tokens/forward at W = 16"
 
 
@@ -103,18 +103,18 @@ class Subject:
     """The engine of the random model.
 
     Attributes:
-        engine: with room for the most sequences of the suite.
+        engine: the engine, with room for the largest batch of the suite.
         model: its decoder.
-        weight_bytes: of what a forward reads: all parameters but the embedding's rows.
-        weights: their number.
-        kv_bytes: of one token's keys and values.
-        seconds: that building the model and the engine took.
-        prefills: ``(sequences, context, tokens per second)`` of what was prefilled.
+        weight_bytes: bytes of the weights that a forward reads: all but the embedding.
+        weights: number of these weights.
+        kv_bytes: bytes of one token's keys and values.
+        seconds: time to build the model and the engine.
+        prefills: ``(sequences, context, tokens per second)`` of each prefill.
     """
 
     def __init__(self, scene: Scene) -> None:
         scale, begin = scene.scale, time.perf_counter()
-        longest = max(*scale.contexts, scale.short_context) + 2 * scale.most_tokens
+        longest = max(*scale.contexts, scale.short_context) + 2 * scale.max_tokens
         reach = longest + 2 * EngineConfig().max_window + 2
         model = random_decoder(scale.config, device=scene.device, dtype=scale.dtype, max_positions=reach)
         most = max(*scale.row_counts, *scale.batches)
@@ -134,20 +134,20 @@ class Subject:
         self.kv_bytes = KVPool.bytes_per_page(scale.config, page, scale.dtype) // page
 
     def capacity(self, context: int) -> int:
-        """Sequences of ``context`` tokens that the pool holds at once while they generate."""
+        """Number of generating sequences with ``context`` tokens that the pool can hold at once."""
         page = self.engine.config.page_size
-        each = -(-(context + self._scene.scale.most_tokens + 2 * self.engine.config.max_window + 2) // page)
+        each = -(-(context + self._scene.scale.max_tokens + 2 * self.engine.config.max_window + 2) // page)
         return self.engine.pages.num_pages // each
 
     def prompt(self, context: int, number: int) -> tuple[int, ...]:
-        """Random ids: ``context`` tokens in whole pages, and one more, which is what a later run has to prefill."""
+        """Random ids: ``context`` tokens in whole pages, and one more, which later runs prefill."""
         generator = torch.Generator().manual_seed(1_000_003 * context + number)
         ids = torch.randint(self._vocab - 1, (context + 1,), generator=generator)
         mask = self._scene.scale.config.mask_token_id
         return tuple(0 if i == mask else i for i in ids.tolist())
 
     def _prefill(self, count: int, context: int) -> None:
-        """Bring the prompts' pages into the pool; what is there already costs a row each."""
+        """Prefill the prompts, so that their pages are cached; a cached prompt costs one row."""
         fresh = range(self._prepared.get(context, 0), count)
         if not fresh:
             return
@@ -165,10 +165,10 @@ class Subject:
 
     @contextmanager
     def running(self, count: int, context: int, settings: Mapping[str, Any], temperature: float) -> Iterator[list[str]]:
-        """Ids of ``count`` sequences of which each has committed a token; they are dropped in the end."""
+        """Start ``count`` sequences; yield their ids once each has committed a token; abort them at the end."""
         engine, run = self.engine, next(_NUMBERS)
         params = SamplingParams(
-            max_tokens=2 * self._scene.scale.most_tokens - 1, temperature=temperature, ignore_eos=True, **settings
+            max_tokens=2 * self._scene.scale.max_tokens - 1, temperature=temperature, ignore_eos=True, **settings
         )
         ids = [f"{run}.{i}" for i in range(count)]
         self._prefill(count, context)
@@ -188,8 +188,8 @@ class Subject:
                 engine.abort(request_id)
 
     def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None) -> Slice:
-        """Decode for so long (or so many steps), or until a sequence has its tokens."""
-        engine, device, most = self.engine, self._scene.device, self._scene.scale.most_tokens
+        """Decode for ``seconds`` (or ``steps`` steps), or until a sequence has generated its maximum."""
+        engine, device, most = self.engine, self._scene.device, self._scene.scale.max_tokens
         before = sum(len(engine.committed(i)) for i in ids)
         synchronise(device)
         begin, count = time.perf_counter(), 0
@@ -199,16 +199,16 @@ class Subject:
             if len(engine.committed(ids[0])) >= most:
                 break
         synchronise(device)
-        took = time.perf_counter() - begin
+        elapsed = time.perf_counter() - begin
         tokens = sum(len(engine.committed(i)) for i in ids) - before
-        return Slice(seconds=took, steps=count, tokens=tokens, sequences=len(ids))
+        return Slice(seconds=elapsed, steps=count, tokens=tokens, sequences=len(ids))
 
 
 def open_subject(scene: Scene) -> Subject:
-    """The scene's subject, built when it is first asked for.
+    """The scene's subject, built on first use.
 
     Raises:
-        Exception: what building it raised, again each time: it is tried once.
+        Exception: building it failed. It is tried once; later calls raise the same error.
     """
     if "subject" not in scene.kept:
         try:
@@ -222,7 +222,7 @@ def open_subject(scene: Scene) -> Subject:
 
 
 def regimes(scene: Scene, subject: Subject) -> list[Regime]:
-    """Temperatures, found by bisection, at which ``verified`` commits about 6, 3 and 1.3 tokens a forward."""
+    """Find by bisection the temperatures at which ``verified`` commits about 6, 3 and 1.3 tokens per forward."""
     if "regimes" not in scene.kept:
         scene.kept["regimes"] = [_regime(scene, subject, name, target) for name, target in _TARGETS.items()]
     found: list[Regime] = scene.kept["regimes"]
@@ -243,5 +243,5 @@ def _regime(scene: Scene, subject: Subject, name: str, target: float) -> Regime:
             best = one
         low, high = (middle, high) if found < target else (low, middle)
     assert best is not None
-    print(f"regime {name}: {best.said()}", flush=True)
+    print(f"regime {name}: {best.described()}", flush=True)
     return best

@@ -1,4 +1,4 @@
-"""GPU suite: what the device can do (a large copy, a large product), and the sampler against the copy."""
+"""GPU suite: the ceilings of the device (a large copy, a large matrix product), and the sampler against the copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARE = 0.7
 
 
 def ceilings(scene: Scene) -> Report:
-    """Bandwidth of a copy and rate of a matrix product on random data: what everything else is held against."""
+    """Measure copy bandwidth and matrix product rate on random data; other sections are compared with them."""
     scale = scene.scale
     copy, product = _copy(scene), _product(scene)
     edge = scale.gemm
@@ -45,7 +45,7 @@ def _product(scene: Scene) -> Spread:
 
 
 def sampler(scene: Scene) -> Report:
-    """Bytes of logits over the time of choosing from them."""
+    """Measure the sampler: bytes of logits per second."""
     scale, device = scene.scale, scene.device
     choose, vocab = chooser(device), scale.config.vocab_size
     rows, shares = [], []
@@ -53,13 +53,14 @@ def sampler(scene: Scene) -> Report:
         for count in scale.sampler_rows:
             logits = torch.randn(count, vocab, device=device).mul_(4).to(dtype)
             for temperature in (0.0, 1.0):
-                took = _choosing(choose, logits, _inputs(count, temperature, device))
-                rate = logits.numel() * logits.element_size() / took.median
+                spread = _choosing(choose, logits, _inputs(count, temperature, device))
+                rate = logits.numel() * logits.element_size() / spread.median
                 share = rate / scene.bandwidth
                 shares.append((share, f"{count} rows, {dtype}, temperature {temperature:g}"))
                 rows.append({
                     "logits": str(dtype).removeprefix("torch."), "rows": count, "temperature": temperature,
-                    "us": took.text(1e-6), "GB/s": f"{rate / 1e9:.0f}", "share of the copy's bandwidth": f"{share:.2f}",
+                    "us": spread.text(1e-6), "GB/s": f"{rate / 1e9:.0f}",
+                    "share of the copy's bandwidth": f"{share:.2f}",
                 })  # fmt: skip
     notes = (
         f"`{getattr(choose, '__name__', choose)}` over a vocabulary of {vocab}: token, entropy and log-probability of "

@@ -1,4 +1,4 @@
-"""GPU suite: how much of a step the device waits for the host."""
+"""GPU suite: the share of a step in which the device waits for the host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["host", "idle_seconds"]
 
 _WITHIN = 1.05
 _STEPS = 30
-_GAP = 10e-6  # kernels that follow each other at once are a few microseconds apart
+_GAP = 10e-6  # consecutive kernels are a few microseconds apart
 _FORWARD = ("model", "choose")
 
 
 def host(scene: Scene) -> Report:
-    """Time of a step with and without what the host adds, all sequences decoding."""
+    """Measure the time of a step with and without the host's share, all sequences decoding."""
     scale, subject = scene.scale, open_subject(scene)
     medium = regimes(scene, subject)[1]
     context, rows, shares = scale.contexts[0], [], []
@@ -50,12 +50,12 @@ def host(scene: Scene) -> Report:
 
 
 def _apart(scene: Scene, subject: Subject) -> tuple[float, float]:
-    """Seconds of a step, and of its part in which the device works."""
+    """Seconds per step, and seconds per step in which the device works."""
     return _with_profiler(scene, subject) if scene.device.type == "cuda" else _with_stopwatch(subject)
 
 
 def _with_profiler(scene: Scene, subject: Subject) -> tuple[float, float]:
-    with profile(activities=[ProfilerActivity.CUDA]):  # the first start loads CUPTI
+    with profile(activities=[ProfilerActivity.CUDA]):  # the first profile loads CUPTI
         subject.engine.step()
     synchronise(scene.device)
     with profile(activities=[ProfilerActivity.CUDA]) as watched:
@@ -76,7 +76,7 @@ def _with_profiler(scene: Scene, subject: Subject) -> tuple[float, float]:
 
 
 def idle_seconds(spans: Sequence[tuple[float, float]], gap: float) -> float:
-    """Seconds between the first begin and the last end that no span covers, in gaps longer than ``gap``."""
+    """Total seconds of the gaps longer than ``gap`` between the spans."""
     idle, covered = 0.0, None
     for begin, end in sorted(spans):
         if covered is not None and begin - covered > gap:

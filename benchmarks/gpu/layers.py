@@ -1,4 +1,4 @@
-"""GPU suite: the decoder without attention, as torch operations and fused, against the reading of its weights."""
+"""GPU suite: the decoder without attention, as torch operations and as Triton kernels, against the roofline."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ __all__ = ["layers"]
 
 
 def layers(scene: Scene) -> Report:
-    """Bare forwards on fixed inputs, each in a CUDA graph of its own where there is one."""
+    """Measure bare forwards on fixed inputs; on CUDA each is a CUDA graph."""
     scale, subject = scene.scale, open_subject(scene)
     model, rows = subject.model, []
-    forms = {"torch operations": None} if model.fused is None else {"torch operations": None, "fused": model.fused}
+    forms = (
+        {"torch operations": None}
+        if model.packed_forward is None
+        else {"torch operations": None, "Triton kernels": model.packed_forward}
+    )
     for count in scale.row_counts:
         read = max((subject.weights - model.lm_head.weight.numel()) * model.embed.weight.element_size(), 1)
         arithmetic = 2 * read / model.embed.weight.element_size() * count / scene.gemm_rate
@@ -30,14 +34,14 @@ def layers(scene: Scene) -> Report:
             continue
         for name, form in forms.items():
             with _with_form(subject, form):
-                took = device_seconds(_bare_forward(scene, subject, count), scene.device)
-            row |= {f"{name} ms": took.text(1e-3), f"{name} / roofline": f"{took.median / floor:.2f}"}
+                spread = device_seconds(_bare_forward(scene, subject, count), scene.device)
+            row |= {f"{name} ms": spread.text(1e-3), f"{name} / roofline": f"{spread.median / floor:.2f}"}
         rows.append(row)
         print(*row.values(), sep=" | ", flush=True)
     notes = (
         f"Embedding, all layers and the final norm of {scale.name}, without attention (queries are passed on), without "
         "the output head, without the host: replays of a CUDA graph on a GPU. Medians of 20 (lowest-highest). "
-        + ("" if model.fused is not None else "The fused form does not run on this device. ")
+        + ("" if model.packed_forward is not None else "The Triton kernels do not run on this device. ")
         + "Roofline: the larger of weights / bandwidth and arithmetic / rate."
     )
     return Report(title="Decoder without attention", notes=notes, rows=rows)
@@ -45,16 +49,16 @@ def layers(scene: Scene) -> Report:
 
 @contextmanager
 def _with_form(subject: Subject, form: Callable[..., Tensor] | None) -> Iterator[None]:
-    kept = subject.model.fused
-    subject.model.fused = form
+    kept = subject.model.packed_forward
+    subject.model.packed_forward = form
     try:
         yield
     finally:
-        subject.model.fused = kept
+        subject.model.packed_forward = kept
 
 
 def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], object]:
-    """A call that runs the decoder over so many rows; form and inputs are those of now."""
+    """A function that runs the decoder over ``rows`` rows, in the form that is set now."""
     ids = torch.randint(scene.scale.config.vocab_size, (rows,), device=scene.device)
     positions = torch.arange(rows, device=scene.device)
 
@@ -67,7 +71,7 @@ def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], obj
         return forward
     side = torch.cuda.Stream(scene.device)
     side.wait_stream(torch.cuda.current_stream(scene.device))
-    with torch.cuda.stream(side):  # compiles kernels and gives libraries their workspaces, which a capture must not
+    with torch.cuda.stream(side):  # warm up: a capture must neither compile kernels nor allocate workspaces
         forward()
     torch.cuda.current_stream(scene.device).wait_stream(side)
     torch.cuda.synchronize(scene.device)
@@ -77,6 +81,6 @@ def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], obj
 
     def replay() -> tuple[Tensor, Tensor]:
         graph.replay()
-        return ids, positions  # which the graph reads: they live as long as this function
+        return ids, positions  # the graph reads these: keep them alive
 
     return replay

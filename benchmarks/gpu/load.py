@@ -14,7 +14,7 @@ _NEVER_BELOW = 1.0
 
 
 def load(scene: Scene) -> Report:
-    """Races in rounds, contenders in turning order; ratios are of slices of the same round."""
+    """Race the contenders in rounds, in rotating order; ratios are between slices of the same round."""
     scale, subject = scene.scale, open_subject(scene)
     found = regimes(scene, subject)
     points = [(context, batch, regime) for context in scale.contexts for batch in sorted(scale.batches, reverse=True)
@@ -40,7 +40,7 @@ def load(scene: Scene) -> Report:
         print(*rows[-1].values(), sep=" | ", flush=True)
     notes = (
         "Simulated acceptance: random weights, whose drafts are right as often as the temperature makes them ("
-        + "; ".join(f"{r.name}: {r.said()}" for r in found)
+        + "; ".join(f"{r.name}: {r.described()}" for r in found)
         + "). `reference` has W = 16 and fills exactly that many tokens a forward, rounded "
         + f"({', '.join(str(max(1, round(r.tokens_per_forward))) for r in found)}). Through the real engine, all "
         f"sequences decoding, no prefill among the timed steps; slices of {scale.slice_seconds:g} s, median "
@@ -56,7 +56,7 @@ def load(scene: Scene) -> Report:
 def _race(
     scene: Scene, subject: Subject, batch: int, context: int, regime: Regime, clock: Clock
 ) -> list[Mapping[str, Slice]]:
-    """One round at least, more while the point's time lasts."""
+    """Run at least one round, and more until the time of the point is over."""
     contenders = {"auto": AUTO, "autoregressive": AUTOREGRESSIVE, "reference": regime.reference}
     rounds: list[Mapping[str, Slice]] = []
     while not rounds or (len(rounds) < scene.scale.slices and clock.left > 0):

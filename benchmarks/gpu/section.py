@@ -1,4 +1,4 @@
-"""What the sections of the GPU suite share: sizes, a clock, timing on a device, and reports."""
+"""Shared by the sections of the GPU suite: sizes, a time budget, timing on a device, and reports."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ __all__ = ["FULL", "TOY", "Clock", "Report", "Scale", "Scene", "Spread", "device
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How large everything is.
+    """The sizes of all measurements.
 
     Attributes:
-        name: in words, for the head of the result.
-        config: shape of the random model.
-        dtype: of the random model.
-        row_counts: sequences that decode one row each, for the time of a step.
-        short_context: their tokens, and those of warm-ups; a multiple of every page size.
-        batches, contexts: of the races.
-        host_batch: sequences at which host time is told.
+        name: description, for the head of the result.
+        config: configuration of the random model.
+        dtype: dtype of the random model.
+        row_counts: numbers of sequences, with one row each, at which the time of a step is measured.
+        short_context: context length of these sequences and of warm-ups; a multiple of every page size.
+        batches, contexts: batch sizes and context lengths of the races.
+        host_batch: number of sequences at which host time is reported.
         max_rows: ``max_batch_rows`` of the engine.
-        slice_seconds: one timed slice of decoding.
-        slices: timed slices of a point at most.
-        most_tokens: that a sequence generates in one run.
+        slice_seconds: length of one timed slice of decoding.
+        slices: most timed slices of a point.
+        max_tokens: most tokens that a sequence generates in one run.
         probes: runs to find the temperature of a regime.
-        copy_bytes: of the copied tensor.
-        gemm: edge of the squared matrices.
-        sampler_rows: of the sampler's logits.
-        attention: ``(sequences, rows each, context)`` of the shapes for which backends are timed.
-        per_regime: prompts of each regime for the shipped model.
-        tiny_tokens: that it generates for each at most.
-        near_tie_shapes: ways to decode them (of :mod:`benchmarks.gpu.tiny`).
+        copy_bytes: size of the copied tensor.
+        gemm: edge of the square matrices.
+        sampler_rows: row counts of the sampler's logits.
+        attention: ``(sequences, rows each, context)`` of the shapes at which backends are timed.
+        per_regime: prompts per regime for the shipped model.
+        tiny_tokens: most tokens that it generates for each.
+        near_tie_shapes: ways to decode them, by name (in :mod:`benchmarks.gpu.tiny`).
     """
 
     name: str
@@ -55,7 +55,7 @@ class Scale:
     max_rows: int
     slice_seconds: float
     slices: int
-    most_tokens: int
+    max_tokens: int
     probes: int
     copy_bytes: int
     gemm: int
@@ -78,7 +78,7 @@ FULL = Scale(
     max_rows=8192,
     slice_seconds=0.35,
     slices=3,
-    most_tokens=512,
+    max_tokens=512,
     probes=7,
     copy_bytes=4 << 30,
     gemm=8192,
@@ -115,7 +115,7 @@ TOY = Scale(
     max_rows=256,
     slice_seconds=0.02,
     slices=2,
-    most_tokens=128,
+    max_tokens=128,
     probes=2,
     copy_bytes=1 << 20,
     gemm=64,
@@ -128,28 +128,28 @@ TOY = Scale(
 
 
 class Clock:
-    """What is left of a section's time."""
+    """The remaining time of a section."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds, negative when over."""
+        """Remaining seconds; negative once the time is over."""
         return self._end - time.monotonic()
 
 
 @dataclass(kw_only=True)
 class Scene:
-    """Where a section runs, and what earlier ones measured.
+    """The device and sizes for a section, and the results of earlier sections.
 
     Attributes:
-        device: of all models.
-        scale: sizes.
-        clock: of the section that runs.
-        bandwidth: bytes per second of a large copy, read and written bytes both counted.
+        device: device of all models.
+        scale: the sizes.
+        clock: remaining time of the running section.
+        bandwidth: bytes per second of a large copy, counting bytes read and written.
         gemm_rate: floating-point operations per second of a large product in the model's dtype.
-        kept: what sections keep for later ones of the same process (the random model's engine).
+        kept: objects for later sections of the same process (the random model's engine).
     """
 
     device: torch.device
@@ -162,13 +162,13 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A section's result; the Markdown table and the JSON are made of the same rows.
+    """The result of a section. Its Markdown table and its JSON have the same rows.
 
     Attributes:
         title: heading.
         notes: how it was measured.
-        rows: one mapping per line; keys of the first are the columns.
-        goals: what was asked for.
+        rows: one mapping per line; the keys of the first are the columns.
+        goals: figures and the values that they should reach.
         facts: further figures, for the JSON and for later sections.
     """
 
@@ -179,7 +179,7 @@ class Report:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def markdown(self) -> str:
-        """Notes, table, goals."""
+        """The section as Markdown: notes, table, goals."""
         parts = [f"## {self.title}", self.notes]
         if self.rows:
             columns = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -189,14 +189,14 @@ class Report:
         return "\n\n".join(parts)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The section as JSON types."""
         goals = [{**asdict(g), "reached": g.reached} for g in self.goals]
         return {"title": self.title, "notes": self.notes, "rows": [dict(r) for r in self.rows], "goals": goals,
                 "facts": dict(self.facts)}  # fmt: skip
 
 
 def goal(claim: str, wanted: float, found: float, where: str = "", *, at_most: bool = False) -> Goal:
-    """A goal, shortly."""
+    """Shorthand for a :class:`Goal`."""
     return Goal(claim=claim, wanted=wanted, found=found, where=where, at_most=at_most)
 
 
@@ -210,22 +210,22 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
+        """The spread of at least one value."""
         return cls(median=statistics.median(values), low=min(values), high=max(values))
 
     def text(self, unit: float = 1.0) -> str:
-        """``median (low-high)`` in units."""
+        """``median (low-high)`` in multiples of ``unit``."""
         return f"{self.median / unit:.3g} ({self.low / unit:.3g}-{self.high / unit:.3g})"
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait for the device."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def device_seconds(work: Callable[[], object], device: torch.device, *, repeats: int = 20, warm: int = 3) -> Spread:
-    """Seconds of one call on the device: between events on CUDA, wall-clock time on a CPU."""
+    """Seconds of one call: between events on CUDA, wall-clock time on CPU."""
     for _ in range(warm):
         work()
     synchronise(device)

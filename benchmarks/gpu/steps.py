@@ -1,4 +1,4 @@
-"""GPU suite: the time of the random model's steps against the roofline, and what the host adds to them."""
+"""GPU suite: the time of the random model's engine steps, against the roofline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIRST_STEP_MS = 5.0
 
 
 def steps(scene: Scene) -> Report:
-    """``t(rows, kv_tokens)``: engine steps of ``autoregressive``, one row per sequence, in their steady state."""
+    """Measure steady engine steps of ``autoregressive``, one row per sequence, by row count and context."""
     scale, subject = scene.scale, open_subject(scene)
     points = [(rows, scale.short_context) for rows in scale.row_counts]
     points += [(scale.host_batch, context) for context in scale.contexts]
@@ -27,13 +27,13 @@ def steps(scene: Scene) -> Report:
         if scene.clock.left < 0:
             rows.append({**row, "note": "not measured: the section's time was over"})
             continue
-        took = _measure(subject, count, context, scale.slice_seconds, scale.slices)
+        spread = _measure(subject, count, context, scale.slice_seconds, scale.slices)
         floor, bound = _floor(scene, subject, count, count * context)
-        first = took.median if count == 1 and first is None else first
+        first = spread.median if count == 1 and first is None else first
         if context == scale.short_context:
-            ratios.append((took.median / floor, f"{count} rows"))
-        rows.append({**row, "ms": took.text(1e-3), "roofline ms": f"{floor * 1e3:.3f}", "bound by": bound,
-                     "measured / roofline": f"{took.median / floor:.2f}"})  # fmt: skip
+            ratios.append((spread.median / floor, f"{count} rows"))
+        rows.append({**row, "ms": spread.text(1e-3), "roofline ms": f"{floor * 1e3:.3f}", "bound by": bound,
+                     "measured / roofline": f"{spread.median / floor:.2f}"})  # fmt: skip
         print(*rows[-1].values(), sep=" | ", flush=True)
     goals = []
     if ratios:
@@ -59,7 +59,7 @@ def _measure(subject: Subject, count: int, context: int, seconds: float, slices:
 
 
 def _floor(scene: Scene, subject: Subject, rows: int, kv_tokens: int) -> tuple[float, str]:
-    """Seconds of the larger term, and its name."""
+    """Seconds of the larger term of the roofline, and its name."""
     memory = (subject.weight_bytes + kv_tokens * subject.kv_bytes) / scene.bandwidth
     arithmetic = 2 * subject.weights * rows / scene.gemm_rate
     return max((memory, "memory"), (arithmetic, "arithmetic"))

@@ -1,11 +1,11 @@
-"""Every measurement that the GPU path is judged by, in one command and under 8 minutes on one GPU.
+"""Run all measurements of the GPU path with one command, in less than 8 minutes on one GPU.
 
     python -m benchmarks.gpu.suite [--sections ceilings attention ...] [--minutes 7.8] [--output FOLDER]
     python -m benchmarks.gpu.suite --device cpu --tiny        # runs the code, measures nothing of interest
 
-Groups of sections run in processes of their own, so that a fault of the device in one does not end the others. A
-section that fails, or that its process did not live to finish, has its error in the table. Writes
-``gpu_suite_<date>.md`` and ``.json``. Exit code: 0, or 1 where a section failed, or 2 without a CUDA device.
+Each group of sections runs in its own process, so that a device fault in one does not end the others. The result shows
+the error of a section that failed or whose process died. Writes ``gpu_suite_<date>.md`` and ``.json``. Exit code: 0; 1
+if a section failed; 2 without a CUDA device.
 """
 
 from __future__ import annotations
@@ -29,13 +29,20 @@ from benchmarks.common import RESULTS, machine
 
 __all__ = ["SECTIONS", "main"]
 
-_GRACE = 8.0  # seconds that a process has beyond its time before it is ended
+_GRACE = 8.0  # seconds that a process may run over its time before it is ended
 _NO_DEVICE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Section:
-    """Where a section's function is, the process it runs in, its time at most, and what earlier ones leave it."""
+    """A section.
+
+    Attributes:
+        place: ``module:function`` in this package.
+        group: sections of a group share a process.
+        seconds: time limit.
+        least: seconds that earlier sections of the group must leave for it.
+    """
 
     place: str
     group: str
@@ -56,7 +63,7 @@ SECTIONS: Mapping[str, _Section] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite; the exit code."""
+    """Run the suite; return the exit code."""
     args = _parser().parse_args(arguments)
     if args.child is not None:
         return _run_group(args)
@@ -82,11 +89,11 @@ def _has_cuda() -> bool:
 
 
 def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[str, dict[str, Any]]:
-    """Run the groups one after the other; what each section found, or its error."""
+    """Run the groups one after the other; return the result or the error of each section."""
     results = place / "results.json"
     results.write_text("{}", encoding="utf-8")
     end = begin + 60 * args.minutes - _GRACE
-    # Ceilings are what the others are held against: they are measured always.
+    # The ceilings are always measured: other sections are compared with them.
     wanted = [name for name in SECTIONS if name in (*args.sections, "ceilings")]
     groups = [wanted] if args.tiny else [
         [name for name in wanted if SECTIONS[name].group == group]
@@ -96,7 +103,10 @@ def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[s
         seconds = min(sum(SECTIONS[name].seconds for name in names) + 30, end - time.monotonic())
         command = [sys.executable, "-m", "benchmarks.gpu.suite", "--child", *names, "--into", str(results)]
         command += ["--device", args.device, "--seconds", f"{seconds:.1f}", *(["--tiny"] if args.tiny else [])]
-        environment = {**os.environ, "WEDLM_CACHE_HOME": str(place)}  # step costs of this hour, not of another day
+        environment = {
+            **os.environ,
+            "WEDLM_CACHE_HOME": str(place),
+        }  # measure step costs now instead of reading an older cache
         note = "its process was not started: the suite's time was over"
         if seconds > 0:
             note = _ran(command, environment, seconds + _GRACE)
@@ -109,7 +119,7 @@ def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[s
 
 
 def _ran(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> str:
-    """Wait for a group's process, end it when its time is over; what to say of sections it did not finish."""
+    """Run a group's process, and end it when its time is over; return the error of sections that it did not finish."""
     root = Path(__file__).resolve().parents[2]
     try:
         code = subprocess.run(command, env=dict(environment), cwd=root, timeout=seconds, check=False).returncode
@@ -119,7 +129,7 @@ def _ran(command: Sequence[str], environment: Mapping[str, str], seconds: float)
 
 
 def _run_group(args: argparse.Namespace) -> int:
-    """In a process of its own: run sections, adding each one's result to the file as soon as it is there."""
+    """Run the sections of one group in this process; write each result to the file as soon as it is available."""
     import torch
 
     from benchmarks.gpu.section import FULL, TOY, Clock, Scene
@@ -148,7 +158,7 @@ def _run_group(args: argparse.Namespace) -> int:
 
 
 def _section(section: _Section, scene: Any, name: str) -> dict[str, Any]:
-    """The section's result; what it raises becomes its result, so that the suite goes on."""
+    """Run a section. An exception becomes its result, so that the suite goes on."""
     module, _, function = section.place.partition(":")
     try:
         if name != "ceilings" and not scene.bandwidth:
@@ -162,7 +172,7 @@ def _section(section: _Section, scene: Any, name: str) -> dict[str, Any]:
 
 
 def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
-    """The Markdown and the JSON, side by side."""
+    """Write the Markdown and the JSON file."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     stem = f"gpu_suite_{today}" if not args.tiny else f"gpu_suite_toy_{today}"
     folder = Path(args.output)

@@ -1,4 +1,4 @@
-"""GPU suite: the shipped model on the device against the CPU, and how often bfloat16 rounding decides a token."""
+"""GPU suite: the shipped model on the device compared with the CPU, and how often bfloat16 rounding decides a token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ids = Sequence[tuple[int, ...]]
 
 
 def tiny(scene: Scene) -> Report:
-    """Greedy outputs of held-out problems of all regimes, sequence by sequence up to the first difference."""
+    """Compare greedy outputs for held-out problems of all regimes, per sequence up to the first difference."""
     device = str(scene.device)
     cpu = _load("cpu", "float32")
     work = _workload(cpu, scene.scale)

@@ -1,1 +1,1 @@
-"""Training of the shipped model."""
+"""Benchmarks of training: the results of the shipped model."""

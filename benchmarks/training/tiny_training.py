@@ -1,4 +1,4 @@
-"""The training results of the shipped model: loss curve, and every strategy on the held-out test split.
+"""Report on the shipped model's training: loss curve, and every strategy on the held-out test split.
 
 ``python -m benchmarks.training.tiny_training --run runs/tiny`` writes ``benchmarks/results/<date>-tiny-training.md``
 with the run's ``curve.csv`` as CSV and PNG beside it.
@@ -25,9 +25,9 @@ REQUIRED = {
     **dict.fromkeys(("equations", "addition", "subtraction", "word_problems"), 0.90),
     "stories": 0.95,
 }
-"""Accuracy asked of ``autoregressive`` (= ``verified``) on the test split."""
+"""Required accuracy of ``autoregressive`` (= ``verified``) on the test split."""
 REQUIRED_RATIO = {"low": 6.0, "medium": 5.0, "high": 2.0}
-"""Tokens per forward asked of ``verified`` with 16 masks."""
+"""Required tokens per forward of ``verified`` with 16 masks."""
 
 
 def _by_strategy(results: Sequence[Result], kind: str) -> str:
@@ -73,7 +73,7 @@ def _curve(run: Path, stem: str, results: Path) -> str:
 
 
 def main() -> None:
-    """Measure, draw and write."""
+    """Measure, plot and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--run", type=Path, default=Path("runs/tiny"))

@@ -1,8 +1,8 @@
-"""Triton's compiler for GPUs that are not here: launches are compiled, and what they take of a device is recorded.
+"""Compile Triton kernels for a GPU that this machine does not have, and record registers, shared memory and spills.
 
-A process that calls :func:`install` has pretend devices whose kernels are compiled for one architecture instead of
-run, through the engine's own launching code and with its arguments. Tensors have no contents, so shapes of any size
-cost nothing.
+After :func:`install` a process has pretend devices (:mod:`testing.pretend`). The engine's own code launches kernels
+with its own arguments; each launch is compiled for one architecture instead of run. Tensors have no contents, so shapes
+of any size cost nothing.
 """
 
 from testing.ahead_of_time.driver import Kernel, install

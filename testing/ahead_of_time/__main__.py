@@ -1,8 +1,8 @@
-"""Compile every kernel for one architecture and print what each takes.
+"""Compile every kernel for one architecture and print the resources of each.
 
     python -m testing.ahead_of_time 80|90 [--json]
 
-Without ``TRITON_INTERPRET``. Exit code 1 where a kernel breaks a limit.
+``TRITON_INTERPRET`` must not be set. Exit code 1 if a kernel exceeds a limit of the device.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 __all__ = ["SHARED_BYTES", "faults", "main"]
 
 SHARED_BYTES = {80: 163 << 10, 90: 227 << 10}
-"""Shared memory that a block may take, by compute capability."""
+"""Most shared memory of a thread block in bytes, by compute capability."""
 
 
 def faults(capability: int, kernel: dict[str, object]) -> list[str]:
-    """What is wrong with a kernel (the fields of a :class:`testing.ahead_of_time.Kernel`)."""
+    """The limits that a kernel exceeds; ``kernel`` has the fields of :class:`testing.ahead_of_time.Kernel`."""
     wrong = []
     if int(str(kernel["shared"])) > SHARED_BYTES[capability]:
         wrong.append(f"takes {kernel['shared']} bytes of shared memory of {SHARED_BYTES[capability]}")
@@ -31,7 +31,7 @@ def faults(capability: int, kernel: dict[str, object]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """See the module."""
+    """Compile, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("capability", type=int, choices=sorted(SHARED_BYTES))
     parser.add_argument("--json", action="store_true", help="a list of objects")

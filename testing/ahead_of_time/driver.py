@@ -1,4 +1,4 @@
-"""A Triton driver without a device, and what the assembler says of a kernel."""
+"""A Triton driver without a device, and the resource usage of compiled kernels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Kernel:
     """A compiled kernel.
 
     Attributes:
-        name: of its function.
-        registers: of a thread.
-        stack: bytes of a thread that lie in memory, spilt registers included.
-        shared: bytes of shared memory of a block.
-        warps: of a block.
-        stages: of its software pipeline.
-        vectors: loads of 16 bytes from global memory, in its text.
-        tensor_cores: instructions for tensor cores, in its text.
+        name: name of its function.
+        registers: registers per thread.
+        stack: bytes of local memory per thread, spilled registers included.
+        shared: bytes of shared memory per block.
+        warps: warps per block.
+        stages: stages of its software pipeline.
+        vectors: number of 16-byte loads from global memory in its code.
+        tensor_cores: number of tensor core instructions in its code.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Kernel:
 
 
 class _Driver:
-    """What Triton asks of a driver in order to compile.
+    """The driver interface that Triton needs in order to compile.
 
     Args:
         capability: compute capability, such as 90.
@@ -78,7 +78,7 @@ class _Driver:
 
 
 def usage(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of stack of the one kernel in a cubin, as the assembler's tool lists them."""
+    """Registers and stack bytes of the one kernel in a cubin, as cuobjdump lists them."""
     import triton
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -94,7 +94,7 @@ def usage(cubin: bytes) -> tuple[int, int]:
 
 
 def install(capability: int) -> None:
-    """Compile all launches of this process for a compute capability, 80 or 90; the pretend log keeps the kernels."""
+    """Compile all launches of this process for compute capability 80 or 90; the pretend log records the kernels."""
     from triton.runtime import driver
 
     driver.set_active(_Driver(capability))

@@ -1,4 +1,4 @@
-"""Every form of the kernels that an engine launches for a model's shape, launched through the engine's own code."""
+"""Launch every variant of the kernels that an engine uses for a model's shape, through the engine's own code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PAGES, _DEEPEST = 256, 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A compiled kernel and the launch that it is of, in words."""
+    """A compiled kernel and a description of its launch."""
 
     launch: str
     kernel: Kernel
@@ -38,7 +38,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class _Attention:
-    """One kind of forward. ``rows`` of each of ``sequences``; the fewer of both, the more the KV is split."""
+    """A forward with ``rows`` rows in each of ``sequences`` sequences. Smaller forwards split the KV more."""
 
     rows: int
     sequences: int
@@ -46,7 +46,7 @@ class _Attention:
     invariant: bool = False
 
 
-# Tiles of 16 to 128 query rows, whole and split; pages smaller than a block; places for more sequences; invariance.
+# Tiles of 16 to 128 query rows, with and without splits; pages smaller than a block; unused sequences; invariance.
 _FULL = (
     *(_Attention(rows=rows, sequences=sequences) for rows in (1, 8, 16, 64) for sequences in (1, 128)),
     *(_Attention(rows=rows, sequences=1, page_size=16) for rows in (1, 64)),
@@ -61,14 +61,14 @@ _FEW = (
 
 
 def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool) -> Iterator[Variant]:
-    """Compile what engines of these shapes launch, in float32 and bfloat16; the first shape in more forms.
+    """Compile what engines with these shapes launch, in float32 and bfloat16; more variants of the first shape.
 
     Args:
-        shapes: by name.
+        shapes: model configurations by name.
         eight_bits: whether the device converts 8-bit floats.
     """
     for number, (name, shape) in enumerate(shapes.items()):
-        one = replace(shape, num_hidden_layers=1)  # all layers launch the same
+        one = replace(shape, num_hidden_layers=1)  # all layers launch the same kernels
         for dtype in (torch.bfloat16, torch.float32):
             label = f"{name} {str(dtype).removeprefix('torch.')}"
             many = _FULL if number == 0 and dtype == torch.bfloat16 else _FEW
@@ -109,7 +109,7 @@ def _attend(shape: ModelConfig, dtype: torch.dtype, kind: _Attention, kv_dtype: 
     rows = _rows(kind)
     plan = TritonPlan(rows, pool, shape.num_attention_heads, batch_invariant=kind.invariant)
     k = torch.empty(rows.total, shape.num_key_value_heads, shape.head_dim, dtype=dtype, device=_DEVICE)
-    pool.write_slots_gpu(0, torch.empty(rows.total, dtype=torch.int64, device=_DEVICE), k, k)
+    pool.write_entries_gpu(0, torch.empty(rows.total, dtype=torch.int64, device=_DEVICE), k, k)
     plan.attend(0, torch.empty(rows.total, shape.num_attention_heads, shape.head_dim, dtype=dtype, device=_DEVICE))
 
 

@@ -1,1 +1,1 @@
-"""Models, engines and reference cases that tests and benchmarks of ``wedlm_core`` share."""
+"""Models, oracles, attention problems, engine drivers and conformance cases for ``wedlm_core``."""

@@ -1,4 +1,4 @@
-"""Values that no parameter takes, and names for them: what an engine and a job of the pipeline both have to refuse."""
+"""Absurd values that every parameter of an engine and of a pipeline job must refuse, with test ids."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 HALF = "half a pair \ud800"
-HUGE = 10**400  # no float can hold it
-ENDLESS = 10**5000  # nor will Python write it down
+HUGE = 10**400  # too large for a float
+ENDLESS = 10**5000  # too large for Python to print
 
 SAMPLING: list[tuple[str, Any]] = [
     *(("top_k", v) for v in (2**70, 2**31, ENDLESS, 1.5, True, math.nan, "5", None)),
@@ -28,5 +28,5 @@ SAMPLING: list[tuple[str, Any]] = [
 
 
 def name_of(case: tuple[str, Any]) -> str:
-    """A short test id, whatever the value."""
+    """A short test id for any value."""
     return f"{case[0]}-{type(case[1]).__name__}"

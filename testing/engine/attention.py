@@ -1,4 +1,4 @@
-"""Random attention problems: a pool filled through ragged page tables, and the rows of one forward."""
+"""Random attention problems: a filled KV pool with random page tables, and the rows of one forward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Case", "make_case", "model_shape"]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One forward: rows, queries and a pool that holds everything the rows see."""
+    """One forward: rows, queries, and a pool with the KV that the rows attend to."""
 
     rows: PackedRows
     pool: KVPool
@@ -26,7 +26,7 @@ class Case:
 
 
 def model_shape(heads: int, kv_heads: int, head_dim: int, layers: int = 1) -> ModelConfig:
-    """A model configuration of which only the attention shape matters."""
+    """A model configuration with this attention shape; the other fields do not matter."""
     return ModelConfig(
         vocab_size=8, hidden_size=heads * head_dim, intermediate_size=8, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
@@ -45,7 +45,7 @@ def make_case(
     device: str = "cpu",
     seed: int = 0,
 ) -> Case:
-    """Sequences of ``(rows, cached)`` with pages dealt at random; the pool is full of noise beyond them too."""
+    """A case with sequences of ``(rows, cached)`` and random pages; unused pages hold noise too."""
     random, place = torch.Generator().manual_seed(seed), torch.device(device)
     counts, cached = (np.array(column, dtype=np.int64) for column in zip(*lengths, strict=True))
     pages_S = -(-(counts + cached) // page_size)
@@ -59,7 +59,7 @@ def make_case(
     if pool.quantised:
         pool.set_scales(0, 0.25, 0.5)
     k, v = torch.randn(2, total * page_size, kv_heads, head_dim, generator=random).to(place, dtype)
-    pool.write(0, pool.rows_of(torch.arange(total * page_size, device=place)), k, v)
+    pool.write(0, pool.flat_index(torch.arange(total * page_size, device=place)), k, v)
     q = torch.randn(int(counts.sum()), heads, head_dim, generator=random).to(place, dtype)
     rows = PackedRows(counts_S=counts, cached_S=cached, starts_S=np.cumsum(counts) - counts, pages_SP=table.to(place))
     return Case(rows=rows, pool=pool, q_THD=q, heads=heads)

@@ -1,4 +1,4 @@
-"""The conformance cases, where the folder beside the repository is present."""
+"""The conformance cases: recorded steps of the published decoding rule, read from a folder beside the repository."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ needs_cases = pytest.mark.skipif(not FOLDER.is_dir(), reason="the conformance ca
 
 
 def case_ids() -> list[str]:
-    """Names of all cases; none where the folder is absent."""
+    """Names of all cases; none if the folder is absent."""
     return sorted(path.stem for path in (FOLDER / "cases").glob("*.json"))
 
 
 @cache
 def case(name: str) -> dict[str, Any]:
-    """One parsed case."""
+    """A case as parsed JSON."""
     return json.loads((FOLDER / "cases" / f"{name}.json").read_text())
 
 
 def selection_cases() -> list[dict[str, Any]]:
-    """Position selection alone; none where the folder is absent."""
+    """Cases of position selection alone; none if the folder is absent."""
     path = FOLDER / "selection_cases.json"
     return json.loads(path.read_text()) if path.is_file() else []
 
 
 @cache
 def decoder(model: str) -> Decoder:
-    """A model of the cases, float32 on CPU."""
+    """The model of a case, float32 on CPU."""
     return load_model(FOLDER / "models" / model, max_positions=1400)
 
 
 def params_of(raw: dict[str, Any], window_size: int) -> SamplingParams:
-    """Sampling parameters of a sequence: only its own stop ids are active (see the folder's README)."""
+    """Sampling parameters of a sequence: only its own stop ids apply (see the folder's README)."""
     return SamplingParams(
         max_tokens=raw["max_tokens"],
         temperature=raw["temperature"],
@@ -63,7 +63,7 @@ EXACT_FIELDS = (
 
 
 def assert_steps_equal(found: Any, expected: list[dict[str, Any]], where: str) -> None:
-    """Every step: all discrete fields exactly, entropies within 5e-5 nats."""
+    """Assert that in every step all discrete fields are equal and entropies are within 5e-5 nats."""
     assert len(found) == len(expected), where
     for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         place = f"{where}, step {number}"

@@ -1,4 +1,4 @@
-"""A real engine that keeps count of its work where a kill cannot reach it, and that one row can kill."""
+"""A real engine that counts its work in a file that survives a kill; a chosen prompt kills its process."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _STEPS_BETWEEN_LOOKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What engines did: tokens generated (those of unfinished rows included), and seconds inside their steps."""
+    """Tokens generated, those of unfinished rows included, and seconds spent in engine steps."""
 
     tokens: int
     busy_seconds: float
 
 
 class CountedEngine:
-    """Passes everything on to ``engine``; its counts live in a mapped file, which outlasts the process.
+    """Forwards every call to ``engine`` and keeps the counts in a memory-mapped file, which outlives the process.
 
-    ``poison``: a step with this prompt ends the process by signal 9.
+    ``poison``: a step with this prompt ends the process with SIGKILL.
     """
 
     def __init__(self, engine: EngineLike, path: Path, poison: tuple[int, ...] | None) -> None:
@@ -75,14 +75,14 @@ class CountedEngine:
 
 
 def counted_engine(job: Job, num_threads: int | None, folder: str, poison: str | None = None) -> CountedEngine:
-    """The job's engine, counted in a file of ``folder`` that is named by this process's id."""
+    """The job's engine; the counts are in ``folder``, in a file named after this process's id."""
     engine = load_engine(job, num_threads)
     ids = None if poison is None else tuple(engine.tokenizer.encode(poison))  # type: ignore[attr-defined]
     return CountedEngine(engine, Path(folder) / f"{os.getpid()}-{time.time_ns()}", ids)
 
 
 def work_done(folder: Path) -> Mapping[int, Work]:
-    """Process id -> its work."""
+    """The work of each process, by process id."""
     found: dict[int, Work] = {}
     for path in sorted(folder.iterdir()):
         raw = path.read_bytes()

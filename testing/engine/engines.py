@@ -1,4 +1,4 @@
-"""Driving an engine in tests: run requests to the end and check that nothing is left behind."""
+"""Run requests through an engine to the end, and check that it is empty afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def requests_of(
     params: SamplingParams | Sequence[SamplingParams],
     seeds: Sequence[int] | None = None,
 ) -> list[Request]:
-    """One request per prompt, named by its index."""
+    """One request per prompt; its id is the prompt's index."""
     per_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     return [
         Request(request_id=str(i), prompt_token_ids=tuple(prompt), params=p, seed=seeds[i] if seeds else i)
@@ -24,7 +24,7 @@ def requests_of(
 def run(engine: Engine, requests: Sequence[Request], at_once: int | None = None) -> list[Generation]:
     """Run all requests to the end, at most ``at_once`` in the engine; results in the order of the requests.
 
-    Afterwards the engine must be empty and every page must be back.
+    Asserts that the engine is then empty and all pages are free.
     """
     waiting, done = list(reversed(requests)), dict[str, Generation]()
     steps = 0

@@ -1,4 +1,4 @@
-"""The hidden states of every row that an engine forwards, to hold them equal bit by bit."""
+"""Record the hidden states of every row that an engine forwards, to compare engines bit by bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wedlm_core.types import Generation, Request
 
 
 class Rows:
-    """Hidden states of each request's rows: prefill rows by position, decode rows by forward."""
+    """Recorded hidden states of each request's rows: prefill rows by position, decode rows by forward."""
 
     def __init__(self, engine: Engine) -> None:
         self.prefill: dict[tuple[str, int], torch.Tensor] = {}

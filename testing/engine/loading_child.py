@@ -1,4 +1,4 @@
-"""Run as a process: load a model folder and print what it took, as JSON. ``python -m testing.engine.loading_child``."""
+"""``python -m testing.engine.loading_child``: load a model folder and print the memory it needed, as JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from wedlm_core.model.weights import load_model
 
 
 def anonymous_bytes() -> int:
-    """Memory that is this process's own; pages of mapped files are the system's cache and do not count."""
+    """Anonymous memory of this process. Pages of mapped files do not count: they are the system's cache."""
     found = re.search(r"^RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found
     return int(found.group(1)) << 10
 
 
 def main() -> None:
-    """Load twice: the first, small, brings in what is loaded lazily; the second is measured."""
+    """Load twice: a small model first, to import everything; then measure the second."""
     small, large, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     load_model(small, dtype=torch.float32, workers=workers)

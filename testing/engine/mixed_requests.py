@@ -1,4 +1,4 @@
-"""Requests of every kind by number, for batches of mixed company."""
+"""Requests of 40 kinds, for batches that mix strategies and parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ STRATEGIES = ("verified", "reference", "streaming", "autoregressive", "blockwise
 
 
 def request_of(kind: int, name: str) -> Request:
-    """One of 40 requests: every strategy, short and long prompts that share prefixes, stops, sampling."""
+    """A request of kind 0 to 39: any strategy, short or long prompts with shared prefixes, stops, sampling."""
     prompt = (*((5 * i + i * i) % 300 for i in range((1, 7, 16, 30)[kind % 4])), kind % 7)
     params = SamplingParams(
         max_tokens=(1, 9, 25)[kind % 3],

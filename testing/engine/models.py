@@ -1,4 +1,4 @@
-"""Small random models with tokenizers, in Hugging Face layout: fast, and uneven enough to be telling."""
+"""Small random models with tokenizers, in Hugging Face layout, whose outputs vary enough to reveal errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXT = (
 
 
 def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
-    """A byte-level BPE with ChatML template; the first ids are the special tokens."""
+    """Write a byte-level BPE tokenizer with a ChatML template; the first ids are the special tokens."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -48,16 +48,16 @@ def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
 def random_decoder(
     *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0, max_positions: int = 512, heads: int = 4
 ) -> Decoder:
-    """Random weights scaled so that entropies run from nearly 0 to several nats.
+    """A decoder with random weights, scaled so that entropies range from nearly 0 to several nats.
 
     Args:
-        qwen3: q/k norm, no bias, untied; else bias, no norm, tied, as Qwen2.5.
-        seed: of the weights.
-        sharpness: scale of the logits; larger is more certain.
-        common: size of a vector added to every embedding (untied models). The larger, the more a mask's row
-            resembles the next-token head's row, so that drafts are often right, as in a trained model.
+        qwen3: as Qwen3: q/k norm, no bias, untied; else as Qwen2.5: bias, no norm, tied.
+        seed: seed of the weights.
+        sharpness: scale of the logits; a larger one lowers the entropy.
+        common: size of a vector added to every embedding (untied models). A larger one makes a
+            mask's logits more like the next-token head's, so that drafts are accepted more often.
         max_positions: ``max_position_embeddings`` of the configuration.
-        heads: for queries; half as many for keys and values.
+        heads: query heads; there are half as many KV heads.
     """
     config = ModelConfig(
         vocab_size=336,  # more than the tokenizer has: the rest is padding
@@ -92,14 +92,14 @@ def random_decoder(
 def write_model(
     folder: Path, *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0, heads: int = 4
 ) -> Path:
-    """A complete model folder: weights, configuration, tokenizer."""
+    """Write a complete model folder: weights, configuration, tokenizer."""
     save_model(random_decoder(qwen3=qwen3, seed=seed, sharpness=sharpness, common=common, heads=heads), folder)
     write_tokenizer(folder)
     return folder
 
 
 def wide_model(folder: Path, vocab_size: int, layers: int) -> None:
-    """About 4 million parameters a layer and 512 per id, in bfloat16 (cast on loading), in two or more files."""
+    """Write a model with about 4M parameters per layer and 512 per id, in bfloat16, in two or more files."""
     config = ModelConfig(
         vocab_size=vocab_size, hidden_size=512, intermediate_size=2048, num_hidden_layers=layers,
         num_attention_heads=8, num_key_value_heads=4, head_dim=64, max_position_embeddings=16, mask_token_id=0,

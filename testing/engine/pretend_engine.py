@@ -1,4 +1,4 @@
-"""The engine on pretend CUDA devices beside the engine on the CPU: what ``test_engine_pretend_device.py`` runs.
+"""Compare the engine on pretend CUDA devices with the engine on CPU; ``test_engine_pretend_device.py`` runs it.
 
     TRITON_INTERPRET=1 python -m testing.engine.pretend_engine FOLDER SCENARIO ...
 
@@ -33,7 +33,7 @@ from wedlm_core.types import Generation, Request, SamplingParams
 
 __all__ = ["SCENARIOS", "Found"]
 
-# What differs between the engines is what a scenario varies: batch invariant attention, one stated step cost.
+# Batch-invariant attention and a fixed step cost, so that engines differ only by what a scenario varies.
 CONFIG = EngineConfig(
     max_num_seqs=8, max_window=3, max_batch_rows=48, max_model_len=64, num_pages=120, page_size=4, attention="triton",
     batch_invariant=True, step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20), graph_rows=16,
@@ -42,15 +42,15 @@ CONFIG = EngineConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a scenario came to.
+    """The result of a scenario.
 
     Attributes:
-        tokens, expected: of each request, on the pretend device and on the CPU.
-        finish, expected_finish: why each ended.
-        preemptions, cached: sequences preempted, and prompt tokens taken from shared prefixes.
-        captured, replays: CUDA graphs.
-        event_waits, steps: waits for a forward's outcome, and steps.
-        used: calls that concern the current device, by that device.
+        tokens, expected: token ids of each request, on the pretend device and on the CPU.
+        finish, expected_finish: finish reasons of each request.
+        preemptions, cached: preempted sequences, and prompt tokens found in the prefix cache.
+        captured, replays: CUDA graphs captured and replayed.
+        event_waits, steps: waits for a forward's results, and engine steps.
+        used: calls that concern the current device, counted per device.
     """
 
     tokens: list[list[int]]
@@ -84,14 +84,14 @@ def mixed() -> list[Request]:
 
 @cache
 def model(folder: Path, device: str) -> Any:
-    """Weights of the folder in float32."""
+    """The folder's decoder in float32."""
     return load_model(folder, device=device, dtype=torch.float32)
 
 
 def both(
     folder: Path, requests: Sequence[Request], *, device: str = "cuda", at_once: int | None = None, **settings: Any
 ) -> Found:
-    """Run requests on a pretend device and on the CPU."""
+    """Run the requests on a pretend device and on the CPU, and compare."""
     tokenizer, config = Tokenizer.load(folder), replace(CONFIG, **settings)
     plain = replace(config, attention="auto", overlap="auto", cuda_graphs="auto", step_cost=CONFIG.step_cost)
     expected = run(Engine(model(folder, "cpu"), tokenizer, plain), requests, at_once)
@@ -102,7 +102,7 @@ def both(
 
 
 def found_of(engine: Engine, done: list[Generation], expected: list[Generation]) -> Found:
-    """Compare."""
+    """Collect the result of a scenario."""
     graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
     return Found(
         tokens=[list(g.token_ids) for g in done],
@@ -119,7 +119,7 @@ def found_of(engine: Engine, done: list[Generation], expected: list[Generation])
 
 
 def steady(folder: Path, params: Sequence[SamplingParams], **settings: Any) -> Found:
-    """Admission, prefill and steps in which every wait for the device but that for an outcome is an error."""
+    """Admission, prefill and decoding in which any wait for the device is an error, except for a forward's results."""
     tokenizer, config = Tokenizer.load(folder), replace(CONFIG, **settings)
     engine = Engine(model(folder, "cuda"), tokenizer, config)
     requests = requests_of([[5 + i, 60, 71] for i in range(len(params))], params)
@@ -127,7 +127,7 @@ def steady(folder: Path, params: Sequence[SamplingParams], **settings: Any) -> F
     expected = run(Engine(model(folder, "cpu"), tokenizer, plain), requests)
     graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
     if graphs is not None:
-        graphs._book._seconds = 0.0  # a capture waits for the device, once
+        graphs._book._seconds = 0.0  # a capture may wait for the device
     done: dict[str, Generation] = {}
     steps = 0
     with pretend.strict():
@@ -140,19 +140,19 @@ def steady(folder: Path, params: Sequence[SamplingParams], **settings: Any) -> F
 
 
 def steady_mixed(folder: Path) -> Found:
-    """Every strategy and every stage of sampling at once."""
+    """All strategies and all sampling filters in one batch, without waits."""
     params = [r.params for r in mixed()]
     return steady(folder, [replace(p, stop_token_ids=(), stop=(), max_tokens=6) for p in params])
 
 
 def steady_auto(folder: Path) -> Found:
-    """Windows that the planner sets anew, without graphs."""
+    """Automatic windows, without CUDA graphs, without waits."""
     greedy = SamplingParams(max_tokens=6, ignore_eos=True)
     return steady(folder, [greedy, replace(greedy, temperature=0.7)], cuda_graphs=False, max_num_seqs=2)
 
 
 def tight(folder: Path) -> Found:
-    """A pool that makes the engine preempt, and prompts in chunks."""
+    """A small pool, so that the engine preempts, and chunked prefill."""
     base = SamplingParams(max_tokens=10, window_size=2, ignore_eos=True)
     prompts = [[(9 * i + 5 * j) % 300 for j in range(7)] for i in range(3)]
     return both(
@@ -161,7 +161,7 @@ def tight(folder: Path) -> Found:
 
 
 def one_slot_elsewhere(folder: Path) -> Found:
-    """The second device, worked for by a thread that never chose one; costs are measured; one sequence at a time."""
+    """The second device, driven by a thread that never set a device; measured step cost; one sequence at a time."""
     measure._SECONDS = (0.05, 0.05)
     config = replace(CONFIG, max_num_seqs=1, step_cost=None, graph_rows=8)
     requests = requests_of([[7, 8, 9], [20]], SamplingParams(max_tokens=5, ignore_eos=True))
@@ -177,7 +177,7 @@ def one_slot_elsewhere(folder: Path) -> Found:
 
 
 def defaults(folder: Path) -> Found:
-    """bfloat16, ``attention="auto"``, a pool sized by the device's memory: what a user gets, in small."""
+    """Default settings: bfloat16, ``attention="auto"``, a pool sized by the device's memory."""
     measure._SECONDS = (0.05, 0.05)
     sizes = EngineConfig(max_num_seqs=2, max_window=3, max_batch_rows=16, max_model_len=32, page_size=16, graph_rows=8)
     llm = LLM(str(folder), config=sizes, device="cuda:1")
@@ -186,7 +186,7 @@ def defaults(folder: Path) -> Found:
     requests = requests_of([[7, 8, 9], [20], [41, 42]], SamplingParams(max_tokens=5, ignore_eos=True))
     pretend.LOG.clear()
     done = run(llm.engine, requests)
-    return found_of(llm.engine, done, done)  # near-ties fall either way in bfloat16: nothing to compare with
+    return found_of(llm.engine, done, done)  # bfloat16 decides near-ties differently: no comparison with the CPU
 
 
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
@@ -204,7 +204,7 @@ SCENARIOS: dict[str, Callable[[Path], Found]] = {
 
 
 def main() -> None:
-    """See the module."""
+    """Run the scenarios and print the results as JSON."""
     torch.set_num_threads(1)
     pretend.install(devices=2)
     folder, found = Path(sys.argv[1]), {}

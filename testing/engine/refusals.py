@@ -1,4 +1,4 @@
-"""What every refusal has to be: soon, of the family that says whose fault it is, one line with value, rule, remedy."""
+"""Assert that an invalid value is refused quickly, with the right exception and a one-line message."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from wedlm_core.errors import ConfigError, RequestError, WeDLMError, WeightsError
 
 SOON = 5.0
-"""Seconds of work. A refusal that looks at the value takes far less than one; text of a million characters is
-tokenised first, which takes a slow machine more than one; work that grows with an absurd number takes for ever."""
+"""Limit in seconds of CPU time. Most refusals take far less than one. A text of a million characters is tokenised
+first, which takes a slow machine longer. Work in proportion to an absurd number would never end."""
 
 FAMILIES: tuple[type[WeDLMError], ...] = (ConfigError, RequestError, WeightsError)
 
 
 def assert_refused(make: Callable[[], object], words: str, family: tuple[type[WeDLMError], ...] = FAMILIES) -> str:
-    """``make`` raises soon: ``name=value: rule. Remedy.``, and ``words`` (a pattern) is in it.
+    """Assert that ``make`` soon raises one of ``family`` with ``name=value: rule. Remedy.`` that matches ``words``.
 
-    What counts is this process's work, so that a busy machine changes nothing.
+    The time limit is CPU time of this process, so a busy machine changes nothing.
 
     Returns:
         The message.
@@ -35,7 +35,7 @@ def assert_refused(make: Callable[[], object], words: str, family: tuple[type[We
 
 
 def assert_clear(message: str, words: str) -> None:
-    """One short line: a name and its value, the rule, then a sentence of what to do."""
+    """Assert that a message is one short line: name and value, the rule, then the remedy as a sentence."""
     assert re.search(words, message), message
     assert "\n" not in message, message
     assert len(message) < 700, f"{len(message)} characters: {message[:700]}"

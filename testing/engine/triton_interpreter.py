@@ -1,4 +1,4 @@
-"""Triton kernels on a machine without a GPU: Triton's interpreter runs them, slowly, on CPU tensors."""
+"""Select Triton's interpreter on machines without a GPU: it runs kernels, slowly, on CPU tensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["set_up"]
 
 
 def set_up() -> None:
-    """Choose the interpreter where there is no CUDA device; on a GPU the kernels are compiled.
+    """Select the interpreter if there is no CUDA device; on a GPU kernels are compiled.
 
-    Triton reads the variable when it decorates a kernel, so this has to come before any module of kernels is
-    imported; ``tests/conftest.py`` calls it before tests are collected.
+    Triton reads the variable when it decorates a kernel, so call this before any kernel module is imported;
+    ``tests/conftest.py`` calls it before tests are collected.
     """
     if torch.cuda.is_available():
         return

@@ -1,4 +1,4 @@
-"""The C++ part: a device guard for ``cuda:N``, compiled with torch's headers once and kept."""
+"""The C++ part: a device guard for ``cuda:N``, compiled once against torch's headers and cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).with_name("guard.cpp")
 
 
 class Guard:
-    """The current device of each thread; torch's own guards read and set the same.
+    """The current device of each thread, shared with torch's own guards.
 
     Args:
         library: the compiled guard, which registers itself when it is loaded.
@@ -37,16 +37,16 @@ class Guard:
         self._library.pretend_set_device(index)
 
     def set_count(self, count: int) -> None:
-        """Say how many devices there are."""
+        """Set the number of devices."""
         self._library.pretend_set_count(count)
 
 
 @cache
 def guard() -> Guard:
-    """Load the guard into this process, compiled if it has not been for this torch (about 2 s).
+    """Load the guard into this process. It is compiled first if this torch has no cached build (about 2 s).
 
     Raises:
-        RuntimeError: there is no C++ compiler, or it refuses the source; the message has its output.
+        RuntimeError: there is no C++ compiler, or compiling fails; the message has its output.
     """
     return Guard(ctypes.CDLL(str(_compiled())))
 

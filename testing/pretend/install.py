@@ -1,4 +1,4 @@
-"""Put pretend devices in the place of ``torch.cuda``."""
+"""Replace ``torch.cuda`` by pretend devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testing.pretend.state import LOG, STATE, waits
 
 __all__ = ["install"]
 
-_kept: list[Any] = []  # registrations last as long as their objects
+_kept: list[Any] = []  # keeps the registrations alive
 
 # Multiprocessors, shared memory of one (bytes) and name by compute capability.
 _KINDS = {(8, 0): (108, 167936, "pretend A100"), (9, 0): (132, 233472, "pretend H100")}
@@ -28,13 +28,13 @@ def install(devices: int = 1, capability: tuple[int, int] = (9, 0), compiled: Ca
     """Give torch pretend CUDA devices, for the rest of this process.
 
     Args:
-        devices: how many.
-        capability: compute capability, 8.0 or 9.0.
-        compiled: gets each launch of a Triton kernel as a function without arguments; tensors then have no contents.
-            None interprets kernels, for which ``TRITON_INTERPRET=1`` has to be set before Triton is imported.
+        devices: number of devices.
+        capability: compute capability, (8, 0) or (9, 0).
+        compiled: called with each launch of a Triton kernel, as a function without arguments; tensors then have no
+            contents. None interprets kernels; ``TRITON_INTERPRET=1`` must be set before Triton is imported.
 
     Raises:
-        RuntimeError: this torch knows real devices, or ``TRITON_INTERPRET`` does not fit.
+        RuntimeError: this torch supports real devices, or ``TRITON_INTERPRET`` has the wrong value.
     """
     if torch.backends.cuda.is_built():
         raise RuntimeError(f"torch={torch.__version__!r}: this build knows real devices. Use the CPU build of torch.")
@@ -54,8 +54,8 @@ def install(devices: int = 1, capability: tuple[int, int] = (9, 0), compiled: Ca
 
 
 def _patch_host() -> None:
-    """Pinned memory, and tensors made of Python numbers, which torch moves where no tensor of ours is asked."""
-    _device_constructors()  # what torch.device() as a context knows by identity, kept from now on
+    """Patch pinned memory and the constructors from Python numbers, which torch does not dispatch to our tensors."""
+    _device_constructors()  # cached before patching: torch.device() as a context compares these functions by identity
     plain, plain_tensor = torch.empty, torch.tensor
 
     def tensor(data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
@@ -113,7 +113,7 @@ def _patch_devices(devices: int, capability: tuple[int, int]) -> None:
 
 def _patch_runtime() -> None:
     def counted(value: Any) -> Callable[..., Any]:
-        """A call that concerns the current device, unless it names one."""
+        """A runtime call that is counted for the device it names, else for the current device."""
 
         def call(device: Any = None) -> Any:
             if device is None:

@@ -1,4 +1,4 @@
-"""Launches of Triton kernels on pretend devices: checked, then interpreted, or handed to a recorder."""
+"""Triton launches on pretend devices: check them, then interpret or record them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from testing.pretend.tensors import DeviceTensor
 
 __all__ = ["interpret_launches", "record_launches"]
 
-_running = threading.Lock()  # the interpreter knows one program at a time
+_running = threading.Lock()  # the interpreter runs one program at a time
 
 
 def _checked_device(name: str, args: Any) -> int:
     """The device of a launch's tensors.
 
     Raises:
-        MixError: they are not all on one device, or it is not the thread's current one: Triton launches there.
+        MixError: they are on several devices, or not on the thread's current device, where Triton launches.
     """
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     host = [a for a in tensors if not isinstance(a, DeviceTensor)]
@@ -39,7 +39,7 @@ def _checked_device(name: str, args: Any) -> int:
 
 
 def interpret_launches() -> None:
-    """Let Triton's interpreter run kernels on what device tensors hold (``TRITON_INTERPRET=1``)."""
+    """Let Triton's interpreter run kernels on the contents of device tensors (needs ``TRITON_INTERPRET=1``)."""
     from triton.runtime import interpreter
 
     _patch_language_once(interpreter)
@@ -50,7 +50,7 @@ def interpret_launches() -> None:
         name = self.fn.__name__
         LOG.launches.append(Launch(name, _checked_device(name, args)))
         inner = [a.inner if isinstance(a, DeviceTensor) else a for a in args]
-        if "LIBM" in options:  # the device's mathematical library is not here
+        if "LIBM" in options:  # there is no device math library
             options["LIBM"] = False
 
         def go() -> None:
@@ -66,7 +66,7 @@ def interpret_launches() -> None:
 
 
 def _patch_language_once(interpreter: Any) -> None:
-    """Let the interpreter's changes to the language stay: making and undoing them at every call takes most of a run."""
+    """Keep the interpreter's patches of the language: applying and undoing them per call takes most of a run."""
     plain, done = interpreter._patch_lang, set[int]()
 
     def patch(function: Any) -> Any:
@@ -81,7 +81,7 @@ def _patch_language_once(interpreter: Any) -> None:
 
 
 def _multiply_bfloat16(interpreter: Any) -> None:
-    """Let products of bfloat16 be those of the numbers: the interpreter keeps them as bits and multiplies these."""
+    """Fix products of bfloat16: the interpreter stores bfloat16 as integers and would multiply those."""
     plain, tl = interpreter.InterpreterBuilder.create_dot, interpreter.tl
 
     def widened(handle: Any) -> Any:
@@ -97,7 +97,7 @@ def _multiply_bfloat16(interpreter: Any) -> None:
 
 
 def record_launches(compiled: Callable[..., Any]) -> None:
-    """Hand launches to ``compiled(kernel, args, options)`` instead of running them; the log keeps what it makes."""
+    """Hand launches to ``compiled(kernel, args, options)`` instead of running them; the log records the results."""
     from triton.runtime.jit import JITFunction
 
     plain = JITFunction.run

@@ -16,7 +16,7 @@ from testing.pretend.state import LOG, STATE, waits
 
 __all__ = ["arrive", "is_pinned", "mark", "pinned_empty", "to_device", "to_host"]
 
-_POISON = 0x5A  # what a host buffer holds until the copy into it has been waited for
+_POISON = 0x5A  # fills a host buffer until the copy into it was waited for
 _pinned: dict[int, int] = {}  # bytes by address
 
 
@@ -42,18 +42,18 @@ class _Copy:
     run: Callable[[], object]
 
 
-_under_way: deque[_Copy] = deque()  # copies to the host that have not been waited for, in order
+_under_way: deque[_Copy] = deque()  # pending copies to the host, in order
 _count = 0
 
 
 def mark() -> int:
-    """What :func:`arrive` takes to wait for all copies so far."""
+    """A number for :func:`arrive`, to wait for all copies so far."""
     return _count
 
 
 def arrive(number: int | None = None) -> None:
-    """Carry out copies to the host: those before a mark, or all."""
-    with torch.inference_mode():  # where the buffers may have been made
+    """Carry out pending copies to the host: those before a mark, or all."""
+    with torch.inference_mode():  # the buffers may be inference tensors
         while _under_way and (number is None or _under_way[0].number <= number):
             _under_way.popleft().run()
 
@@ -75,7 +75,7 @@ def to_device(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
 
 
 def to_host(target: Tensor, source: Tensor, *, non_blocking: bool) -> None:
-    """Copy a device tensor's memory ``source`` into a host tensor, at once or when it is waited for."""
+    """Copy a device tensor's memory ``source`` into a host tensor, now or (non-blocking) when it is waited for."""
     global _count
     if not (non_blocking and is_pinned(target)):
         LOG.copies["to the host, waited for"] += 1

@@ -1,4 +1,4 @@
-"""Streams, events and graphs of pretend devices: work is done when it is launched, so there is little to wait for."""
+"""Streams, events and graphs of pretend devices. Work runs when it is launched, so little remains to wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Event", "Graph", "Stream", "current_stream", "default_stream", "set_
 
 
 class Stream:
-    """Of one device."""
+    """A stream of one device."""
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
         LOG.used[guard().device] += 1
@@ -25,7 +25,7 @@ class Stream:
         self.cuda_stream = id(self)
 
     def wait_stream(self, other: Stream) -> None:
-        """Order is that of the launches."""
+        """Nothing to do: work runs in launch order."""
 
     def wait_event(self, event: Event) -> None:
         """See :meth:`wait_stream`."""
@@ -37,7 +37,7 @@ class Stream:
         return made
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Count a wait for the device."""
         waits("Stream.synchronize")
         memory.arrive()
 
@@ -47,19 +47,19 @@ class Stream:
 
 
 class Event:
-    """A point in a stream's work, which the host may wait for."""
+    """A point in a stream's work that the host can wait for."""
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
         self._mark: int | None = None
         self._at = 0.0
 
     def record(self, stream: Stream | None = None) -> None:
-        """Note the time, and which copies come before."""
+        """Record the time, and which copies come before."""
         LOG.used[guard().device] += 1
         self._mark, self._at = memory.mark(), time.perf_counter()
 
     def synchronize(self) -> None:
-        """Wait: copies before the event arrive."""
+        """Carry out the copies before the event."""
         LOG.event_waits += 1
         if self._mark is not None:
             memory.arrive(self._mark)
@@ -74,7 +74,7 @@ class Event:
 
 
 class Graph:
-    """Captured work, which a replay does again, on the same memory."""
+    """Captured work. A replay runs it again on the same memory."""
 
     _pools = itertools.count(1)
 
@@ -83,18 +83,18 @@ class Graph:
         self._pool: Any = None
 
     def capture_begin(self, pool: Any = None, **_: Any) -> None:
-        """Remember work instead of doing it."""
+        """Record work from now on instead of running it."""
         if STATE.captured is not None:
             raise RuntimeError("a capture is under way already")
         self._pool = pool
         STATE.captured = self._work
 
     def capture_end(self) -> None:
-        """Do work at once again."""
+        """Stop recording."""
         STATE.captured = None
 
     def replay(self) -> None:
-        """Do the captured work."""
+        """Run the recorded work."""
         LOG.replays += 1
         LOG.used[guard().device] += 1
         with torch.inference_mode():
@@ -124,7 +124,7 @@ def _index(device: Any) -> int:
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream that a device begins with."""
+    """The initial stream of a device."""
     index = _index(device)
     if index not in _default:
         _default[index] = Stream(index)
@@ -132,7 +132,7 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream of a device that work goes to."""
+    """The current stream of a device."""
     return _current.get(_index(device)) or default_stream(device)
 
 

@@ -1,4 +1,4 @@
-"""What the pretend devices know: whether waits are errors, what is being captured, what happened."""
+"""Global state and log of the pretend devices."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["LOG", "STATE", "Launch", "Log", "MixError", "State", "WaitError", "p
 
 
 class MixError(RuntimeError):
-    """An operation was given tensors of different devices, or a kernel ran beside the current device."""
+    """An operation got tensors of different devices, or a kernel was launched on a device that is not current."""
 
 
 class WaitError(RuntimeError):
-    """The host waited for the device where it must not."""
+    """The host waited for the device where that is not allowed."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a Triton kernel: its name, its device, and what the recorder made of it."""
+    """One launch of a Triton kernel: its name, its device, and the recorder's result."""
 
     name: str
     device: int
@@ -31,11 +31,11 @@ class Launch:
 
 @dataclass
 class Log:
-    """What happened since the last :meth:`clear`.
+    """Counts since the last :meth:`clear`.
 
     Attributes:
-        waits: how often the host waited for the device, by what for and where.
-        event_waits: how often it waited for an event, which is how results are meant to be fetched.
+        waits: waits of the host for the device, by operation and place.
+        event_waits: waits for an event, the intended way to fetch results.
         copies: copies between host and device, by kind.
         used: runtime calls that concern the calling thread's current device, by that device.
         launches: of Triton kernels, in order.
@@ -50,18 +50,18 @@ class Log:
     replays: int = 0
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Reset all counts."""
         self.__init__()  # type: ignore[misc]
 
 
 @dataclass
 class State:
-    """Of all devices.
+    """State of all devices.
 
     Attributes:
-        memory: "cpu", or "meta" where tensors have no contents.
+        memory: "cpu", or "meta" if tensors have no contents.
         strict: whether waits are errors.
-        captured: the work of the graph that is being captured; None while none is.
+        captured: work of the graph that is being captured; None outside of a capture.
     """
 
     memory: str = "cpu"
@@ -75,7 +75,7 @@ LOG = Log()
 
 @contextmanager
 def strict() -> Iterator[Log]:
-    """Make waits errors; yields an empty log."""
+    """A context in which waits are errors; yields an empty log."""
     before, STATE.strict = STATE.strict, True
     LOG.clear()
     try:
@@ -93,10 +93,10 @@ def place() -> str:
 
 
 def waits(what: str) -> None:
-    """Note that the host waits for the device.
+    """Count a wait of the host for the device.
 
     Raises:
-        WaitError: under :func:`strict`, and in a capture.
+        WaitError: under :func:`strict`, or in a capture.
     """
     where = place()
     LOG.waits[f"{what} at {where}"] += 1

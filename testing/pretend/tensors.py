@@ -18,7 +18,7 @@ __all__ = ["DeviceTensor", "register_factories", "run"]
 aten = torch.ops.aten
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
-# Their results' shapes or values are the device's: torch waits for it.
+# Torch waits for the device: the shape or value of the result depends on the contents.
 _ASKING = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "bincount", "_unique", "_unique2",
            "unique_dim", "unique_consecutive", "unique_dim_consecutive", "allclose", "histc"}  # fmt: skip
 _RESHAPING = {"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_"}
@@ -26,13 +26,13 @@ _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_in
 
 
 class DeviceTensor(Tensor):
-    """Says ``cuda:N``; its contents are those of ``inner``, a tensor of the host or of the meta device."""
+    """A tensor that reports ``cuda:N``. ``inner``, on the host or the meta device, holds its contents."""
 
     inner: Tensor
 
     @staticmethod
     def __new__(cls, inner: Tensor, device: torch.device) -> DeviceTensor:
-        """A tensor of this device around ``inner``."""
+        """Wrap ``inner``."""
         made: Any = torch.Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             device=device,
@@ -44,7 +44,7 @@ class DeviceTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A view of a normal tensor is a normal one in inference mode too; so all tensors of ours are.
+        # Views of normal tensors are normal in inference mode too, so all our tensors are normal.
         with torch.inference_mode(False), torch.no_grad():
             return run(func, args, kwargs or {})
 
@@ -58,19 +58,19 @@ class DeviceTensor(Tensor):
         return self.inner.data_ptr()
 
     def tolist(self) -> Any:
-        """As torch does it: by a copy to the host."""
+        """Copy to the host first, as torch does."""
         return self.cpu().tolist()
 
     def record_stream(self, stream: Any) -> None:
-        """Memory is not given out again here."""
+        """Nothing to do: memory is not reused here."""
 
     def pin_memory(self, *_: Any) -> Tensor:
-        """Refused, as by torch."""
+        """An error, as in torch."""
         raise RuntimeError("cannot pin a tensor of a device: only host memory can be pinned")
 
 
 def _resolved(device: torch.device | str | int | None) -> torch.device:
-    """``cuda`` without an index is the calling thread's current device."""
+    """The device with an index; without one it is the calling thread's current device."""
     found = torch.device("cuda") if device is None else torch.device(device)
     return torch.device("cuda", guard().device) if found.type == "cuda" and found.index is None else found
 
@@ -83,21 +83,21 @@ def _writes(func: Any) -> bool:
 
 @cache
 def _is_composite(func: Any) -> bool:
-    """Whether an operation is made of others on every device."""
+    """Whether torch decomposes an operation into others on every device."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Execute an operation that was given at least one tensor of a pretend device.
+    """Execute an operation with at least one tensor of a pretend device.
 
     Raises:
-        MixError: it was given tensors of other devices as well.
+        MixError: it has tensors of other devices as well.
         WaitError: see :func:`testing.pretend.state.waits`.
     """
     if func is torch.ops.prim.device.default:
         return args[0].device
-    if _is_composite(func):  # in inference mode torch leaves their parts to us
+    if _is_composite(func):  # in inference mode torch does not decompose them
         return func.decompose(*args, **kwargs)
     if func is aten.copy_.default:
         return _copy(*args, **kwargs)
@@ -127,13 +127,13 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _write(func: Any, args: Any, kwargs: Any, owners: dict[int, DeviceTensor], outer: Any, outer_kw: Any) -> Any:
-    """Run an operation that changes an argument; in a capture only remember it, as a device does."""
+    """Run an operation that changes an argument; in a capture only record it, as a device does."""
     if STATE.captured is not None:
         STATE.captured.append(lambda: func(*args, **kwargs))
         return outer_kw["out"] if "out" in outer_kw else outer[0]
     found = func(*args, **kwargs)
     if func._schema.name.partition("::")[2] in _RESHAPING:
-        with torch._C._ExcludeDispatchKeyGuard(_PYTHON):  # of the wrapper's own shape
+        with torch._C._ExcludeDispatchKeyGuard(_PYTHON):  # changes the wrapper's own shape
             func(*outer, **outer_kw)
     for owner in owners.values():
         if owner.shape != owner.inner.shape or owner.stride() != owner.inner.stride():
@@ -158,7 +158,7 @@ def _record(func: Any, args: Any, kwargs: Any, found: Any, inputs: list[DeviceTe
 
 
 def _common_device(func: Any, flat: list[Any], args: Any) -> torch.device:
-    """The device of all tensor arguments; a host tensor without dimensions, and a host index, may go with them."""
+    """The device of all tensor arguments; zero-dimensional host tensors and host indices are allowed too."""
     found = {x.device for x in flat if isinstance(x, DeviceTensor)}
     if len(found) > 1:
         raise MixError(f"{func} at {place()} was given tensors of {sorted(map(str, found))}")
@@ -172,7 +172,7 @@ def _common_device(func: Any, flat: list[Any], args: Any) -> torch.device:
 
 
 def _check_waits(func: Any, args: Any, kwargs: Any) -> None:
-    """Note operations for which torch makes the host wait on a GPU."""
+    """Count operations for which torch makes the host wait on a GPU."""
     name = func._schema.name.partition("::")[2]
     if name in _ASKING or (name == "repeat_interleave" and kwargs.get("output_size") is None):
         waits(f"{func}")
@@ -189,7 +189,7 @@ def _check_waits(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """``target.copy_(source)`` where one of them is on a pretend device."""
+    """``target.copy_(source)`` if either is on a pretend device."""
     if isinstance(target, DeviceTensor) and isinstance(source, DeviceTensor):
         if STATE.captured is not None:
             into, of = target.inner, source.inner
@@ -205,7 +205,7 @@ def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def _to_copy(source: DeviceTensor, *, non_blocking: bool = False, **options: Any) -> Tensor:
-    """``source.to(...)``, source being on a pretend device."""
+    """``source.to(...)`` for a source on a pretend device."""
     options.pop("pin_memory", None)
     device = source.device if options.get("device") is None else _resolved(options["device"])
     if device.type == "cuda":
@@ -215,14 +215,14 @@ def _to_copy(source: DeviceTensor, *, non_blocking: bool = False, **options: Any
             STATE.captured.append(lambda: casted.copy_(aten._to_copy.default(inner, **again)))
         return DeviceTensor(casted, device)
     dtype = options.get("dtype") or source.dtype
-    # Torch takes pinned memory for a result that nothing waits for.
+    # Torch uses pinned memory for the result of a non-blocking copy.
     target = memory.pinned_empty(source.shape, dtype) if non_blocking else torch.empty(source.shape, dtype=dtype)
     memory.to_host(target, source.inner, non_blocking=non_blocking)
     return target
 
 
 def register_factories() -> torch.library.Library:
-    """Let torch make tensors on pretend devices; what it makes by other means comes down to these. Keep the result."""
+    """Register the basic factories of tensors on pretend devices. The result must be kept alive."""
     library = torch.library.Library("aten", "IMPL")
 
     def put(name: str, func: Any) -> None:

@@ -1,1 +1,1 @@
-"""Templates as strangers write them, and those of published models."""
+"""Jinja templates for tests: attacks, and chat templates like those of published models."""

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Templates that would run for hours or take all memory, each in another way."""
+"""Templates that would run for hours or use all memory, each in a different way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Chat templates of the families that models come with, and conversations for them."""
+"""Chat templates like those of common model families, and conversations to render."""
 
 from __future__ import annotations
 

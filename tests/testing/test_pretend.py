@@ -1,4 +1,4 @@
-"""What the pretend CUDA device refuses, and that graphs and copies behave as on a real one."""
+"""The pretend CUDA device refuses what a GPU refuses; its graphs and copies behave as on a GPU."""
 
 from __future__ import annotations
 

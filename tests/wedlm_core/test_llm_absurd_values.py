@@ -1,4 +1,4 @@
-"""Absurd parameters, prompts and engine configurations: each is refused within a second by one clear line."""
+"""Absurd parameters, prompts and engine configurations: each is refused quickly in one clear line."""
 
 from __future__ import annotations
 

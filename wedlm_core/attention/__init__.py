@@ -1,4 +1,7 @@
-"""Causal attention of packed rows over a paged KV pool, behind one protocol. Knows no model and no sampling."""
+"""Causal attention of packed rows over a paged KV pool: one protocol, several backends.
+
+Knows the KV pool and the kernels. Knows nothing of models, sampling or requests.
+"""
 
 from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import (

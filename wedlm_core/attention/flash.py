@@ -1,9 +1,9 @@
-"""The flash-attn package over paged keys and values: version 3 on Hopper where it is installed, else version 2.
+"""Backend ``flash-attn``: the flash-attn package over paged KV; version 3 on Hopper if installed, else version 2.
 
-Facts from the packages' documentation and threads: the causal mask is aligned to the bottom right since 2.1; the
-function for ragged rows takes block tables since 2.5.7 (Dao-AILab/flash-attention#831); version 2 wants pages of
-a multiple of 256 tokens, version 3 takes any (#1627); version 2 is wrong with ragged rows, pages and split KV
-together (#1217).
+Facts from the package's documentation and issues: the causal mask is aligned to the bottom right since 2.1; the
+varlen function takes block tables since 2.5.7 (Dao-AILab/flash-attention#831); version 2 needs a page size that is a
+multiple of 256 tokens, version 3 takes any (#1627); version 2 is wrong if varlen, pages and split KV are combined
+(#1217).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wedlm_core.kv.pool import KVPool
 
 __all__ = ["FlashAttention"]
 
-_LEAST = (2, 5, 7)
+_MIN_VERSION = (2, 5, 7)
 
 
 def _imported(name: str, function: str) -> ModuleType | str:
-    """The module, or why it cannot be used (a package built for another torch fails in many ways)."""
+    """The imported module, or why it cannot be used. A package built for another torch may raise anything."""
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError:
@@ -52,8 +52,8 @@ def _version2(problem: AttentionProblem) -> str | None:
     found = _imported("flash_attn", "flash_attn_varlen_func")
     if isinstance(found, str):
         return found
-    if version_of(found.__version__) < _LEAST:
-        return f"flash-attn {found.__version__} is installed, paged ragged rows need {'.'.join(map(str, _LEAST))}"
+    if version_of(found.__version__) < _MIN_VERSION:
+        return f"flash-attn {found.__version__} is installed, paged ragged rows need {'.'.join(map(str, _MIN_VERSION))}"
     if problem.page_size % 256:
         return f"version 2 needs a page_size of a multiple of 256, not {problem.page_size}"
     return None
@@ -68,14 +68,14 @@ class _Plan:
 
 
 class FlashAttention:
-    """The flash-attn package. Padding rows of a result are any value, not a number included."""
+    """The flash-attn package. The padding rows of a result are undefined and may be NaN."""
 
     name = "flash-attn"
     on_device = True
 
     def __init__(self, problem: AttentionProblem) -> None:
         self._third = _version3(problem) is None
-        # Version 2 never splits the KV of ragged rows and has one tile shape per head_dim.
+        # Version 2 never splits the KV in the varlen function and has one tile shape per head_dim.
         self.batch_invariant = not self._third
 
     @staticmethod
@@ -87,11 +87,11 @@ class FlashAttention:
         return None if third is None or second is None else f"{second}; {third}"
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _Plan:
-        """Copy the rows' facts to the device and prepare one forward."""
+        """Copy the description of the rows to the device and prepare one forward."""
         return self.plan_device(DeviceRows.of(rows, pool.k[0].device), pool, num_heads)
 
     def plan_device(self, rows: DeviceRows, pool: KVPool, num_heads: int) -> _Plan:
-        """Prepare one forward; host work and one small sum on the device."""
+        """Prepare one forward: host work and one small sum on the device."""
         if self._third:
             return _Plan(rows, pool, _attend3)
         cu_keys_Z = F.pad(rows.kv_lengths_S.cumsum(0, dtype=torch.int32), (1, 0))
@@ -99,8 +99,8 @@ class FlashAttention:
         def attend2(rows: DeviceRows, q_THD: Tensor, k: Tensor, v: Tensor) -> Tensor:
             from flash_attn import flash_attn_varlen_func
 
-            # With one row per sequence the library takes another way, which wants as many rows as sequences;
-            # padding would break it, and a bound of 2 rows avoids it.
+            # With max_rows=1 the library takes a path that requires exactly one row per sequence. Padding breaks that,
+            # so at least 2 is passed.
             return flash_attn_varlen_func(
                 q_THD, k, v, rows.cu_rows_Z, cu_keys_Z, max(2, rows.max_rows), rows.max_kv,
                 causal=True, block_table=rows.pages_SP,

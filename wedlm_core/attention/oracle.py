@@ -1,4 +1,7 @@
-"""The slow oracle: attention written from its definition, one sequence and one layer at a time."""
+"""Backend ``oracle``: attention by its definition, one dot product at a time. It defines what is correct.
+
+It is shipped: the self-test compares other backends with it on the user's device.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ class _OraclePlan:
         for s in range(len(rows.counts_S)):
             start, count, cached = int(rows.starts_S[s]), int(rows.counts_S[s]), int(rows.cached_S[s])
             index_L = torch.arange(cached + count, device=q_THD.device)
-            slots_L = rows.pages_SP[s, index_L // size] * size + index_L % size
-            k_HLD = pool.keys(layer, pool.rows_of(slots_L)).view(pool.heads, -1, pool.head_dim)
-            v_HLD = pool.values(layer, pool.rows_of(slots_L)).view(pool.heads, -1, pool.head_dim)
+            entry_L = rows.pages_SP[s, index_L // size] * size + index_L % size
+            k_HLD = pool.keys(layer, pool.flat_index(entry_L)).view(pool.heads, -1, pool.head_dim)
+            v_HLD = pool.values(layer, pool.flat_index(entry_L)).view(pool.heads, -1, pool.head_dim)
             for r in range(count):
                 seen = cached + r + 1
                 for h in range(q_THD.shape[1]):
@@ -35,7 +38,7 @@ class _OraclePlan:
 
 
 class OracleAttention:
-    """One dot product after the other; tests hold every other backend equal to it."""
+    """Slow and readable; the self-test and the tests compare every other backend with it."""
 
     name = "oracle"
     batch_invariant = False

@@ -1,4 +1,7 @@
-"""Compiled CPU attention (numba kernels over a block-transposed key pool); bitwise batch invariant in float32."""
+"""Backend ``compiled``: Numba attention on CPU in float32, bitwise batch invariant.
+
+It needs a KV pool with transposed keys. :class:`wedlm_core.model.decoder_cpu.DecoderCpu` runs it too.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ class PagedCpuPlan:
     """One forward's rows for :func:`wedlm_core.kernels.cpu.attention.attend`.
 
     Attributes:
-        width: of the scores of a query: the longest context, rounded up.
-        sequences: in the forward.
-        pairs: rows times the tokens they see, at most.
+        width: scores per query: the longest context, rounded up to whole blocks.
+        sequences: number of sequences in the forward.
+        pairs: upper bound of (row, KV entry) pairs, to estimate the work.
     """
 
     def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
@@ -37,7 +40,7 @@ class PagedCpuPlan:
         self.pairs = int(rows.counts_S @ (rows.cached_S + rows.counts_S))
 
     def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
-        """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""
+        """Compute the sequences ``first .. last - 1``. ``q`` and ``out``: float32 ``[T', heads * Dh]``."""
         from wedlm_core.kernels.cpu.attention import QUERIES, attend
 
         pool = self._pool
@@ -53,7 +56,7 @@ class PagedCpuPlan:
 
 
 class PagedCpuAttention:
-    """The default on CPU in float32; needs numba. Keys lie transposed in blocks (:class:`KVPool`)."""
+    """The default on CPU in float32. Needs Numba and a :class:`KVPool` with transposed keys."""
 
     name = "compiled"
     batch_invariant = True
@@ -67,7 +70,7 @@ class PagedCpuAttention:
         if problem.kv_dtype != torch.float32:
             return f"it reads keys and values in float32 only, not in {problem.kv_dtype}"
         if problem.weight_dtype != "auto":
-            return f"the decoder that goes with it computes with float32 weights, not with {problem.weight_dtype}"
+            return f"the CPU decoder that it is part of needs float32 weights, not {problem.weight_dtype}"
         if importlib.util.find_spec("numba") is None:
             return "the package numba is not installed"
         return None

@@ -1,4 +1,4 @@
-"""Our own paged attention for GPU, in Triton: any dtype, page size and head count, 8-bit pools, no extra package."""
+"""Backend ``triton``: this package's paged attention for GPUs; any dtype, page size and head count, 8-bit KV too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from wedlm_core.kv.pool import KVPool
 
 __all__ = ["TritonAttention", "TritonPlan"]
 
-_TILE = 64  # query rows (times heads of a group) per tile where results must not depend on the batch
-_MOST_SPLITS = 16
-_WAVES = 2  # programs per multiprocessor from which splitting the KV further gains nothing
+_TILE = 64  # query rows (times query heads per KV head) of a tile if batch invariant
+_MAX_SPLITS = 16
+_WAVES = 2  # programs per multiprocessor beyond which splitting the KV further gains nothing
 
 
 def _power(number: int) -> int:
@@ -25,10 +25,10 @@ def _power(number: int) -> int:
 
 
 class TritonPlan:
-    """One forward's grid; see :mod:`wedlm_core.kernels.gpu.attention`.
+    """Tile sizes and grid of one forward; see :mod:`wedlm_core.kernels.gpu.attention`.
 
     Args:
-        splits: ranges that a sequence's KV is cut into; None decides by how many tiles there are.
+        splits: number of ranges each sequence's KV is cut into; None: as many as keep the device busy.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TritonPlan:
         self.block_n = 16 if large else 32 if wide or self._narrow_blocks() else 64
         self.sequences = rows.cu_rows_Z.shape[0] - 1
         if splits is None:
-            tiles = min(rows.total, rows.total // self.block_q + self.sequences)  # that have rows, at most
+            tiles = min(rows.total, rows.total // self.block_q + self.sequences)  # upper bound of tiles with rows
             splits = 1 if batch_invariant else self._useful_splits(tiles)
         self.splits = max(1, min(splits, -(-rows.max_kv // self.block_n)))
         self.launch = {"num_warps": 8 if self.tile >= 128 or large else 4, "num_stages": self._stages()}
@@ -57,13 +57,13 @@ class TritonPlan:
         if device.type != "cuda":
             return 1
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-        return min(_MOST_SPLITS, _WAVES * processors // max(1, tiles * self.pool.heads))
+        return min(_MAX_SPLITS, _WAVES * processors // max(1, tiles * self.pool.heads))
 
     def _narrow_blocks(self) -> bool:
-        """Whether 64 keys at once would not fit in the registers beside a tile of more than 16 rows.
+        """Whether a block of 64 keys does not fit in the registers beside a tile of more than 16 rows.
 
-        Tensor cores take both sides of a product from registers before compute capability 9.0, and from there on where
-        a tile has less than 64 rows.
+        Tensor cores read both operands from registers before compute capability 9.0, and later if a tile has fewer
+        than 64 rows.
         """
         device = self.pool.k[0].device
         if device.type != "cuda" or self.tile <= 16:
@@ -71,11 +71,11 @@ class TritonPlan:
         return self.tile < 64 or torch.cuda.get_device_properties(device).major < 9
 
     def _stages(self) -> int:
-        """Blocks in flight: as many as shared memory surely holds beside the queries."""
+        """Software pipeline stages: as many KV blocks as fit in shared memory beside the queries, at most 3."""
         device = self.pool.k[0].device
         if device.type != "cuda":
             return 1
-        # A block may take all of its multiprocessor's shared memory but 1 KiB.
+        # A thread block may use all shared memory of its multiprocessor but 1 KiB.
         memory = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor - 1024
         size, dim = self.pool.compute_dtype.itemsize, _power(self.pool.head_dim)
         queries, block = self.tile * dim * size, 2 * self.block_n * dim * size
@@ -94,7 +94,7 @@ class TritonPlan:
             k, v = k.view(torch.uint8), v.view(torch.uint8)
         key_scale, value_scale = pool.scales[layer]
         split = self.splits > 1
-        parts = tops = totals = out_THD  # not touched where nothing is split
+        parts = tops = totals = out_THD  # unused without splits
         if split:
             parts = torch.empty(total, heads, self.splits, dim, dtype=torch.float32, device=q_THD.device)
             tops, totals = torch.empty(2, total, heads, self.splits, dtype=torch.float32, device=q_THD.device).unbind()
@@ -103,7 +103,7 @@ class TritonPlan:
         attend_tiles[(tiles, pool.heads, self.splits)](
             q_THD, k, v, out_THD, parts, tops, totals, rows.cu_rows_Z, rows.kv_lengths_S, rows.pages_SP,
             dim**-0.5 * math.log2(math.e) * key_scale, value_scale, self.sequences, total, self.splits,
-            rows.pages_SP.stride(0), q_THD.stride(0), q_THD.stride(1), pool.num_slots,
+            rows.pages_SP.stride(0), q_THD.stride(0), q_THD.stride(1), pool.num_entries,
             GROUP=self.group, GROUP_P=_power(self.group), PAGE=pool.page_size, BLOCK_Q=self.block_q,
             SEQ_P=max(128, _power(self.sequences + 1)), SPLIT=split, SKIP_MASK=not self.invariant, FP8=pool.quantised,
             **shape, **self.launch,
@@ -117,13 +117,17 @@ class TritonPlan:
 
 
 class TritonAttention:
-    """Our Triton kernels.
+    """The Triton kernels as an attention backend.
 
-    Batch invariance relies on this: a row's tile, block sizes, warps and mask are the same in every forward, its KV
-    is walked in order from index 0 without splits, a block that it cannot see adds exactly nothing (weights of 0 and
-    a factor of 1), and a row of a tile's matrix product is computed from that row alone, by the same instructions at
-    any place of the tile (so tensor cores and the compiler behave in practice; no manual promises it, a test holds
-    it). Without it, tiles follow the number of rows, and few tiles split their KV.
+    With ``batch_invariant``, a row's result does not depend on the rest of the forward, because:
+
+    - tile size, block size, warps and masking are the same in every forward;
+    - a row reads its KV in order from index 0, without splits;
+    - a KV block that a row cannot see adds exactly nothing (weights of 0 and a factor of 1);
+    - a row of a matrix product depends on that row alone, wherever it is in the tile. Tensor cores and the compiler
+      behave so in practice; no manual guarantees it, so a test checks it.
+
+    Without it, the tile size follows the number of rows, and the KV is split if there are few tiles.
     """
 
     name = "triton"
@@ -148,9 +152,9 @@ class TritonAttention:
         return None
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> TritonPlan:
-        """Copy the rows' facts to the device and prepare one forward."""
+        """Copy the description of the rows to the device and prepare one forward."""
         return self.plan_device(DeviceRows.of(rows, pool.k[0].device), pool, num_heads)
 
     def plan_device(self, rows: DeviceRows, pool: KVPool, num_heads: int) -> TritonPlan:
-        """Prepare one forward; host work only."""
+        """Prepare one forward: host work only."""
         return TritonPlan(rows, pool, num_heads, batch_invariant=self.batch_invariant)

@@ -1,4 +1,4 @@
-"""What an engine will ask of its attention backend; what backends are checked against."""
+"""AttentionProblem: the device, dtypes and sizes of an engine, from which backends decide whether they can run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["AttentionProblem", "version_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionProblem:
-    """Device, dtypes and sizes of all forwards of an engine.
+    """Device, dtypes and sizes that all forwards of an engine have in common.
 
     Attributes:
-        dtype: of queries and results.
-        kv_dtype: of the pool's entries.
+        dtype: dtype of queries and results.
+        kv_dtype: dtype of the KV pool.
         page_size: tokens per page.
         batch_invariant: whether a row's result must be bitwise independent of the other rows.
-        weight_dtype: of the decoder's layers, as in ``EngineConfig``.
+        weight_dtype: ``EngineConfig.weight_dtype``.
     """
 
     device: torch.device
@@ -33,7 +33,7 @@ class AttentionProblem:
     weight_dtype: str = "auto"
 
     def why_no_flash(self) -> str | None:
-        """Why no FlashAttention kernel can be used, whoever ships it; None if one might."""
+        """Why FlashAttention cannot be used, from any package; None if nothing rules it out."""
         if self.device.type != "cuda":
             return f"it runs on CUDA devices, not on {self.device.type}"
         capability = torch.cuda.get_device_capability(self.device)
@@ -49,5 +49,5 @@ class AttentionProblem:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``"2.13.0+cu130"`` is ``(2, 13, 0)``."""
+    """The numeric part of a version: ``"2.13.0+cu130"`` gives ``(2, 13, 0)``."""
     return tuple(int(number) for number in re.findall(r"\d+", text.split("+")[0])[:3])

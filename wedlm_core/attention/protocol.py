@@ -1,4 +1,4 @@
-"""What a forward's rows look like to attention, and what a backend has to offer."""
+"""The attention interface: how a forward's rows are described, and what a backend implements."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(frozen=True, kw_only=True)
 class PackedRows:
-    """The rows of one forward: S sequences one after the other, T rows in all.
+    """The rows of one forward: S sequences one after the other, T rows in total.
 
-    Sequence s owns rows ``starts_S[s] .. starts_S[s] + counts_S[s]``; its row r is written to the
-    sequence's KV index ``cached_S[s] + r`` and sees KV indices up to and including its own, so order in
-    the forward is the causal order, whatever the rows' logical positions.
+    Sequence s has the rows ``starts_S[s] : starts_S[s] + counts_S[s]``. Its row r is stored at KV index
+    ``cached_S[s] + r`` of the sequence and attends to the KV indices up to and including its own. So the order in the
+    forward is the causal order; logical positions do not matter.
 
     Attributes:
-        counts_S: rows of each sequence, each at least 1.
-        cached_S: KV entries each sequence has from earlier forwards.
+        counts_S: rows of each sequence, at least 1.
+        cached_S: KV entries of each sequence from earlier forwards.
         starts_S: exclusive cumulative sum of ``counts_S``.
-        pages_SP: int64 page table; entries past a sequence's pages are any valid page (they are masked).
+        pages_SP: int64 page table; cells after a sequence's last page hold any valid page (they are masked).
     """
 
     counts_S: IntArray
@@ -44,18 +44,18 @@ class PackedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRows:
-    """The facts of :class:`PackedRows` as device tensors: a plan made of them needs no host work.
+    """:class:`PackedRows` as device tensors, so that planning needs no host work.
 
-    The tensors may be a CUDA graph's static inputs: a captured plan follows their contents, so a replay computes
-    other lengths and pages within the same shapes and bounds. Places ``s`` without a sequence have no rows (equal
-    neighbours in ``cu_rows_Z``) and a KV length of 0. Rows from ``cu_rows_Z[-1]`` to ``total`` are padding.
+    The tensors may be the static inputs of a CUDA graph. A captured plan reads their contents at each replay, so
+    lengths and pages may change within the same shapes and bounds. An unused index s has no rows (two equal values in
+    ``cu_rows_Z``) and a KV length of 0. The rows from ``cu_rows_Z[-1]`` to ``total`` are padding.
 
     Attributes:
         cu_rows_Z: int32 ``[S + 1]``, exclusive cumulative row counts, from 0.
-        kv_lengths_S: int32, cached entries and own rows together.
-        pages_SP: int32 page table, rows contiguous; entries past a sequence's pages are any valid page.
-        max_rows: no sequence has more rows (known to the host: it sizes grids).
-        max_kv: no sequence has more KV entries; at most ``P * page_size``.
+        kv_lengths_S: int32, cached entries plus own rows.
+        pages_SP: int32 page table, row-contiguous; cells after a sequence's last page hold any valid page.
+        max_rows: upper bound of rows per sequence, known on the host (grids depend on it).
+        max_kv: upper bound of KV entries per sequence; at most ``P * page_size``.
         total: T, rows of the padded forward.
     """
 
@@ -68,7 +68,7 @@ class DeviceRows:
 
     @classmethod
     def of(cls, rows: PackedRows, device: torch.device) -> DeviceRows:
-        """Copy packed rows to the device, lengths and offsets in one transfer that the host does not wait for."""
+        """Copy packed rows to the device. Lengths and offsets go in one asynchronous transfer."""
         sequences, lengths_S = len(rows.counts_S), rows.cached_S + rows.counts_S
         facts = torch.empty(2 * sequences + 1, dtype=torch.int32, pin_memory=device.type == "cuda")
         view = facts.numpy()
@@ -87,20 +87,21 @@ class DeviceRows:
 
 
 class AttentionPlan(Protocol):
-    """What a backend prepared for one forward; shared by all its layers."""
+    """The prepared attention of one forward, used by all layers."""
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
-        """Queries ``[T', H, Dh]`` (T' >= T, padding last) -> context of the same shape; padding is any value.
+        """Queries ``[T', H, Dh]`` (T' >= T, padding last) -> context of the same shape; padding rows are undefined.
 
-        Keys and values of the forward's own rows are already in the pool.
+        The keys and values of the forward's own rows are already in the pool.
         """
         ...
 
 
 class AttentionBackend(Protocol):
-    """A way to compute attention. ``batch_invariant`` backends give each row bitwise the same result in any batch.
+    """A way to compute attention.
 
-    Those ``on_device`` plan from device tensors too: they are :class:`DeviceAttentionBackend`.
+    If ``batch_invariant`` is true, a row's result is bitwise the same in any batch. If ``on_device`` is true, the
+    backend is a :class:`DeviceAttentionBackend`.
     """
 
     name: str
@@ -108,12 +109,12 @@ class AttentionBackend(Protocol):
     on_device: bool
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> AttentionPlan:
-        """Prepare one forward (host work only, once per forward)."""
+        """Prepare one forward. Called once per forward."""
         ...
 
 
 class DeviceAttentionBackend(AttentionBackend, Protocol):
-    """A backend whose plan needs no host work (``on_device`` is true): a CUDA graph can hold it."""
+    """A backend that plans from device tensors, so that a CUDA graph can capture the forward."""
 
     def plan_device(self, rows: DeviceRows, pool: KVPool, num_heads: int) -> AttentionPlan:
         """Prepare one forward without reading a device tensor on the host."""

@@ -1,4 +1,4 @@
-"""Which attention backends there are, and which one ``"auto"`` means; resolved once per engine."""
+"""The attention backends by name, and which of them ``"auto"`` takes. An engine resolves its backend once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def _anywhere(problem: AttentionProblem) -> None:
-    """Plain torch: nothing speaks against it."""
+    """Plain torch runs anywhere: never a reason against it."""
 
 
 class _Entry(NamedTuple):
@@ -41,8 +41,8 @@ _BACKENDS: dict[str, _Entry] = {
     "sdpa": _Entry(lambda _: SdpaAttention(), _anywhere),
     "oracle": _Entry(lambda _: OracleAttention(), _anywhere),
 }
-# What "auto" tries: on GPU vendors' kernels first (tuned for each generation), then ours, which takes what they do not
-# (float32, 8-bit pools, small pages), then padded torch attention, which always works.
+# What "auto" tries, in order. On GPU: vendors' kernels first (tuned for each generation), then this package's Triton
+# kernels, which support more (float32, 8-bit KV, small pages), then padded torch attention, which always works.
 _ORDER = {"cpu": ("compiled", "tiled"), "cuda": ("flash-attn", "varlen", "triton", "sdpa")}
 
 
@@ -52,7 +52,7 @@ def backend_names() -> list[str]:
 
 
 def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:
-    """The backend, or why it cannot be used here."""
+    """The backend, or why it cannot be used for this problem."""
     entry = _BACKENDS[name]
     if why := entry.why_not(problem):
         return why
@@ -65,14 +65,14 @@ def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:
 
 
 def resolve_backend(name: str, problem: AttentionProblem) -> AttentionBackend:
-    """The backend for this problem; on a GPU it has just computed a small problem as the oracle does.
+    """The backend for this problem. On a GPU it has passed a self-test against the oracle.
 
-    ``"auto"`` takes the first that works and never fails for a package that is not there; the log says which it is
-    and why others were passed over.
+    ``"auto"`` takes the first backend that works; a missing package is never an error. The log names the choice and
+    the reasons against the backends before it.
 
     Raises:
-        ConfigError: an unknown name, a backend that cannot run here, or one that is not batch invariant where that
-            was asked for.
+        ConfigError: the name is unknown, the backend cannot run here, or it is not batch invariant although
+            ``problem.batch_invariant`` is set.
     """
     if name != "auto":
         if name not in _BACKENDS:

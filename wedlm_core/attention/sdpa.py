@@ -1,8 +1,7 @@
-"""Torch's own scaled-dot-product attention over sequences padded to a rectangle.
+"""Backend ``sdpa``: torch's scaled_dot_product_attention over sequences padded to a rectangle.
 
-The ordinary way to run mixed lengths in plain PyTorch, and the yardstick for the tiled backend: quick where
-lengths are alike, wasteful where they are not, and not batch invariant (its kernel's blocking follows the
-padded lengths).
+This is the usual way to run mixed lengths in plain PyTorch, and the baseline of the tiled backend. It is fast if the
+lengths are similar and wasteful if not. It is not batch invariant: its blocking depends on the padded lengths.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class _SdpaPlan:
         self.shape = (sequences, keys)
         self.source_SQ = starts_S1 + torch.minimum(row_Q, counts_S1 - 1)
         self.real_SQ = row_Q < counts_S1
-        slots_SL = rows.pages_SP[:, key_L // pool.page_size] * pool.page_size + key_L % pool.page_size
-        self.kv_rows_HSL = pool.rows_of(slots_SL.flatten())
+        entry_SL = rows.pages_SP[:, key_L // pool.page_size] * pool.page_size + key_L % pool.page_size
+        self.kv_index_HSL = pool.flat_index(entry_SL.flatten())
         self.mask_S1QL = (key_L <= (cached_S1 + row_Q)[..., None])[:, None]
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
@@ -42,8 +41,8 @@ class _SdpaPlan:
             return entries_RD.view(pool.heads, sequences, keys, -1).transpose(0, 1)
 
         q_SHQD = q_THD[self.source_SQ].transpose(1, 2)
-        k_SHLD = by_sequence(pool.keys(layer, self.kv_rows_HSL))
-        v_SHLD = by_sequence(pool.values(layer, self.kv_rows_HSL))
+        k_SHLD = by_sequence(pool.keys(layer, self.kv_index_HSL))
+        v_SHLD = by_sequence(pool.values(layer, self.kv_index_HSL))
         out_SHQD = F.scaled_dot_product_attention(q_SHQD, k_SHLD, v_SHLD, attn_mask=self.mask_S1QL, enable_gqa=True)
         out_THD = torch.zeros_like(q_THD)
         out_THD[self.source_SQ[self.real_SQ]] = out_SHQD.transpose(1, 2)[self.real_SQ]
@@ -51,13 +50,13 @@ class _SdpaPlan:
 
 
 class SdpaAttention:
-    """Pad, gather, ``scaled_dot_product_attention``."""
+    """Gather and pad, then ``scaled_dot_product_attention``."""
 
     name = "sdpa"
     batch_invariant = False
     on_device = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _SdpaPlan:
-        """Index tables and the causal mask of the rectangle."""
+        """Build the index tables and the causal mask of the padded rectangle."""
         assert np.all(rows.counts_S > 0)
         return _SdpaPlan(rows, pool)

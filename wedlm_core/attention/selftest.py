@@ -1,4 +1,4 @@
-"""Does a backend compute attention on this device? A small random forward of the engine's shape, beside the oracle."""
+"""Self-test of an attention backend: one small random forward on the user's device, compared with the oracle."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from wedlm_core.kv.pool import KVPool
 
 __all__ = ["disagreement"]
 
-_TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of results that are below 5 or so
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # absolute; results are below about 5
 
 
 @torch.inference_mode()
 def disagreement(backend: AttentionBackend, problem: AttentionProblem) -> str | None:
-    """What a backend does wrong on three sequences (one row, rows across a page, rows without a past); None if nothing.
+    """How a backend's result differs from the oracle's; None if they agree.
 
-    Raises nothing: a kernel's failure is an answer too.
+    The forward has three sequences: one row, rows across a page boundary, and rows without cached KV. A kernel that
+    fails is reported in the result, not raised.
     """
     page, random = problem.page_size, torch.Generator().manual_seed(0)
     counts, cached = np.array([1, 5, 9]), np.array([2 * page + 1, page - 2 if page > 2 else page, 0])
@@ -35,7 +36,7 @@ def disagreement(backend: AttentionBackend, problem: AttentionProblem) -> str | 
         pool = KVPool(config, pages, page, device=problem.device, dtype=problem.dtype, kv_dtype=problem.kv_dtype)
         shape = (2, pages * page, problem.num_kv_heads, problem.head_dim)
         k, v = torch.randn(shape, generator=random).to(problem.device, problem.dtype)
-        pool.write_slots(0, torch.arange(pages * page, device=problem.device), k, v)
+        pool.write_entries(0, torch.arange(pages * page, device=problem.device), k, v)
         q = torch.randn(int(counts.sum()), problem.num_heads, problem.head_dim, generator=random)
         q_THD = q.to(problem.device, problem.dtype)
         table = torch.randperm(pages, generator=random).view(3, deepest).to(problem.device)
@@ -47,7 +48,7 @@ def disagreement(backend: AttentionBackend, problem: AttentionProblem) -> str | 
         worst = float((found - expected).abs().max())
     except Exception as error:
         return f"its self-test failed ({type(error).__name__}: {error})"
-    # Written so that a NaN is a disagreement.
+    # With this comparison a NaN counts as a disagreement.
     if not worst <= _TOLERANCE[problem.dtype]:
         return f"its self-test is off by {worst:.3g}"
     return None

@@ -1,16 +1,16 @@
-"""Batch-invariant attention for CPU: ragged tiles of queries against fixed blocks of keys, in order.
+"""Backend ``tiled``: batch-invariant CPU attention in torch. Query tiles meet fixed blocks of keys, in order.
 
-A sequence's rows are cut into query tiles, its KV into blocks of ``KV_BLOCK`` entries at fixed indices. All
-(tile, block) pairs of the forward go through *one* batched matrix product, without padding to the longest
-sequence. Why each row's result is bitwise the same whatever else is in the forward:
+A sequence's rows are cut into query tiles, and its KV into blocks of ``KV_BLOCK`` entries at fixed indices. All
+(tile, block) pairs of the forward go through *one* batched matrix product, without padding to the longest sequence.
+A row's result is bitwise independent of the rest of the forward, because:
 
-- a pair's product has fixed inner and key dimensions; its row count only has to be 4 or more (measured on
-  float32 CPU kernels: rows are bitwise equal for any row count from 4 up), which the tile size respects;
-- the maximum is exact in any order; the exponential acts on whole vector lanes (64 keys), never on a tail;
+- the product of a pair has fixed inner and key dimensions and at least 4 rows (measured on float32 CPU kernels: rows
+  are bitwise equal for any row count from 4 up);
+- the maximum is exact in any order, and the exponential acts on whole vectors (64 keys), never on a remainder;
 - blocks are added in ascending order, and a block that a row cannot see adds exactly zero.
 
-Pairs are laid out block-major, with tiles sorted by their number of blocks: the tiles that have a block j
-are then always a prefix of the tiles, and reductions over blocks are sums of leading slices (views).
+Pairs are ordered by block, and tiles by their number of blocks, descending. So the tiles that have a block j are always
+a prefix of the tiles, and a reduction over blocks is a sum of leading slices (views).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["KV_BLOCK", "TiledAttention", "choose_query_tile"]
 
 KV_BLOCK = 64
 _TILES = (2, 4, 8, 16, 32, 64)
-_GATHER_ROWS = 4  # cost of fetching one KV block, in query rows computed against it (measured, one CPU core)
-_TILE_ROWS = 2  # cost of a tile's own bookkeeping, in the same unit
-_GROUP_SCORES = 1 << 19  # scores of one group of tiles at most (float32: 2 MiB, to stay near the core)
+_GATHER_ROWS = 4  # cost of fetching one KV block, in query rows computed against it (measured on one CPU core)
+_TILE_ROWS = 2  # overhead of a tile, in the same unit
+_GROUP_SCORES = 1 << 19  # most scores in one group of tiles (float32: 2 MiB, to stay in cache)
 
 
 def choose_query_tile(counts_S: IntArray, cached_S: IntArray, group: int) -> int:
-    """Rows per query tile that minimise padded work for these sequences.
+    """The rows per query tile that minimise the padded work of these sequences.
 
     Args:
         counts_S: rows of each sequence in this forward.
-        cached_S: its KV entries before it.
+        cached_S: KV entries of each sequence before it.
         group: query heads per KV head; a tile of Q rows is a matrix of ``Q * group`` rows.
     """
     blocks_S = -(-(cached_S + counts_S) // KV_BLOCK)
@@ -54,13 +54,13 @@ def choose_query_tile(counts_S: IntArray, cached_S: IntArray, group: int) -> int
 
 @dataclass(frozen=True)
 class _Group:
-    """Tiles that are computed together: N tiles of Q rows, P (tile, block) pairs, J blocks at most."""
+    """Tiles that are computed together: N tiles of Q rows, P (tile, block) pairs, at most J blocks per tile."""
 
-    source_NQ: Tensor  # forward row of each tile row (the last real row repeats behind the end)
-    real: Tensor  # indices into the flattened [N * Q] of the rows that are real
-    real_rows: Tensor  # the forward rows they belong to
+    source_NQ: Tensor  # forward row of each tile row (padding repeats the last real row)
+    real: Tensor  # indices of the real rows in the flattened [N * Q]
+    real_rows: Tensor  # their forward rows
     pair_tile_P: Tensor
-    kv_rows_HP: Tensor  # rows of the pool viewed in KV_BLOCK (or page) chunks, head after head
+    kv_index_HP: Tensor  # flat indices into the pool in chunks of KV_BLOCK entries (or a page), head after head
     mask_PQ1K: Tensor  # 0 or -inf
     prefix_J: list[tuple[int, int]]  # block j: (first pair, number of pairs = number of leading tiles)
 
@@ -102,13 +102,13 @@ class _TiledPlan:
         chunk_PC = np.minimum(chunk_PC, rows.pages_SP.shape[1] - 1)
         pages_PC = rows.pages_SP[torch.from_numpy(seq_N[tile_P])[:, None].to(device), torch.from_numpy(chunk_PC)]
         chunks_PC = (pages_PC * pool.page_size + torch.from_numpy(within_PC)) // self.chunk
-        head_H = torch.arange(pool.heads, device=device)[:, None] * (pool.num_slots // self.chunk)
+        head_H = torch.arange(pool.heads, device=device)[:, None] * (pool.num_entries // self.chunk)
         return _Group(
             source_NQ=torch.from_numpy(source_NQ),
             real=torch.from_numpy(np.flatnonzero(real_NQ)),
             real_rows=torch.from_numpy(source_NQ[real_NQ]),
             pair_tile_P=torch.from_numpy(tile_P),
-            kv_rows_HP=(head_H + chunks_PC.flatten()).flatten(),
+            kv_index_HP=(head_H + chunks_PC.flatten()).flatten(),
             mask_PQ1K=torch.from_numpy(mask_PQK)[:, :, None, :],
             prefix_J=list(zip(start_J.tolist(), tiles_J.tolist(), strict=True)),
         )
@@ -127,7 +127,7 @@ class _TiledPlan:
         q_HNMD = scaled_TD.index_select(0, group.source_NQ.flatten())
         q_HNMD = q_HNMD.view(tiles, tile, heads, per, dim).permute(2, 0, 1, 3, 4).reshape(heads, tiles, -1)
         q_HPMD = q_HNMD if pairs == tiles else q_HNMD.index_select(1, group.pair_tile_P)
-        keys = self.pool.keys(layer, group.kv_rows_HP, self.chunk).view(-1, KV_BLOCK, dim)
+        keys = self.pool.keys(layer, group.kv_index_HP, self.chunk).view(-1, KV_BLOCK, dim)
         scores = torch.bmm(q_HPMD.reshape(heads * pairs, tile * per, dim), keys.transpose(1, 2))
         scores = scores.view(heads, pairs, tile, per, KV_BLOCK).add_(group.mask_PQ1K)
         scores = scores.view(heads, pairs, tile * per, KV_BLOCK)
@@ -140,7 +140,7 @@ class _TiledPlan:
         weights = scores.sub_(best_HPM.unsqueeze(-1)).exp_()
 
         sums_HPM = weights.sum(dim=-1)
-        values = self.pool.values(layer, group.kv_rows_HP, self.chunk).view(-1, KV_BLOCK, dim)
+        values = self.pool.values(layer, group.kv_index_HP, self.chunk).view(-1, KV_BLOCK, dim)
         context = torch.bmm(weights.view(heads * pairs, tile * per, KV_BLOCK), values)
         context = context.view(heads, pairs, tile * per, dim)
         total_HNM, out_HNMD = sums_HPM[:, :tiles], context[:, :tiles]
@@ -165,7 +165,7 @@ def _cuts(scores_N: IntArray) -> list[tuple[int, int]]:
 
 
 class TiledAttention:
-    """Ragged query tiles over fixed KV blocks; bitwise batch invariant in float32 on CPU."""
+    """Query tiles over fixed KV blocks; bitwise batch invariant in float32 on CPU."""
 
     name = "tiled"
     batch_invariant = True
@@ -177,5 +177,5 @@ class TiledAttention:
         return None if problem.device.type == "cpu" else f"it runs on CPU only, not on {problem.device}"
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _TiledPlan:
-        """Cut rows into tiles and pairs (numpy on the host, no per-sequence Python)."""
+        """Cut the rows into tiles and pairs, with numpy on the host and no Python loop over sequences."""
         return _TiledPlan(rows, pool, num_heads)

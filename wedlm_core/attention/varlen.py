@@ -1,10 +1,10 @@
-"""Torch's own ragged attention with block tables (``torch.nn.attention.varlen``), in torch for CUDA since 2.11.
+"""Backend ``varlen``: torch's variable-length attention with block tables (``torch.nn.attention.varlen``, torch 2.11).
 
-It is FlashAttention-2 unless the process has activated another implementation
-(``torch.nn.attention.activate_flash_attention_impl``). Version 2 wants pages of a multiple of 256 tokens; its
-automatic splits gave NaN with pages (pytorch/torchtitan#3235), so it runs with one, which torch documents as batch
-invariant. Block tables came with version 3 first (pytorch/pytorch#175924): whether this torch has them for version 2
-too is found by the self-test.
+It runs FlashAttention-2 unless the process has activated another implementation
+(``torch.nn.attention.activate_flash_attention_impl``). Version 2 needs a page size that is a multiple of 256. Its
+automatic KV splits gave NaN with pages (pytorch/torchtitan#3235), so it runs with one split, which torch documents as
+batch invariant. Block tables came first with version 3 (pytorch/pytorch#175924); the self-test finds out whether this
+torch has them for version 2 too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wedlm_core.kv.pool import KVPool
 
 __all__ = ["VarlenAttention"]
 
-_LEAST = (2, 11)
+_MIN_VERSION = (2, 11)
 
 
 def _implementation() -> str:
-    """Which FlashAttention torch would call: "FA2" (its own) or one that the process activated."""
+    """The FlashAttention that torch will call: "FA2" (its own), or the one that the process activated."""
     from torch.nn.attention import current_flash_attention_impl
 
     return current_flash_attention_impl() or "FA2"
@@ -34,11 +34,11 @@ def _implementation() -> str:
 class _Plan:
     def __init__(self, rows: DeviceRows, pool: KVPool, num_heads: int, implementation: str) -> None:
         self.rows, self.pool, self.shared = rows, pool, num_heads != pool.heads
-        # Version 2 reads offsets of keys although pages make them meaningless; version 3 refuses them.
+        # Version 2 reads key offsets, though with pages they mean nothing; version 3 refuses them.
         own = implementation == "FA2"
         self.cu_keys_Z = F.pad(rows.kv_lengths_S.cumsum(0, dtype=torch.int32), (1, 0)) if own else None
         self.splits = 1 if own else None
-        # With one row per sequence version 2 takes another way, which wants as many rows as sequences.
+        # With max_rows=1 version 2 takes a path that requires exactly one row per sequence.
         self.max_rows = max(2, rows.max_rows) if own else rows.max_rows
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class _Plan:
 
 
 class VarlenAttention:
-    """``varlen_attn``. Padding rows of a result are any value, not a number included."""
+    """``varlen_attn``. The padding rows of a result are undefined and may be NaN."""
 
     name = "varlen"
     on_device = True
@@ -67,7 +67,7 @@ class VarlenAttention:
     @staticmethod
     def why_not(problem: AttentionProblem) -> str | None:
         """Why this backend cannot be used; None if it can."""
-        if version_of(torch.__version__) < _LEAST:
+        if version_of(torch.__version__) < _MIN_VERSION:
             return f"it needs torch 2.11, not {torch.__version__}"
         if why := problem.why_no_flash():
             return why
@@ -86,9 +86,9 @@ class VarlenAttention:
         return None
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _Plan:
-        """Copy the rows' facts to the device and prepare one forward."""
+        """Copy the description of the rows to the device and prepare one forward."""
         return self.plan_device(DeviceRows.of(rows, pool.k[0].device), pool, num_heads)
 
     def plan_device(self, rows: DeviceRows, pool: KVPool, num_heads: int) -> _Plan:
-        """Prepare one forward; host work and one small sum on the device."""
+        """Prepare one forward: host work and one small sum on the device."""
         return _Plan(rows, pool, num_heads, self._implementation)

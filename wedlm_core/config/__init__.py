@@ -1,6 +1,6 @@
-"""Frozen, validated configurations: of a model, of an engine, and of what an engine is told of streaming and costs.
+"""Frozen, validated configurations: the model, the engine, the streaming strategy, and the cost of a forward.
 
-Knows numbers and names; reads no file and imports no torch.
+Reads no files and imports no torch.
 """
 
 from wedlm_core.config.engine import EngineConfig

@@ -1,4 +1,4 @@
-"""EngineConfig: how one engine runs, frozen and validated. No I/O here."""
+"""EngineConfig: the settings of one engine, frozen and validated. No I/O here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wedlm_core.checks import MOST, is_flag, is_number, is_whole
-from wedlm_core.config.model import MOST_POSITIONS
+from wedlm_core.checks import MAX_INT, is_flag, is_number, is_whole
+from wedlm_core.config.model import MAX_POSITIONS
 from wedlm_core.config.step_cost import StepCost, why_not
 from wedlm_core.config.streaming import StreamingSwitches
 from wedlm_core.errors import ConfigError, explain
 
 __all__ = ["EngineConfig"]
 
-# Of EngineConfig: integers of 1 or more, those that may be left open, and fields that take a few values.
+# Fields of EngineConfig: positive integers with their maximum, optional ones, and fields with a few values.
 _COUNTS: Mapping[str, int] = {
     "max_num_seqs": 1 << 14,
     "max_batch_rows": 1 << 20,
@@ -27,9 +27,9 @@ _COUNTS: Mapping[str, int] = {
     "graph_bytes": 1 << 40,
 }
 _OPTIONAL_COUNTS: Mapping[str, int] = {
-    "prefill_chunk": MOST,
-    "max_model_len": MOST_POSITIONS,
-    "num_pages": MOST,
+    "prefill_chunk": MAX_INT,
+    "max_model_len": MAX_POSITIONS,
+    "num_pages": MAX_INT,
     "kv_cache_bytes": 1 << 48,
 }
 _CHOICES: Mapping[str, tuple[object, ...]] = {
@@ -50,51 +50,50 @@ def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None
 def _switches(given: Mapping[str, Any]) -> StreamingSwitches:
     known = list(StreamingSwitches.__dataclass_fields__)
     unknown = sorted(str(name) for name in given if name not in known)
-    _require(not unknown, "streaming", unknown, f"fields are {known}", "Mend the name.")
+    _require(not unknown, "streaming", unknown, f"fields are {known}", "Correct the name.")
     return StreamingSwitches(**given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """How one engine runs. Every field has a default that suits the shipped model on a laptop CPU.
+    """Settings of one engine. The defaults suit the shipped model on a laptop CPU.
 
     Attributes:
         max_num_seqs: sequences that may hold decoding state at once (running and preempted).
         max_batch_rows: token rows in one forward, prefill and decode together (the row budget).
-        prefill_chunk: rows of one sequence's prefill in one forward at most; None is bounded by the budget.
+        prefill_chunk: most prefill rows of one sequence in one forward; None: only ``max_batch_rows`` limits it.
         max_window: largest ``window_size`` a request may ask for.
-        max_model_len: prompt + max_tokens at most; None takes the model's ``max_position_embeddings``.
+        max_model_len: limit of prompt + max_tokens; None takes the model's ``max_position_embeddings``.
         page_size: tokens per KV page.
         num_pages: pages in the pool; None sizes it from ``kv_cache_bytes``.
-        kv_cache_bytes: bytes for the pool where ``num_pages`` is None; None takes 512 MiB, or what the
-            model could use with ``max_num_seqs`` sequences if that is less; on CUDA what
-            ``gpu_memory_utilization`` leaves, or what the model could use.
-        gpu_memory_utilization: share of the device's whole memory that this engine may hold, weights and
-            forwards included; on CUDA, where neither ``num_pages`` nor ``kv_cache_bytes`` is given. Several
-            engines on one device need shares that add up to less than 1.
-        kv_cache_dtype: "auto" keeps keys and values in the model's dtype; "fp8_e4m3" takes one byte each, at a
-            published loss of quality (``benchmarks/results``); not for the compiled attention of CPUs.
-        weight_dtype: "auto" keeps the weights of the layers as they are loaded; "int8" and "fp8_e4m3" take one byte
-            each with a scale per output (:mod:`wedlm_core.model.quantised`), at a published loss of quality.
-        prefix_caching: share full pages of equal prefixes between sequences.
-        batch_invariant: a row's result is bitwise independent of everything else in the forward; "auto"
-            is on for float32 on CPU. Off, "auto" attention on CPU is still the tiled backend; name "sdpa" for
-            padded torch attention.
-        attention: backend name or "auto".
-        logits_chunk_rows: rows of logits in memory at once at most.
-        logits_chunk_bytes: their bytes at most, in float32; top-k and top-p hold some ten times as much while they
-            sort. The default is 441 rows of a vocabulary of 151,936.
-        seed: run seed for requests that give none.
+        kv_cache_bytes: bytes of the pool if ``num_pages`` is None. None takes 512 MiB on CPU, and on CUDA what
+            ``gpu_memory_utilization`` leaves; but never more than ``max_num_seqs`` sequences can use.
+        gpu_memory_utilization: share of the device's total memory that this engine may hold, weights and
+            activations included. Used on CUDA if neither ``num_pages`` nor ``kv_cache_bytes`` is given. The shares
+            of several engines on one device must add up to less than 1.
+        kv_cache_dtype: "auto" stores keys and values in the model's dtype; "fp8_e4m3" takes one byte each, at a
+            measured loss of quality (``benchmarks/results``); ``attention="compiled"`` does not support it.
+        weight_dtype: "auto" keeps the layers' weights as loaded; "int8" and "fp8_e4m3" take one byte per weight and
+            one scale per output (:mod:`wedlm_core.model.quantised`), at a measured loss of quality.
+        prefix_caching: share the full KV pages of equal prefixes between sequences.
+        batch_invariant: whether a row's result must be bitwise independent of everything else in the forward
+            (docs/DESIGN.md, "Batch invariance"). "auto" is true for float32 on CPU. False does not change what
+            ``attention="auto"`` takes on CPU; name "sdpa" for padded torch attention.
+        attention: backend name or "auto" (:mod:`wedlm_core.attention.registry`).
+        logits_chunk_rows: most rows of logits in memory at once.
+        logits_chunk_bytes: most bytes of logits in memory at once, in float32. Top-k and top-p take about ten times
+            as much while they sort. The default is 441 rows of a vocabulary of 151,936.
+        seed: run seed for requests without a seed.
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
-            and threads, and keeps it in the user's cache folder.
-        streaming: the parts of the ``streaming`` strategy; a mapping of its fields is taken too.
-        overlap: launch a forward before the outcome of the one before it is known, so that the host's work is
-            hidden behind the device's; "auto" is on for CUDA where the attention backend plans on the device, and
-            off with ``trace``.
-        cuda_graphs: replay captured forwards; "auto" is on where forwards overlap on CUDA.
+            and thread count, and stores it in the user's cache folder.
+        streaming: the switches of the ``streaming`` strategy, or a mapping of its fields.
+        overlap: launch a forward before the results of the previous one are known, so that the host works while the
+            device computes. "auto" is true on CUDA if the attention backend plans on the device and ``trace`` is
+            false.
+        cuda_graphs: capture forwards and replay them; "auto" is true if forwards overlap on CUDA.
         graph_rows: rows of the largest forward that is captured; larger ones, mostly prefill, run eagerly.
-        graph_seconds: time that all captures together may take, at start-up and later.
-        graph_bytes: device memory that all captures together may take.
+        graph_seconds: total time for captures, at start-up and later.
+        graph_bytes: total device memory for captures.
         trace: record every decode forward in ``Generation.trace`` (slow; for tests and study).
 
     Raises:
@@ -140,7 +139,7 @@ class EngineConfig:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             rule = "one of " + ", ".join(json.dumps(choice) for choice in choices)
-            # 1 equals true, and is none.
+            # 1 == True, but 1 is not a valid flag.
             _require(any(type(value) is type(c) and value == c for c in choices), name, value, rule, 'Use "auto".')
         for name in _FLAGS:
             _require(is_flag(getattr(self, name)), name, getattr(self, name), "true or false", "Pass a bool.")
@@ -148,7 +147,7 @@ class EngineConfig:
         self._check_fit()
 
     def _check_others(self) -> None:
-        """Check what is neither a count nor a choice."""
+        """Check the fields that are neither counts nor choices."""
         share, seconds = self.gpu_memory_utilization, self.graph_seconds
         checks = (
             ("gpu_memory_utilization", is_number(share, 0, 1) and share > 0, "a share above 0 and up to 1", "Use 0.9."),
@@ -166,7 +165,7 @@ class EngineConfig:
             _require(fault is None, "step_cost", self.step_cost, str(fault), "Use None, and it is measured.")
 
     def _check_fit(self) -> None:
-        """Check the sizes, and what has to go together."""
+        """Check rules that involve several fields."""
         rows = 2 * self.max_window + 1
         _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
         _require(
@@ -192,5 +191,5 @@ class EngineConfig:
         )
 
     def logits_rows(self, vocab_size: int) -> int:
-        """Rows of logits in memory at once at most, of a vocabulary of this size."""
+        """Most rows of logits in memory at once, for a vocabulary of this size."""
         return max(1, min(self.logits_chunk_rows, self.logits_chunk_bytes // (4 * vocab_size)))

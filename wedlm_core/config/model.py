@@ -1,4 +1,4 @@
-"""ModelConfig: the shape of a model, frozen and validated, from and to its ``config.json``. No I/O here."""
+"""ModelConfig: the architecture of a model, frozen and validated; from and to ``config.json`` objects. No I/O here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from wedlm_core.checks import is_flag, is_number, is_whole
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["MOST_POSITIONS", "ModelConfig", "YarnScaling", "id_tuple"]
+__all__ = ["MAX_POSITIONS", "ModelConfig", "YarnScaling", "id_tuple"]
 
-MOST_POSITIONS = 1 << 22
-# Of a model: sizes, each an integer of 1 or more, and the most that makes sense; more is a damaged file.
+MAX_POSITIONS = 1 << 22
+# Sizes of a model, positive integers, with the largest plausible value; a larger one means a damaged file.
 _SIZES: Mapping[str, int] = {
     "vocab_size": 1 << 24,
     "hidden_size": 1 << 20,
@@ -21,11 +21,11 @@ _SIZES: Mapping[str, int] = {
     "num_attention_heads": 1 << 14,
     "num_key_value_heads": 1 << 14,
     "head_dim": 1 << 13,
-    "max_position_embeddings": MOST_POSITIONS,
+    "max_position_embeddings": MAX_POSITIONS,
 }
-_MOST_THETA = 1e15
-_MOST_ENDS = 1024  # end-of-sequence ids
-_MEND = "Correct config.json."
+_MAX_THETA = 1e15
+_MAX_ENDS = 1024  # end-of-sequence ids
+_REMEDY = "Correct config.json."
 
 
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -38,7 +38,7 @@ class YarnScaling:
     """YaRN context extension (arXiv 2309.00071); names as in Hugging Face's ``rope_scaling``.
 
     Raises:
-        ConfigError: a value that no context extension has.
+        ConfigError: a value is out of range.
     """
 
     factor: float
@@ -65,7 +65,7 @@ class YarnScaling:
             ("truncate", is_flag(self.truncate), "true or false"),
         )  # fmt: skip
         for name, fits, rule in checks:
-            _require(fits, f"rope_scaling.{name}", getattr(self, name), rule, _MEND)
+            _require(fits, f"rope_scaling.{name}", getattr(self, name), rule, _REMEDY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +100,14 @@ class ModelConfig:
         """Check every value, and that the sizes fit together."""
         for name, most in _SIZES.items():
             value = getattr(self, name)
-            _require(is_whole(value, 1, most), name, value, f"an integer of 1 or more, {most} at most", _MEND)
+            _require(is_whole(value, 1, most), name, value, f"an integer of 1 or more, {most} at most", _REMEDY)
         heads, vocab, theta = self.num_attention_heads, self.vocab_size, self.rope_theta
         checks = [
             ("num_key_value_heads", heads % self.num_key_value_heads == 0, f"divides num_attention_heads={heads}"),
             ("head_dim", self.head_dim % 2 == 0, "even, for rotary pairs"),
             ("rms_norm_eps", is_number(self.rms_norm_eps, 1e-30, 1), "a number above 0, 1 at most"),
-            ("rope_theta", is_number(theta, 1, _MOST_THETA) and theta > 1,
-             f"a number above 1, {_MOST_THETA:g} at most"),
+            ("rope_theta", is_number(theta, 1, _MAX_THETA) and theta > 1,
+             f"a number above 1, {_MAX_THETA:g} at most"),
             ("initializer_range", is_number(self.initializer_range, 0, 1e6), "a number of 0 or more, 1e6 at most"),
             ("mask_token_id", self.mask_token_id is None or is_whole(self.mask_token_id, 0, vocab - 1),
              f"an id below vocab_size={vocab}"),
@@ -119,7 +119,7 @@ class ModelConfig:
               for name in ("attention_bias", "qk_norm", "tie_word_embeddings")),
         ]  # fmt: skip
         for name, fits, rule in checks:
-            _require(fits, name, getattr(self, name), rule, _MEND)
+            _require(fits, name, getattr(self, name), rule, _REMEDY)
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], *, mask_token_id: int | None = None) -> ModelConfig:
@@ -219,25 +219,25 @@ def id_tuple(name: str, value: object) -> tuple[int, ...]:
         ConfigError: anything else.
     """
     listed = [] if value is None else value if isinstance(value, list) else [value]
-    fits = len(listed) <= _MOST_ENDS and all(map(is_whole, listed))
-    _require(fits, name, value, f"null, a token id, or a list of at most {_MOST_ENDS} of them", _MEND)
+    fits = len(listed) <= _MAX_ENDS and all(map(is_whole, listed))
+    _require(fits, name, value, f"null, a token id, or a list of at most {_MAX_ENDS} of them", _REMEDY)
     return tuple(listed)
 
 
 def _flag(raw: Mapping[str, Any], name: str, default: bool) -> bool:
-    """A flag of the configuration; null is the default, and ``"false"`` is not taken for true."""
+    """A bool of the configuration; null means the default. The string ``"false"`` is an error."""
     value = raw.get(name)
-    _require(value is None or is_flag(value), name, value, "true or false", _MEND)
+    _require(value is None or is_flag(value), name, value, "true or false", _REMEDY)
     return default if value is None else bool(value)
 
 
 def _head_dim(raw: Mapping[str, Any]) -> Any:
-    """As given, or what the hidden size leaves for each head."""
+    """``head_dim`` as given, else the hidden size divided by the number of attention heads."""
     width, heads, given = raw["hidden_size"], raw["num_attention_heads"], raw.get("head_dim")
     if given is not None or not (is_whole(width, 1) and is_whole(heads, 1)):
-        return given  # sizes are checked with all others
+        return given  # __post_init__ checks the sizes
     rule = f"a multiple of num_attention_heads={heads} where head_dim is not given"
-    _require(width % heads == 0, "hidden_size", width, rule, _MEND)
+    _require(width % heads == 0, "hidden_size", width, rule, _REMEDY)
     return width // heads
 
 
@@ -246,7 +246,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[Any, YarnScaling | None]:
     name = "rope_parameters" if raw.get("rope_parameters") not in (None, {}) else "rope_scaling"
     scaling = {} if raw.get(name) is None else raw[name]
     flat = isinstance(scaling, Mapping) and not any(isinstance(value, Mapping) for value in scaling.values())
-    _require(flat, name, scaling, "null, or an object that holds for all layers", _MEND)
+    _require(flat, name, scaling, "null, or an object that holds for all layers", _REMEDY)
     given = [v for v in (scaling.get("rope_theta"), raw.get("rope_theta")) if v is not None]
     theta = float(given[0]) if given and is_number(given[0]) else given[0] if given else 10_000.0
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
@@ -261,6 +261,6 @@ def _rope(raw: Mapping[str, Any]) -> tuple[Any, YarnScaling | None]:
     )
     _require("factor" in scaling, "rope_scaling", dict(scaling), "yarn needs a factor", "Add it to config.json.")
     known = {k: scaling[k] for k in YarnScaling.__dataclass_fields__ if scaling.get(k) is not None}
-    # Where the original length is absent, Hugging Face takes max_position_embeddings for it.
+    # As Hugging Face does if the original length is absent.
     known.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings", 32768))
     return theta, YarnScaling(**known)

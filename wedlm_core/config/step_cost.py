@@ -1,4 +1,4 @@
-"""StepCost: the seconds of one forward, as a function of its rows and of the KV it reads. Torch-free."""
+"""StepCost: the seconds of one forward, as a function of its rows and of the KV tokens it reads. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class StepCost:
     ``table(rows) + per_sequence * sequences + per_kv * kv_tokens + per_row_kv * rows * mean context``
 
     Attributes:
-        rows: knots of the table, ascending.
-        seconds: its values, never falling.
-        per_sequence: seconds per sequence, whatever it forwards.
-        per_kv: seconds per cached token, whatever number of rows reads it (memory traffic).
+        rows: row counts of the table, ascending.
+        seconds: seconds at these row counts, never falling.
+        per_sequence: seconds per sequence, however many rows it has.
+        per_kv: seconds per cached token, however many rows read it (memory traffic).
         per_row_kv: seconds per row and cached token of its sequence (arithmetic).
-        quantum: rows are padded to a multiple of this, and cost accordingly.
+        quantum: row counts are rounded up to a multiple of this.
     """
 
     rows: tuple[int, ...]
@@ -38,9 +38,9 @@ class StepCost:
     quantum: int = 1
 
     def __call__(self, rows: FloatArray, kv_tokens: float, sequences: int) -> FloatArray:
-        """Seconds of forwards of ``rows [N]`` rows over ``sequences`` sequences that cache ``kv_tokens`` in all.
+        """Seconds of forwards with ``rows [N]`` rows, over ``sequences`` sequences with ``kv_tokens`` cached in total.
 
-        Between knots the table is linear; beyond the last one it goes on with the last slope.
+        The table is interpolated linearly, and extrapolated with the last slope.
         """
         rows = np.ceil(np.asarray(rows, dtype=np.float64) / self.quantum) * self.quantum
         knots, values = np.asarray(self.rows, dtype=np.float64), np.asarray(self.seconds)
@@ -52,7 +52,7 @@ class StepCost:
         return table + fixed + self.per_row_kv * rows * (kv_tokens / max(1, sequences))
 
     def one(self, rows: int, kv_tokens: float, sequences: int) -> float:
-        """Seconds of one forward: the same, without the arrays."""
+        """Seconds of one forward: as :meth:`__call__`, without arrays."""
         padded = -(-rows // self.quantum) * self.quantum
         knots, values = self.rows, self.seconds
         if len(knots) == 1 or padded <= knots[0]:
@@ -75,7 +75,7 @@ class StepCost:
 
 
 def why_not(cost: object) -> str | None:
-    """Why this is no cost that a planner could reckon with; None where it is one."""
+    """Why ``cost`` is not a valid :class:`StepCost`; None if it is valid."""
     if not isinstance(cost, StepCost):
         return "None or a StepCost"
     rows, seconds = cost.rows, cost.seconds
@@ -83,13 +83,11 @@ def why_not(cost: object) -> str | None:
         return "rows and seconds are tuples of the same length, 1 or more"
     if not all(is_whole(r, 1) for r in rows) or any(a >= b for a, b in pairwise(rows)):
         return "rows are integers of 1 or more, ascending"
-    if not all(is_number(s, _LEAST_SECONDS, _MOST_SECONDS) for s in seconds) or any(
-        a > b for a, b in pairwise(seconds)
-    ):
-        return f"seconds are numbers above 0, never falling, {_MOST_SECONDS:g} at most"
-    if not all(is_number(slope, 0, _MOST_SECONDS) for slope in (cost.per_sequence, cost.per_kv, cost.per_row_kv)):
-        return f"per_sequence, per_kv and per_row_kv are seconds of 0 or more, {_MOST_SECONDS:g} at most"
+    if not all(is_number(s, _MIN_SECONDS, _MAX_SECONDS) for s in seconds) or any(a > b for a, b in pairwise(seconds)):
+        return f"seconds are numbers above 0, never falling, {_MAX_SECONDS:g} at most"
+    if not all(is_number(slope, 0, _MAX_SECONDS) for slope in (cost.per_sequence, cost.per_kv, cost.per_row_kv)):
+        return f"per_sequence, per_kv and per_row_kv are seconds of 0 or more, {_MAX_SECONDS:g} at most"
     return None if is_whole(cost.quantum, 1) else "quantum is an integer of 1 or more"
 
 
-_LEAST_SECONDS, _MOST_SECONDS = 1e-30, 1e9
+_MIN_SECONDS, _MAX_SECONDS = 1e-30, 1e9

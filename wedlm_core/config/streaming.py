@@ -1,4 +1,4 @@
-"""What ``streaming`` does beyond the published rule, each part switchable. Torch-free."""
+"""Switches for what the ``streaming`` strategy adds to the published decoding rule. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,24 +9,30 @@ from wedlm_core.errors import ConfigError, explain
 
 __all__ = ["StreamingSwitches"]
 
-_MOST_NATS = 1e6
+_MAX_NATS = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingSwitches:
-    """The parts of the ``streaming`` strategy (design, section 5); what each is worth is in ``benchmarks/results``.
+    """Switches of the ``streaming`` strategy (docs/DESIGN.md, "Decoding semantics").
+
+    The measured effect of each switch is in ``benchmarks/results``. The next-token head is the model's ordinary output
+    head, applied to a row in order to predict the token after it.
 
     Attributes:
-        prefill_token: the prompt's last row gives the first token through the next-token head; off, masks give it.
-        head_fills_leftmost: the last contiguous row gives the token after it through the next-token head, so that
-            every forward commits; off, masks fill that slot too and the last committed row is forwarded once more.
-        clip: windows end at ``max_tokens`` and behind a filled stop token.
+        prefill_token: the prompt's last row predicts the first token through the next-token head. If false, a mask
+            predicts it.
+        head_fills_leftmost: the last contiguous row predicts the token after it through the next-token head, so
+            that every forward commits. If false, a mask predicts that token too, and the last committed row is
+            forwarded again.
+        clip: windows end at ``max_tokens`` and after a filled stop token.
         suppress: the mask id and padded vocabulary are never chosen.
-        hole_price: nats added per unfilled slot before a candidate, which would be forwarded again every step.
-        fallback: where no candidate is certain enough, fill the most certain one.
+        hole_price: nats added for every unfilled position before a candidate: such a candidate is forwarded again
+            in every step until the positions before it are filled.
+        fallback: if no candidate is below the threshold, fill the one with the lowest entropy.
 
     Raises:
-        ConfigError: neither the head nor the fallback would fill the leftmost slot, so decoding could stand still.
+        ConfigError: neither ``head_fills_leftmost`` nor ``fallback`` is true, so a forward could fill nothing.
     """
 
     prefill_token: bool = True
@@ -37,12 +43,12 @@ class StreamingSwitches:
     fallback: bool = False
 
     def __post_init__(self) -> None:
-        """Check that decoding gets on."""
+        """Check types, ranges, and that every forward fills something."""
         for name in ("prefill_token", "head_fills_leftmost", "clip", "suppress", "fallback"):
             if not is_flag(getattr(self, name)):
                 raise ConfigError(explain(f"streaming.{name}", getattr(self, name), "true or false", "Pass a bool."))
-        if not is_number(self.hole_price, 0, _MOST_NATS):
-            rule = f"nats of 0 or more, {_MOST_NATS:g} at most"
+        if not is_number(self.hole_price, 0, _MAX_NATS):
+            rule = f"nats of 0 or more, {_MAX_NATS:g} at most"
             raise ConfigError(explain("streaming.hole_price", self.hole_price, rule, "Use 0 for no price."))
         if not self.head_fills_leftmost and not self.fallback:
             raise ConfigError(

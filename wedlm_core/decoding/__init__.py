@@ -1,4 +1,5 @@
-"""How tokens are chosen, verified and committed: vectorised over sequences, on tensors only.
+"""Choose, verify and commit tokens, vectorised over sequences.
 
-Knows windows, logits and noise; knows nothing of pages, queues, requests or text (but for :mod:`.stopping`).
+Knows windows, logits, sampling parameters and noise. Knows nothing of the KV pool, attention or scheduling. Only
+:mod:`.stopping` knows text.
 """

@@ -30,7 +30,7 @@ from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
-from wedlm_core.model.decoder_gpu import fuse
+from wedlm_core.model.decoder_gpu import use_gpu_decoder
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import CommitStats, FinishReason, Generation, Request, Strategy, Timings
 
@@ -78,7 +78,7 @@ class Engine:
         self.eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
         mask = model.config.mask_token_id if model.config.mask_token_id is not None else tokenizer.mask_token_id
         model.eval()
-        fuse(model)
+        use_gpu_decoder(model)
 
         def make_pool(pages: int) -> KVPool:
             return KVPool(

@@ -170,7 +170,7 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
         counts_S=counts_S, cached_S=np.zeros_like(counts_S), starts_S=np.cumsum(counts_S) - counts_S, pages_SP=pages_SP
     )
     plan = backend.plan(packed, pool, model.config.num_attention_heads)
-    pool_rows = pool.rows_of(position_T % size)
+    pool_rows = pool.flat_index(position_T % size)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         pool.write(layer, pool_rows, k, v)

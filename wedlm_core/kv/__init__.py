@@ -1,5 +1,5 @@
-"""The paged KV cache: who owns which page, which pages hold a known prefix, and the tensors themselves.
+"""The paged KV cache: page allocation, prefix sharing and the key and value tensors.
 
-Knows pages, reference counts and token ids; knows nothing of requests, windows or the network. All but
-:mod:`.pool` is plain Python without torch, tested as logic. Import the modules directly.
+Knows pages, reference counts, token ids, and the KV shape of a model. Knows nothing of requests, windows or the
+network. Only :mod:`.pool` needs torch. Import the modules directly.
 """

@@ -1,7 +1,7 @@
-"""Pages of the KV pool: reference counts, and an LRU of unused pages whose content is still worth keeping.
+"""Allocator of KV pages: reference counts, and an LRU list of unused pages with reusable content.
 
-Torch-free. A page is in exactly one state: *used* (one reference or more), *kept* (no reference, but its
-content is indexed and can be shared again) or *blank* (no reference, content worthless).
+Imports no torch. A page is in exactly one state: *used* (one or more references), *kept* (no reference, but its content
+is in the prefix index and can be shared again) or *blank* (no reference and no useful content).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["PageAllocator"]
 
 
 class PageAllocator:
-    """Hands out pages ``0 .. num_pages - 1``.
+    """Allocates the pages ``0 .. num_pages - 1``.
 
     Args:
         num_pages: pages in the pool, 1 or more.
-        on_evict: called with a kept page just before it is handed out for new content, so that whoever
-            indexed its old content forgets it first.
+        on_evict: called with a kept page just before it is allocated for new content, so that its old content is
+            removed from the prefix index.
     """
 
     def __init__(self, num_pages: int, on_evict: Callable[[int], None] | None = None) -> None:
@@ -39,17 +39,17 @@ class PageAllocator:
 
     @property
     def num_free(self) -> int:
-        """Pages :meth:`allocate` could hand out now: blank and kept ones."""
+        """Pages that :meth:`allocate` could return now: blank and kept ones."""
         return len(self._blank) + len(self._kept)
 
     def references(self, page: int) -> int:
-        """References held on ``page``."""
+        """Number of references on ``page``."""
         return self._refs[page]
 
     def allocate(self, count: int) -> list[int] | None:
-        """``count`` pages with one reference each, or None (and no change) if there are not as many.
+        """``count`` pages with one reference each; None (and no change) if too few are free.
 
-        Blank pages go first, then kept ones, least recently used first.
+        Blank pages are taken first, then kept pages, least recently used first.
         """
         if count > self.num_free:
             return None
@@ -66,10 +66,10 @@ class PageAllocator:
         return page
 
     def share(self, pages: Iterable[int]) -> None:
-        """One more reference on each page; kept pages come back into use.
+        """Add one reference to each page; kept pages become used again.
 
         Raises:
-            IntegrityError: a page is blank: nobody could know its content.
+            IntegrityError: a page is blank, so it has no content to share.
         """
         for page in pages:
             if self._refs[page] == 0:
@@ -79,10 +79,10 @@ class PageAllocator:
             self._refs[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """One reference less on each page; the first page released is the first to be evicted.
+        """Remove one reference from each page; the first page released is evicted first.
 
         Raises:
-            IntegrityError: a page has no reference left to give back.
+            IntegrityError: a page has no reference left.
         """
         for page in pages:
             if self._refs[page] < 1:
@@ -95,17 +95,17 @@ class PageAllocator:
                     self._blank.append(page)
 
     def keep_content(self, page: int) -> None:
-        """The content of a used page is indexed from now on: keep it as long as possible once unused.
+        """Mark the content of a used page as indexed: once unused, the page is kept until it is evicted.
 
         Raises:
-            IntegrityError: the page is not in use, so its content may already be someone else's.
+            IntegrityError: the page is not used, so its content may already be overwritten.
         """
         if self._refs[page] == 0:
             raise IntegrityError(f"page {page} is indexed while not in use")
         self._worth_keeping[page] = True
 
     def drop(self, page: int) -> None:
-        """The content of a kept page is worthless: it is blank from now on.
+        """Make a kept page blank: its content is no longer useful.
 
         Raises:
             IntegrityError: the page is not kept.
@@ -117,15 +117,15 @@ class PageAllocator:
         self._blank.append(page)
 
     def keeps_content(self, page: int) -> bool:
-        """Whether the content of ``page`` counts as indexed."""
+        """Whether the content of ``page`` is marked as indexed."""
         return self._worth_keeping[page]
 
     def check_integrity(self, holders: Sequence[Sequence[int]] | None = None) -> None:
         """Check that every page is in exactly one state.
 
         Args:
-            holders: the pages of each holder, when the caller knows them all: then reference counts must
-                equal the number of holders.
+            holders: the pages of each holder, if the caller knows all holders: the reference counts must then
+                match them.
 
         Raises:
             IntegrityError: an invariant is broken.

@@ -1,7 +1,7 @@
-"""Pages of sequences: allocation and prefix sharing behind one small interface. Torch-free.
+"""PageManager: the pages of sequences, with allocation and prefix sharing in one interface. Imports no torch.
 
-Only full pages of final KV are shared, and a sequence writes only behind its cached tokens, so a shared
-page is never written and needs no copy-on-write.
+Only full pages of final KV are shared, and a sequence writes only after its cached tokens. So a shared page is never
+written, and no copy-on-write is needed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["PageManager", "SequencePages"]
 
 @dataclass(kw_only=True, eq=False)
 class SequencePages:
-    """Pages of one open sequence; mutable, changed by :class:`PageManager` only.
+    """Pages of one open sequence. Only :class:`PageManager` changes it.
 
     Attributes:
-        pages: page of tokens ``i * page_size : (i + 1) * page_size`` for each i.
-        cached_tokens: leading tokens whose KV was there when the sequence was opened (whole pages).
-        sealed_pages: leading pages that have been considered for the prefix index.
-        chain: key of the last sealed page.
+        pages: ``pages[i]`` holds the tokens ``i * page_size : (i + 1) * page_size``.
+        cached_tokens: leading tokens whose KV was cached when the sequence was opened (whole pages).
+        sealed_pages: leading pages that were already offered to the prefix index.
+        chain: prefix key of the last sealed page.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -34,12 +34,12 @@ class SequencePages:
 
 
 class PageManager:
-    """Allocator and prefix index of one pool.
+    """Page allocator and prefix index of one KV pool.
 
     Args:
         num_pages: pages in the pool.
         page_size: tokens per page.
-        prefix_caching: share full pages between sequences of equal prefix, also after they closed.
+        prefix_caching: share full pages between sequences with equal prefixes, also after a sequence is closed.
     """
 
     def __init__(self, num_pages: int, page_size: int, *, prefix_caching: bool) -> None:
@@ -53,7 +53,7 @@ class PageManager:
 
     @property
     def num_free(self) -> int:
-        """Pages that :meth:`grow` could still take, counting kept prefixes, which it evicts."""
+        """Pages that :meth:`grow` could still allocate, including kept prefixes, which it evicts."""
         return self._allocator.num_free
 
     @property
@@ -63,18 +63,18 @@ class PageManager:
 
     @property
     def capacity_tokens(self) -> int:
-        """KV slots of the whole pool."""
+        """KV entries (tokens) that the whole pool holds."""
         return self._allocator.num_pages * self.page_size
 
     def open(self, token_ids: Sequence[int], max_cached: int) -> SequencePages:
-        """Start a sequence with the longest known prefix of its tokens, in whole pages.
+        """Open a sequence with the longest cached prefix of its tokens, in whole pages.
 
         Args:
-            token_ids: all tokens known now (prompt, and what was committed before a preemption).
-            max_cached: cached tokens at most; a caller that needs logits of the last token leaves it out.
+            token_ids: all tokens known now: the prompt, and what was committed before a preemption.
+            max_cached: limit of cached tokens; a caller that needs the logits of the last token excludes that token.
 
         Returns:
-            Pages with one reference each; :meth:`close` gives them back.
+            Pages with one reference each; :meth:`close` releases them.
         """
         seq = SequencePages()
         if self.prefix_caching:
@@ -87,7 +87,7 @@ class PageManager:
         return seq
 
     def grow(self, seq: SequencePages, tokens: int) -> bool:
-        """Give ``seq`` capacity for ``tokens`` KV slots in total; False (and no change) if pages run out."""
+        """Allocate until ``seq`` can hold ``tokens`` tokens in total; False (and no change) if pages are too few."""
         self._require_open(seq)
         missing = -(-tokens // self.page_size) - len(seq.pages)
         if missing <= 0:
@@ -99,15 +99,15 @@ class PageManager:
         return True
 
     def seal(self, seq: SequencePages, token_ids: Sequence[int], final_tokens: int) -> None:
-        """Index every full page of final KV that is not yet considered; costs O(new pages).
+        """Offer every new full page of final KV to the prefix index, in O(new pages).
 
         Args:
             seq: an open sequence.
-            token_ids: its prompt and committed tokens, from position 0; those of earlier calls unchanged.
-            final_tokens: leading tokens whose KV is in the pool and will not be written again.
+            token_ids: its prompt and committed tokens from position 0, starting with those of earlier calls.
+            final_tokens: leading tokens whose KV is in the pool and will not change.
 
         Raises:
-            IntegrityError: more tokens are called final than are known or have pages.
+            IntegrityError: ``final_tokens`` exceeds the known tokens or the pages.
         """
         self._require_open(seq)
         if final_tokens > len(token_ids) or final_tokens > len(seq.pages) * self.page_size:
@@ -118,16 +118,16 @@ class PageManager:
             return
         for i in range(seq.sealed_pages, final_tokens // self.page_size):
             seq.chain = page_key(seq.chain, token_ids[i * self.page_size : (i + 1) * self.page_size])
-            # An equal page of another sequence keeps its entry; this one stays private.
+            # If another page with equal content is indexed, that one stays and this page is not shared.
             if self._index.insert(seq.chain, seq.pages[i]):
                 self._allocator.keep_content(seq.pages[i])
             seq.sealed_pages = i + 1
 
     def close(self, seq: SequencePages) -> None:
-        """Give all pages of ``seq`` back; its sealed pages stay shareable until they are evicted."""
+        """Release all pages of ``seq``; its indexed pages stay shareable until they are evicted."""
         self._require_open(seq)
         self._open.remove(seq)
-        # The end of a prefix is worth less than its beginning, without which it cannot be found: it goes first.
+        # Release the end first, so that it is evicted first: without its beginning a prefix cannot be found.
         self._allocator.release(reversed(seq.pages))
         seq.pages = []
         seq.cached_tokens = 0
@@ -135,10 +135,10 @@ class PageManager:
         seq.chain = ROOT
 
     def discard(self, seq: SequencePages) -> list[int]:
-        """:meth:`close` a sequence whose KV is worthless: none of it is shared any more.
+        """Close a sequence whose KV is invalid, and remove its pages from the prefix index.
 
         Returns:
-            Its pages that no other sequence holds; the caller cleans what is in them.
+            Its pages that no other sequence uses; the caller clears their contents.
         """
         pages = list(seq.pages)
         self.close(seq)

@@ -1,7 +1,7 @@
-"""Which page holds the KV of which prefix: a two-way index by chained content hash. Torch-free.
+"""PrefixIndex: finds the KV pages of a known token prefix by chained content hash. Imports no torch.
 
-A page's key hashes the key of the page before it and its own token ids, so equal keys mean equal token
-prefixes from position 0, and KV of a committed token depends on nothing else.
+The key of a page is a hash of the previous page's key and of its own token ids. So equal keys mean equal tokens from
+position 0 on, and the KV of a committed token depends on nothing else.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from wedlm_core.errors import IntegrityError
 __all__ = ["ROOT", "PrefixIndex", "page_key"]
 
 ROOT = b""
-"""Key before the first page."""
+"""The parent key of the first page."""
 
 
 def page_key(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Key of the full page with these ids that follows the page of key ``parent`` (16 bytes)."""
+    """Key (16 bytes) of a full page with these ids whose previous page has the key ``parent``."""
     return hashlib.blake2b(array("q", token_ids).tobytes(), digest_size=16, key=parent).digest()
 
 
 class PrefixIndex:
-    """Key to page and page to key, always each other's inverse."""
+    """A map from key to page and its inverse."""
 
     def __init__(self) -> None:
         self._page_of: dict[bytes, int] = {}
@@ -42,10 +42,10 @@ class PrefixIndex:
         Args:
             token_ids: the sequence's tokens from position 0.
             page_size: tokens per page.
-            max_pages: length of the chain at most.
+            max_pages: limit of the chain's length.
 
         Returns:
-            The pages in order, and the key of the last (:data:`ROOT` for none).
+            The pages in order, and the key of the last one (:data:`ROOT` if there is none).
         """
         pages: list[int] = []
         key = ROOT
@@ -59,10 +59,10 @@ class PrefixIndex:
         return pages, key
 
     def insert(self, key: bytes, page: int) -> bool:
-        """Enter ``page`` under ``key``; False (and no change) where another page already holds that content.
+        """Index ``page`` under ``key``; False (and no change) if another page with that content is indexed.
 
         Raises:
-            IntegrityError: the page is already indexed, so its old entry would go stale.
+            IntegrityError: the page is already indexed under another key.
         """
         if page in self._key_of:
             raise IntegrityError(f"page {page} is indexed twice")
@@ -73,17 +73,17 @@ class PrefixIndex:
         return True
 
     def forget(self, page: int) -> None:
-        """Remove the entry of ``page``: its content is about to be overwritten.
+        """Remove ``page`` from the index: its content is about to be overwritten.
 
         Raises:
-            IntegrityError: the page has no entry.
+            IntegrityError: the page is not indexed.
         """
         if page not in self._key_of:
             raise IntegrityError(f"page {page} is to be forgotten but is not indexed")
         del self._page_of[self._key_of.pop(page)]
 
     def check_integrity(self) -> None:
-        """Check that both directions agree.
+        """Check that the two maps agree.
 
         Raises:
             IntegrityError: they do not.

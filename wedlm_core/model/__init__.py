@@ -1,6 +1,7 @@
-"""The decoder network and its weights. Knows nothing of sequences, pages or sampling.
+"""The decoder network, its CPU and GPU forms, and loading and saving its weights.
 
-Names are resolved on first use: :mod:`wedlm_core.model.sources` must be importable without torch.
+The CPU form also knows the KV pool and the attention plan of the CPU. The package knows nothing of requests, sampling
+or scheduling. Names are imported when first used, because :mod:`wedlm_core.model.sources` must not need torch.
 """
 
 from __future__ import annotations

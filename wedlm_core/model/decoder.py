@@ -1,9 +1,8 @@
-"""A Qwen2.5- or Qwen3-style causal decoder, shape-agnostic in its leading dimensions.
+"""Decoder: a Qwen2.5- or Qwen3-style causal decoder for inputs with any leading dimensions.
 
-The network asks an ``Attend`` callable for attention, and that is the only difference between its users:
-the engine passes one that reads and writes a paged KV pool for packed rows ``[T]``; training passes one
-with the dual-stream pattern for batches ``[B, T]``. Projections are fused (q, k, v in one matrix; gate and
-up in another); :mod:`wedlm_core.model.weights` splits and joins them to the Hugging Face names.
+The caller passes attention as an ``Attend`` callable. The engine's reads and writes a paged KV pool for packed rows
+``[T]``; that of training has the dual-stream pattern for batches ``[B, T]``. Projections are fused: q, k and v are one
+matrix, gate and up another. :mod:`wedlm_core.model.expected_tensors` maps them to the Hugging Face names.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ __all__ = ["Attend", "Decoder", "DecoderLayer", "RMSNorm"]
 
 
 class Attend(Protocol):
-    """Attention over whatever context the caller keeps."""
+    """Attention over a context that the caller keeps."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """``q [..., H, Dh]``, ``k, v [..., Hkv, Dh]`` of this forward's rows -> ``[..., H, Dh]``."""
+        """``q [..., H, Dh]``, ``k, v [..., Hkv, Dh]`` of this forward -> ``[..., H, Dh]``."""
         ...
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in float32, out of place: a float32 residual is never aliased or changed."""
+    """Root-mean-square norm, computed in float32 and out of place: the input is never changed."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -45,7 +44,7 @@ class RMSNorm(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm attention and gated MLP."""
+    """One layer: pre-norm attention and a gated MLP."""
 
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
@@ -75,16 +74,16 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids and logical positions in, final hidden states out; logits on request only.
+    """The network: token ids and logical positions in, final hidden states out. :meth:`logits` is a separate step.
 
     Args:
         config: shape of the model.
-        max_positions: length of the rotary tables; None takes ``max_position_embeddings``. An engine asks
-            for more, since a window may run past ``max_tokens`` (design, section 4, rule 5).
+        max_positions: length of the rotary tables; None takes ``max_position_embeddings``. An engine needs
+            more, since a window may extend past ``max_tokens`` (docs/DESIGN.md, "Decoding semantics").
 
     Attributes:
-        fused: what runs in place of the layers for packed rows without gradients; see
-            :mod:`wedlm_core.model.decoder_gpu`.
+        packed_forward: replaces the layers for packed rows without gradients, if set; see
+            :func:`wedlm_core.model.decoder_gpu.use_gpu_decoder`.
     """
 
     cos: Tensor
@@ -93,7 +92,7 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, max_positions: int | None = None) -> None:
         super().__init__()
         self.config = config
-        self.fused: Callable[[Tensor, Tensor, Attend], Tensor] | None = None
+        self.packed_forward: Callable[[Tensor, Tensor, Attend], Tensor] | None = None
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -111,7 +110,7 @@ class Decoder(nn.Module):
         self.register_buffer("sin", sin.to(device=device, dtype=like.dtype), persistent=False)
 
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Random initialisation for training from scratch: normal, residual outputs scaled by depth."""
+        """Initialise for training from scratch: normal weights; projections into the residual scaled by depth."""
         std = self.config.initializer_range
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):
@@ -133,8 +132,8 @@ class Decoder(nn.Module):
         Returns:
             ``[..., D]``: hidden states after the final norm.
         """
-        if self.fused is not None and ids.dim() == 1 and not torch.is_grad_enabled():
-            return self.fused(ids, positions, attend)
+        if self.packed_forward is not None and ids.dim() == 1 and not torch.is_grad_enabled():
+            return self.packed_forward(ids, positions, attend)
         cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
         x = self.embed(ids)
         for layer in self.layers:

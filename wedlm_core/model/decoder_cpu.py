@@ -1,7 +1,7 @@
-"""The decoder on CPU with compiled kernels between the matrix products; :class:`Decoder` is its oracle.
+"""DecoderCpu: the decoder with Numba kernels between the matrix products. :class:`Decoder` is its oracle.
 
-A small model's step on CPU is bound by the dispatch of hundreds of small operations. Here a layer is four
-matrix products (:mod:`wedlm_core.model.products`) and five kernels.
+On CPU a small model spends most of a step in the dispatch of hundreds of small torch operations. Here a layer is four
+matrix products (:mod:`wedlm_core.model.products`) and five kernels (:mod:`wedlm_core.kernels.cpu`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from wedlm_core.model.products import Product, Weight, products_of
 
 __all__ = ["DecoderCpu"]
 
-_HANDED = 2e-4  # seconds of work that are worth handing to another thread, which takes a part of that
-# About what the kernels take on one core, in seconds per element ...
+_MIN_THREAD_SECONDS = 2e-4  # seconds of work from which another thread pays off
+# Rough cost of the kernels on one core, in seconds per element ...
 _NORM, _GATE, _PLACE = 3e-10, 3e-10, 1e-9
-_ATTEND = 4e-11  # ... and per element of a query and cached token
+_ATTEND = 4e-11  # ... and per query element and cached token
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Both:
-    """A buffer as tensor and as numpy view of the same memory."""
+    """A buffer as a tensor and as a numpy view of the same memory."""
 
     tensor: Tensor
     array: Array
@@ -46,7 +46,7 @@ class _Both:
 
 
 class _Layer:
-    """A layer's products, and its other parameters as arrays."""
+    """The matrix products of a layer, and its other parameters as arrays."""
 
     def __init__(self, layer: DecoderLayer, qkv: Product, o: Product, gate_up: Product, down: Product) -> None:
         def array(parameter: Tensor | None) -> Array:
@@ -59,20 +59,20 @@ class _Layer:
 
 
 def _weights(layer: DecoderLayer) -> list[Weight]:
-    """Of the products of a layer, in the order in which :class:`_Layer` takes them."""
+    """The weights of a layer's products, in the order of :class:`_Layer`'s arguments."""
     linears = (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)
     return [Weight(weight_OI=linear.weight, bias_O=linear.bias) for linear in linears]
 
 
 class DecoderCpu:
-    """Runs a float32 CPU :class:`Decoder`; rotary tables are read from it, so extending them is seen.
+    """Runs a float32 :class:`Decoder` on CPU. The rotary tables are read from the decoder at each call.
 
     Args:
-        model: the decoder; its weights must not be changed afterwards: the products have copies of their own.
+        model: the decoder. Do not change its weights afterwards: the products hold copies.
 
     Attributes:
-        head: the product of the output head, hidden states to logits.
-        padding: of the rows of a forward, and of those of the head.
+        head: the matrix product of ``lm_head``: hidden states to logits.
+        padding: how the row count of a forward, and of ``head``, is padded.
     """
 
     def __init__(self, model: Decoder) -> None:
@@ -92,7 +92,7 @@ class DecoderCpu:
         self._pool: ThreadPoolExecutor | None = None
 
     def _reserve(self, rows: int) -> None:
-        """Buffers for ``rows`` rows; they only grow."""
+        """Grow the buffers to hold ``rows`` rows; they never shrink."""
         if rows <= self._rows:
             return
         config = self._config
@@ -102,18 +102,18 @@ class DecoderCpu:
         self._q, self._context = _Both.zeros(rows, heads * dim), _Both.zeros(rows, heads * dim)
         self._hidden = _Both.zeros(rows, config.intermediate_size)
 
-    def __call__(self, ids: Tensor, positions: Tensor, slots: Tensor, pool: KVPool, plan: PagedCpuPlan) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: PagedCpuPlan) -> Tensor:
         """Packed rows -> hidden states after the final norm.
 
         Args:
             ids: int64 ``[T]`` tokens.
             positions: int64 ``[T]`` logical positions.
-            slots: int64 ``[T]`` KV slots.
-            pool: KV pool with keys in blocks.
-            plan: attention of this forward.
+            entries: int64 ``[T]`` KV entry of each row.
+            pool: KV pool with transposed keys.
+            plan: the attention plan of this forward.
 
         Returns:
-            float32 ``[T', D]``, T' the padded row count; valid until the next call, padding is any value.
+            float32 ``[T', D]``, T' the padded row count; valid until the next call; padding rows are undefined.
         """
         rows, config = ids.shape[0], self._config
         padded = self.padding(rows)
@@ -122,7 +122,7 @@ class DecoderCpu:
         x[rows:] = 0
         torch.index_select(self._model.embed.weight, 0, ids, out=x[:rows])
         stream, cos, sin = x.numpy(), self._model.cos.numpy(), self._model.sin.numpy()
-        where, place = positions.numpy(), slots.numpy()
+        where, place = positions.numpy(), entries.numpy()
         eps, share = self._eps, self._share
         normed, q, context, hidden = self._normed, self._q, self._context, self._hidden
         norming, gating = _NORM * rows * config.hidden_size, _GATE * rows * config.intermediate_size
@@ -145,14 +145,14 @@ class DecoderCpu:
         return normed.tensor[:padded]
 
     def _share(self, count: int, seconds: float, part: Callable[[int, int], None]) -> None:
-        """Run ``part(first, last)`` over ``count`` items, in as many threads as torch has where that pays.
+        """Run ``part(first, last)`` over ``count`` items, split over torch's number of threads if that pays off.
 
         Args:
-            count: items.
-            seconds: about what they take on one core.
-            part: what is run.
+            count: number of items.
+            seconds: estimated time of all items on one core.
+            part: computes the items ``first .. last - 1``.
         """
-        threads = min(torch.get_num_threads(), int(seconds / _HANDED), count)
+        threads = min(torch.get_num_threads(), int(seconds / _MIN_THREAD_SECONDS), count)
         if threads < 2:
             part(0, count)
             return

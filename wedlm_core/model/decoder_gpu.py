@@ -1,7 +1,7 @@
-"""The decoder on a GPU with one kernel between matrix products; the plain :class:`Decoder` is its oracle.
+"""DecoderGpu: the decoder with one Triton kernel between two matrix products. :class:`Decoder` is its oracle.
 
-Run as torch operations, norms, rotary embedding, residuals and activation are some 45 kernels a layer, which take
-longer than a small forward's reading of the weights, in a CUDA graph too. Here they are five.
+As torch operations, the norms, rotary embedding, residuals and activation of a layer are about 45 kernels. In a small
+forward they take longer than reading the weights, in a CUDA graph too. Here they are five kernels per layer.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.model.decoder import Attend, Decoder, DecoderLayer
 
-__all__ = ["DecoderGpu", "fuse"]
+__all__ = ["DecoderGpu", "use_gpu_decoder"]
 
 logger = logging.getLogger(__name__)
 
-_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of the largest hidden state
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # relative to the largest hidden state
 
 
 class DecoderGpu:
-    """Does what :meth:`Decoder.forward` does for packed rows ``[T]``, without gradients.
+    """Computes :meth:`Decoder.forward` for packed rows ``[T]``, without gradients.
 
     Args:
-        model: read at every call, so that weights and rotary tables may be replaced.
-        layers: the first layers of it; None takes all.
+        model: the decoder; weights and rotary tables are read at each call.
+        layers: how many layers to run; None runs all.
     """
 
     def __init__(self, model: Decoder, layers: int | None = None) -> None:
@@ -58,25 +58,28 @@ class DecoderGpu:
         return y_TD
 
 
-def fuse(model: Decoder) -> bool:
-    """Let the decoder run its fused form from now on, if that works on its device; whether it does.
+def use_gpu_decoder(model: Decoder) -> bool:
+    """Let ``model`` run as :class:`DecoderGpu` from now on, if that works on its device.
 
-    On a CPU never. On a GPU its first layer is held against the plain one; the log says why where it is not used.
+    On a GPU the first layer is first compared with the plain decoder's; if it is not used, the log says why.
+
+    Returns:
+        Whether it is used; never on CPU.
     """
-    model.fused = None
+    model.packed_forward = None
     device = model.embed.weight.device
     if device.type != "cuda":
         return False
     if why := why_no_triton(device) or disagreement(model, range(3)):
         logger.warning("decoder layers: torch operations, for %s", why)
         return False
-    model.fused = DecoderGpu(model)
+    model.packed_forward = DecoderGpu(model)
     return True
 
 
 @torch.no_grad()
 def disagreement(model: Decoder, ids: Iterable[int]) -> str | None:
-    """What is wrong with the first layer's fused form; None if it computes what the plain one does."""
+    """How the first layer of :class:`DecoderGpu` differs from the plain decoder's; None if they agree."""
     id_T = torch.tensor(list(ids), device=model.embed.weight.device)
     position_T = torch.arange(len(id_T), device=id_T.device).clamp_(max=model.cos.shape[0] - 1)
 
@@ -86,11 +89,11 @@ def disagreement(model: Decoder, ids: Iterable[int]) -> str | None:
 
     try:
         found = DecoderGpu(model, 1)(id_T, position_T, attend).float()
-    except Exception as error:  # a compiler or driver that fails here may do so in many ways
-        return f"the fused layer failed ({type(error).__name__}: {error})"
+    except Exception as error:  # a compiler or driver may raise anything
+        return f"the GPU layer failed ({type(error).__name__}: {error})"
     cos, sin = model.cos[position_T].unsqueeze(-2), model.sin[position_T].unsqueeze(-2)
     expected = model.norm(model.layers[0](model.embed(id_T), cos, sin, attend)).float()
     off = (found - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
     if not off <= _TOLERANCE[model.embed.weight.dtype]:
-        return f"the fused layer is off by {off:.3g} of its largest value"
+        return f"the GPU layer is off by {off:.3g} of its largest value"
     return None

@@ -1,4 +1,4 @@
-"""Which rows of which parameter each Hugging Face tensor fills: the one table, used for reading and for writing."""
+"""The tensors of a Hugging Face checkpoint and their places in the :class:`Decoder`; used to load and to save."""
 
 from __future__ import annotations
 
@@ -6,28 +6,36 @@ from dataclasses import dataclass
 
 from wedlm_core.config import ModelConfig
 
-__all__ = ["Slot", "hf_slots"]
+__all__ = ["TensorPlace", "expected_tensors"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
-    """Place of one Hugging Face tensor: rows ``start : start + shape[0]`` of a parameter of :class:`Decoder`."""
+class TensorPlace:
+    """Where one Hugging Face tensor belongs.
+
+    Attributes:
+        parameter: name of a parameter of :class:`Decoder`.
+        start: the tensor fills ``[start : start + shape[0]]`` of the parameter.
+        shape: shape of the tensor.
+    """
 
     parameter: str
     start: int
     shape: tuple[int, ...]
 
 
-def hf_slots(config: ModelConfig) -> dict[str, Slot]:
-    """Every tensor a checkpoint of ``config`` must hold, by Hugging Face name (``lm_head`` only if untied)."""
+def expected_tensors(config: ModelConfig) -> dict[str, TensorPlace]:
+    """Every tensor that a checkpoint of ``config`` must hold, by Hugging Face name; ``lm_head`` only if untied."""
     width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_rows, kv_rows = config.num_attention_heads * dim, config.num_key_value_heads * dim
-    slots = {"model.embed_tokens.weight": Slot(parameter="embed.weight", start=0, shape=(config.vocab_size, width))}
+    expected = {
+        "model.embed_tokens.weight": TensorPlace(parameter="embed.weight", start=0, shape=(config.vocab_size, width))
+    }
     for i in range(config.num_hidden_layers):
         theirs, ours = f"model.layers.{i}", f"layers.{i}"
 
         def put(name: str, parameter: str, *shape: int, start: int = 0, t: str = theirs, o: str = ours) -> None:
-            slots[f"{t}.{name}"] = Slot(parameter=f"{o}.{parameter}", start=start, shape=shape)
+            expected[f"{t}.{name}"] = TensorPlace(parameter=f"{o}.{parameter}", start=start, shape=shape)
 
         start = 0
         for letter, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
@@ -44,7 +52,7 @@ def hf_slots(config: ModelConfig) -> dict[str, Slot]:
         put("mlp.down_proj.weight", "down_proj.weight", width, inner)
         put("input_layernorm.weight", "input_norm.weight", width)
         put("post_attention_layernorm.weight", "post_norm.weight", width)
-    slots["model.norm.weight"] = Slot(parameter="norm.weight", start=0, shape=(width,))
+    expected["model.norm.weight"] = TensorPlace(parameter="norm.weight", start=0, shape=(width,))
     if not config.tie_word_embeddings:
-        slots["lm_head.weight"] = Slot(parameter="lm_head.weight", start=0, shape=(config.vocab_size, width))
-    return slots
+        expected["lm_head.weight"] = TensorPlace(parameter="lm_head.weight", start=0, shape=(config.vocab_size, width))
+    return expected

@@ -1,7 +1,7 @@
-"""Tensors of safetensors files, each straight to its rows of a parameter on the device, by several workers.
+"""Copy the tensors of safetensors files into the parameters of a decoder, in several threads and small pieces.
 
-A file is mapped, not read: what a worker holds of it beside the parameters is one piece of at most
-:data:`PIECE_BYTES`, in the file's dtype, on the target device. Pages of the mapping belong to the system's cache.
+Files are memory-mapped. Besides the parameters, a worker holds one piece of at most :data:`PIECE_BYTES`, in the file's
+dtype, on the target device. The mapped pages belong to the system's page cache.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from wedlm_core.config import ModelConfig
 from wedlm_core.devices import on_device
 from wedlm_core.errors import WeightsError, explain, first_line
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import Slot
+from wedlm_core.model.expected_tensors import TensorPlace
 
 __all__ = ["PIECE_BYTES", "empty_decoder", "equal_rows", "opened", "place"]
 
 PIECE_BYTES = 32 << 20
-"""Bytes of the file that a worker handles at once (one row at least)."""
+"""Bytes of a file that a worker copies at once (at least one matrix row)."""
 
-_MOST_WORKERS = 8  # more do not read faster from one disk, and each holds a piece
+_MAX_WORKERS = 8  # more workers read no faster from one disk, and each holds a piece
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ class _Piece:
 
 
 def empty_decoder(config: ModelConfig, *, device: str | torch.device, dtype: torch.dtype) -> Decoder:
-    """A decoder laid out on the meta device whose parameters are then allotted, unset, where they shall live.
+    """A decoder with allocated but uninitialised parameters on ``device``.
 
-    In evaluation mode, without gradients, ties kept; the rotary tables are for one position until
+    It is in evaluation mode, without gradients; tied weights are tied. Its rotary tables cover one position until
     :meth:`Decoder.set_max_positions` is called.
     """
     with torch.device("meta"):
@@ -61,10 +61,10 @@ def empty_decoder(config: ModelConfig, *, device: str | torch.device, dtype: tor
 
 
 def opened(path: Path, device: str | torch.device = "cpu") -> Any:
-    """A handle on a safetensors file whose tensors come out on ``device``.
+    """Open a safetensors file whose tensors are read to ``device``.
 
     Raises:
-        WeightsError: it is not a whole safetensors file.
+        WeightsError: it is not a complete safetensors file.
     """
     try:
         return safe_open(path, framework="pt", device=str(device))
@@ -73,25 +73,27 @@ def opened(path: Path, device: str | torch.device = "cpu") -> Any:
         raise WeightsError(explain("model", str(path), rule, "Download it again.")) from error
 
 
-def place(files: Mapping[str, Path], slots: Mapping[str, Slot], model: Decoder, *, workers: int | None = None) -> None:
+def place(
+    files: Mapping[str, Path], expected: Mapping[str, TensorPlace], model: Decoder, *, workers: int | None = None
+) -> None:
     """Fill the model's parameters from the files, cast to their dtype, tensor by tensor.
 
     Args:
-        files: the file of every tensor; names without a slot are left out. Names and shapes were checked.
-        slots: where each goes.
-        model: parameters on one device.
-        workers: threads; None takes as many as there are cores, up to 8.
+        files: the file of each tensor; names that are not in ``expected`` are skipped.
+        expected: the place of each tensor. The caller has checked names and shapes.
+        model: the decoder to fill; its parameters are on one device.
+        workers: number of threads; None takes the number of cores, at most 8.
     """
     places, device = dict(model.named_parameters()), model.embed.weight.device
-    pieces = list(_pieces(files, slots))
-    count = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
+    pieces = list(_pieces(files, expected))
+    count = workers or min(_MAX_WORKERS, os.cpu_count() or 1)
 
     def fill(share: Sequence[_Piece]) -> None:
         for path, own in groupby(share, key=lambda piece: piece.path):
             with on_device(device), opened(path, device) as handle:
                 for piece in own:
-                    slot = slots[piece.name]
-                    rows = places[slot.parameter].narrow(0, slot.start + piece.start, piece.stop - piece.start)
+                    tensor = expected[piece.name]
+                    rows = places[tensor.parameter].narrow(0, tensor.start + piece.start, piece.stop - piece.start)
                     rows.copy_(handle.get_slice(piece.name)[piece.start : piece.stop])
 
     with ThreadPoolExecutor(count) as pool:
@@ -99,24 +101,24 @@ def place(files: Mapping[str, Path], slots: Mapping[str, Slot], model: Decoder, 
             pass  # a worker's error is raised here
 
 
-def _pieces(files: Mapping[str, Path], slots: Mapping[str, Slot]) -> Iterator[_Piece]:
-    """All tensors in the order of their files, large ones in pieces."""
+def _pieces(files: Mapping[str, Path], expected: Mapping[str, TensorPlace]) -> Iterator[_Piece]:
+    """The pieces of all tensors, in file order."""
     for path in sorted(set(files.values())):
         with opened(path) as handle:
-            for name in (n for n in handle.offset_keys() if n in slots and files.get(n) == path):
+            for name in (n for n in handle.offset_keys() if n in expected and files.get(n) == path):
                 row_bytes = handle.get_slice(name)[:1].nbytes
-                for start, stop in _row_pieces(slots[name].shape[0], row_bytes):
+                for start, stop in _row_pieces(expected[name].shape[0], row_bytes):
                     yield _Piece(path=path, name=name, start=start, stop=stop, size=(stop - start) * row_bytes)
 
 
 def _row_pieces(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """``(start, stop)`` of consecutive rows of at most :data:`PIECE_BYTES`, one row at least."""
+    """``(start, stop)`` of consecutive matrix rows of at most :data:`PIECE_BYTES`, at least one row."""
     step = max(1, PIECE_BYTES // max(1, row_bytes))
     return ((start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def _shares(pieces: Iterable[_Piece], count: int) -> list[list[_Piece]]:
-    """Consecutive runs of pieces of about the same bytes: each worker reads on through its part of the files."""
+    """Split the pieces into consecutive shares of about equal bytes, so that each worker reads sequentially."""
     listed = list(pieces)
     total, passed = sum(piece.size for piece in listed), 0
     shares: list[list[_Piece]] = [[] for _ in range(count)]
@@ -127,7 +129,7 @@ def _shares(pieces: Iterable[_Piece], count: int) -> list[list[_Piece]]:
 
 
 def equal_rows(handle: Any, name: str, expected: Tensor) -> bool:
-    """Whether a stored tensor is ``expected`` bit for bit, once cast to its dtype; compared piece by piece."""
+    """Whether a stored tensor, cast to the dtype of ``expected``, equals it bit for bit; compared in pieces."""
     stored = handle.get_slice(name)
     if tuple(stored.get_shape()) != tuple(expected.shape):
         return False

@@ -1,8 +1,8 @@
-"""Matrix products of a CPU decoder, with weights packed once where that works.
+"""Matrix products of the CPU decoder, with weights that are packed once if that works.
 
-``torch.mm`` brings a weight into the blocks that its kernels want in every call: for few rows that takes as long as the
-product itself. oneDNN keeps weights packed; its operator is the one that torch's own compiler emits for the linear
-layers of a frozen model. What that brings: ``benchmarks/decode/packed_products.py``.
+``torch.mm`` packs the weight into blocks in every call; for few rows that takes as long as the product itself. oneDNN
+can keep weights packed: torch's own compiler emits the same operator for the linear layers of a frozen model.
+``benchmarks/decode/packed_products.py`` measures the gain.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ __all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding",
 
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
-_TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # row counts in which a row has to come out the same, bit by bit
-_TOLERANCE = 1e-4  # of the largest result
+_TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # row counts at which a row must give the same bits
+_TOLERANCE = 1e-4  # relative to the largest result
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowPadding:
-    """Products run over so many rows: multiples of ``few``, and beyond 64 rows of ``many``.
+    """The row count of a product is rounded up to a multiple of ``few``, and beyond 64 rows of ``many``.
 
-    A library may have another kernel for fewer rows, whose results differ in the last bits. And it prepares a kernel
-    for every number of rows, so there should not be too many of these.
+    A library may use another kernel for fewer rows, with results that differ in the last bits. It also prepares a
+    kernel for each row count, so there should be few different ones.
     """
 
     few: int
     many: int
 
     def __call__(self, rows: int) -> int:
-        """Rows with their padding."""
+        """The padded row count."""
         quantum = self.few if rows <= _FEW_ROWS else self.many
         return -(-rows // quantum) * quantum
 
 
 def plain_padding() -> RowPadding:
-    """For ``torch.mm`` on a CPU, whose rows are bitwise alike in any number from 4 on.
+    """Padding for ``torch.mm`` on CPU, where a row's bits do not depend on the row count from 4 rows up.
 
-    However a product is split over threads, each should get so many (see :mod:`wedlm_core.attention.tiled`).
+    The padding is larger than 4, so that each thread gets at least 4 rows (see :mod:`wedlm_core.attention.tiled`).
     """
     quantum = max(16, 4 * torch.get_num_threads())
     return RowPadding(few=quantum, many=quantum)
@@ -60,14 +60,14 @@ class Product(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
-    """Of a linear layer: ``weight_OI``, float32, and ``bias_O`` or None."""
+    """The parameters of a linear layer: ``weight_OI``, float32, and ``bias_O`` or None."""
 
     weight_OI: Tensor
     bias_O: Tensor | None = None
 
 
 class PlainProduct:
-    """By ``torch.mm``: the oracle of :class:`PackedProduct`, and what is left where that does not work."""
+    """A product by ``torch.mm``: the oracle and the fallback of :class:`PackedProduct`."""
 
     def __init__(self, weight: Weight) -> None:
         self._weight_IO, self._bias_O = weight.weight_OI.detach().t(), weight.bias_O
@@ -80,7 +80,7 @@ class PlainProduct:
 
 
 class PackedProduct:
-    """By oneDNN, on a packed copy of the weight: what is done to the weight afterwards is not seen."""
+    """A product by oneDNN on a packed copy of the weight. Later changes of the weight have no effect."""
 
     def __init__(self, weight: Weight) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.weight_OI.detach())
@@ -94,20 +94,20 @@ class PackedProduct:
 
 @dataclass(frozen=True, kw_only=True)
 class Products:
-    """Products of some weights, in their order, and how their rows are to be padded."""
+    """Products in the order of their weights, and how to pad their rows."""
 
     products: Sequence[Product]
     padding: RowPadding
 
 
 def plain_products(weights: Sequence[Weight]) -> Products:
-    """Plain products, packed in every call."""
+    """Products by ``torch.mm``."""
     return Products(products=[PlainProduct(weight) for weight in weights], padding=plain_padding())
 
 
 @torch.inference_mode()
 def products_of(weights: Sequence[Weight]) -> Products:
-    """Packed products if all of them give any row the same bits whatever goes with it, here and now; else plain ones.
+    """Packed products if a check on this machine shows that their rows are batch invariant; else plain ones.
 
     Packed weights take as much memory again as the weights themselves.
     """
@@ -120,14 +120,14 @@ def products_of(weights: Sequence[Weight]) -> Products:
             if shape not in tried and (why := _problem(one, oracle, shape[1])):
                 raise RuntimeError(why)
             tried.add(shape)
-    except Exception as error:  # the operator is no public one: it may be missing, or fail in ways of its own
+    except Exception as error:  # the operator is not public: it may be missing or raise anything
         _LOG.warning("weights are not packed (%s): forwards on this CPU take longer", error)
         return plain
     return Products(products=packed, padding=RowPadding(few=4, many=8))
 
 
 def _problem(product: Product, oracle: Product, width: int) -> str | None:
-    """What is wrong with a product; None if it is right and its rows do not depend on one another."""
+    """What is wrong with a product; None if it is correct and its rows are independent of each other."""
     x_RI = torch.randn(max(_TRIED), width, generator=torch.Generator().manual_seed(0))
     whole_RO, expected_RO = product(x_RI), oracle(x_RI)
     off = ((whole_RO - expected_RO).abs().max() / expected_RO.abs().max().clamp_min(1e-30)).item()

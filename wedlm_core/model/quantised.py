@@ -1,7 +1,7 @@
-"""Linear layers in one byte per weight: int8 or 8-bit floating point, with one scale per output.
+"""Linear layers with one byte per weight (int8 or 8-bit float) and one scale per output.
 
-``EngineConfig.weight_dtype`` asks for it. The embedding, the output head and the norms stay as they are. What it
-costs in quality is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
+``EngineConfig.weight_dtype`` selects it. The embedding, the output head and the norms are not quantised. The loss of
+quality is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wedlm_core.model.decoder import Decoder
 __all__ = ["QUANTISED_DTYPES", "QuantisedLinear", "quantise", "round_in_one_pass"]
 
 QUANTISED_DTYPES = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
-"""What ``EngineConfig.weight_dtype`` may name."""
+"""Names for ``EngineConfig.weight_dtype``."""
 
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 _PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
@@ -28,15 +28,15 @@ _PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 class QuantisedLinear(nn.Module):
     """``x W^T + b`` with W in one byte each, symmetric around zero, scaled per output.
 
-    int8 rounds the weights alone. They are widened at each use, exactly, and the scale multiplies the result: this
-    halves the memory of bfloat16 weights and makes no forward faster.
+    int8 rounds only the weights. Each use converts them back to ``x``'s dtype, exactly, and multiplies the result by
+    the scale. That halves the memory of bfloat16 weights and makes no forward faster.
 
-    float8_e4m3fn rounds the weights and, row by row, what they are multiplied with, so that tensor cores of compute
-    capability 9.0 take both as they are (``torch._scaled_mm``, scaled by row and by output). Elsewhere the same
-    rounded numbers are widened and multiplied, which is slower; so quality measured on a CPU is that of a GPU.
+    float8_e4m3fn rounds the weights and the inputs, the latter with one scale per row, so that tensor cores of compute
+    capability 9.0 multiply them directly (``torch._scaled_mm``). Elsewhere the same rounded numbers are converted and
+    multiplied, which is slower, so quality measured on a CPU holds for a GPU too.
 
     Args:
-        linear: the layer to quantise; its weight and bias are read, not kept (the bias is).
+        linear: the layer to quantise. Its bias is kept, its weight is copied.
         dtype: ``torch.int8`` or ``torch.float8_e4m3fn``.
 
     Attributes:
@@ -78,8 +78,8 @@ class QuantisedLinear(nn.Module):
                 self.weight.t(),
                 scale_a=scale_R1,
                 scale_b=self.scale_O[None, :],
-                out_dtype=torch.bfloat16,  # the only one that scales by row give everywhere
-                use_fast_accum=False,  # sums in full float32, as elsewhere
+                out_dtype=torch.bfloat16,  # the only output dtype that scaling by row supports everywhere
+                use_fast_accum=False,  # sums in full float32, as on other devices
             )
         return F.linear(byte_RI.to(dtype), self.weight.to(dtype)) * (scale_R1 * self.scale_O)
 
@@ -89,7 +89,7 @@ class QuantisedLinear(nn.Module):
 
 
 def _rounded(x_RI: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """``x`` in one byte each, contiguous, and what each row is to be multiplied by, float32 ``[R, 1]``."""
+    """``x`` rounded to one byte per value, contiguous, and the scale of each row, float32 ``[R, 1]``."""
     wide_RI = x_RI.float()
     scale_R1 = (wide_RI.abs().amax(dim=-1, keepdim=True) / _LARGEST[dtype]).clamp_min(1e-12)
     share_RI = wide_RI / scale_R1
@@ -99,7 +99,7 @@ def _rounded(x_RI: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def round_in_one_pass(x_RI: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows in float8_e4m3fn and what each is to be multiplied by, float32 ``[R, 1]``, by one Triton kernel."""
+    """``x`` in float8_e4m3fn and the scale of each row, float32 ``[R, 1]``, by one Triton kernel."""
     from wedlm_core.kernels.gpu.rounding import round_rows
 
     rows, width = x_RI.shape
@@ -123,7 +123,7 @@ def _has_row_scaled_products(weight_OI: Tensor) -> bool:
 
 @torch.no_grad()
 def quantise(model: Decoder, weight_dtype: str) -> Decoder:
-    """Replace the linear layers of ``model`` by quantised ones, in place, one after the other.
+    """Replace the linear layers of ``model`` by quantised ones, in place, one at a time.
 
     Args:
         model: a decoder with its weights, on any device.
@@ -133,7 +133,7 @@ def quantise(model: Decoder, weight_dtype: str) -> Decoder:
         ``model``.
 
     Raises:
-        ConfigError: another name.
+        ConfigError: ``weight_dtype`` is another name.
     """
     if weight_dtype == "auto":
         return model

@@ -1,4 +1,4 @@
-"""Rotary position embedding, with YaRN (arXiv 2309.00071), as tables indexed by logical position."""
+"""Rotary position embedding with YaRN (arXiv 2309.00071): tables indexed by logical position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["apply_rope", "rope_tables"]
 def _yarn(periods: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tuple[Tensor, float]:
     """Frequencies and attention scale: low frequencies interpolated, high ones kept (YaRN, "NTK-by-parts").
 
-    Rounded as transformers rounds it: at position 10^5 the last bit of a frequency is a hundredth of a radian.
+    The rounding follows transformers: at position 10^5 the last bit of a frequency is a hundredth of a radian.
     """
 
     def dimension_of(rotations: float) -> float:
@@ -44,7 +44,7 @@ def _yarn(periods: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tuple[T
 def rope_tables(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines for positions ``0 .. length-1``: two float32 ``[length, head_dim // 2]``."""
     dim = config.head_dim
-    # On the CPU whatever the default device is: a model laid out on the meta device still needs its tables.
+    # Always on the CPU: a model on the meta device needs real tables too.
     periods = config.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.int64, device="cpu").float() / dim)
     frequencies, attention_scale = 1.0 / periods, 1.0
     if config.rope_scaling is not None:
@@ -54,6 +54,9 @@ def rope_tables(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate ``x`` ``[..., H, head_dim]`` by tables ``[..., 1, head_dim // 2]``; halves form the pairs."""
+    """Rotate ``x`` ``[..., H, head_dim]`` by tables ``[..., 1, head_dim // 2]``.
+
+    Elements i and ``i + head_dim // 2`` form a pair.
+    """
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,4 +1,4 @@
-"""The shapes of the published models: what their ``config.json`` says, for benchmarks and checks without a download.
+"""Configurations of the published models, copied from their ``config.json``, for use without a download.
 
 WeDLM-7B continues Qwen2.5-7B (bias on q, k and v, no q/k norm), WeDLM-8B continues Qwen3-8B (q/k norm, no bias);
 arXiv 2512.22737, section 5. Loading a checkpoint does not read these: it reads the checkpoint's own configuration.

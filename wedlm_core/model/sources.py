@@ -1,8 +1,8 @@
-"""Where a model comes from: the shipped ``tiny``, a folder, an fsspec URL, or a hub id. Gives a local folder.
+"""Turn a model's name (the shipped ``tiny``, a folder, an fsspec URL or a hub id) into a local folder.
 
-Imports no torch, so that tokenising tasks can use it. Remote folders are downloaded once per content into
-a cache (``$WEDLM_CACHE``, else ``$XDG_CACHE_HOME/wedlm-batch``, else ``~/.cache/wedlm-batch``); a folder
-appears there complete or not at all, also with several processes or a kill in between.
+Imports no torch, so that tokenising tasks can use it. Remote folders are downloaded into a cache
+(``$WEDLM_CACHE``, else ``$XDG_CACHE_HOME/wedlm-batch``, else ``~/.cache/wedlm-batch``), once per content. A folder
+appears there complete or not at all, even if several processes download it or one is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wedlm_core.redaction import keep_secret, redact
 __all__ = ["MODEL_FILES", "cache_root", "resolve"]
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
-"""Patterns of the files a model needs; nothing else is downloaded (no pickles, no code)."""
+"""Patterns of the files that are downloaded: no pickles, no code."""
 
 _LONGEST = 4096  # characters of a path or URL
 _TINY = Path(__file__).resolve().parent.parent / "tiny"
@@ -34,7 +34,7 @@ def resolve(
     revision: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The local folder with ``config.json``, weights and tokenizer of ``model``.
+    """The local folder with the ``config.json``, weights and tokenizer of ``model``.
 
     Args:
         model: ``"tiny"``; a local folder; an fsspec URL (``s3://bucket/folder``); or a hub id
@@ -43,8 +43,8 @@ def resolve(
         storage_options: keyword arguments of the fsspec file system; URLs only.
 
     Raises:
-        WeightsError: nothing usable is there; the message says what to do.
-        ConfigError: ``revision`` given for something that has none, or what cannot be a name.
+        WeightsError: there is no usable model; the message says what to do.
+        ConfigError: a name is not valid text, or ``revision`` is given for something other than a hub id.
     """
     given = os.fspath(model) if isinstance(model, os.PathLike) else model
     name = _text("model", given, "Give a folder, URL or hub id.")
@@ -76,7 +76,7 @@ def _text(name: str, value: object, remedy: str) -> str:
 
 
 def cache_root() -> Path:
-    """Folder under which remote models are kept."""
+    """The cache folder for remote models."""
     if own := os.environ.get("WEDLM_CACHE"):
         return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -106,7 +106,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
 
 
 def _download(url: str, options: dict[str, Any]) -> Path:
-    """Copy the model files under ``url`` into the cache, unless a folder of equal content key is there."""
+    """Copy the model files under ``url`` into the cache, unless this content is there already."""
     import fsspec
     from filelock import FileLock
 
@@ -117,16 +117,16 @@ def _download(url: str, options: dict[str, Any]) -> Path:
             raise WeightsError(explain("model", url, "no model files there", f"It needs some of {MODEL_FILES}."))
         target = cache_root() / "models" / _content_key(fs, url, files)
         target.parent.mkdir(parents=True, exist_ok=True)
-        # The lock keeps several actors of a host from downloading the same gigabytes at once.
+        # The lock prevents several actors of a host from downloading the same files at once.
         with FileLock(f"{target}.lock"):
             if not target.is_dir():
                 _fetch(fs, files, target)
     except WeightsError:
         raise
-    except Exception as error:  # every file system has exceptions of its own
+    except Exception as error:  # every file system has its own exceptions
         reason = f"cannot be read ({type(error).__name__}: {first_line(error)})"
         remedy = "Check the URL, credentials and storage_options, and that its fsspec package is installed."
-        # What quotes credentials is no cause to show either.
+        # The exception is chained only if its message quotes no credentials.
         cause = error if redact(str(error)) == str(error) else None
         raise WeightsError(explain("model", url, reason, remedy)) from cause
     return target
@@ -141,7 +141,7 @@ def _listing(fs: Any, root: str) -> dict[str, str]:
 
 
 def _content_key(fs: Any, url: str, files: Mapping[str, str]) -> str:
-    """Hash of the URL, file names and the store's own checksums (ETag, or time and size where it has none)."""
+    """Hash of the URL, the file names and the store's checksums (ETag, else time and size)."""
     digest = hashlib.blake2b(url.encode(), digest_size=16)
     for name, path in files.items():
         digest.update(f"\x1f{name}\x1f{fs.checksum(path)}".encode())
@@ -149,7 +149,7 @@ def _content_key(fs: Any, url: str, files: Mapping[str, str]) -> str:
 
 
 def _fetch(fs: Any, files: Mapping[str, str], target: Path) -> None:
-    """Download next to ``target``, then rename: a kill leaves a stray temporary folder, never half a model."""
+    """Download next to ``target``, then rename. A kill leaves a temporary folder, never half a model."""
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         for name, path in files.items():

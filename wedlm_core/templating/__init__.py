@@ -1,6 +1,6 @@
-"""Jinja templates of strangers, rendered within limits on time, text and memory.
+"""Render untrusted Jinja templates within limits on time, text size and memory.
 
-Knows Jinja; knows nothing of models, tokenizers, tables or files. Imports no torch.
+Knows Jinja. Knows nothing of models, tokenizers, tables or files. Imports no torch.
 """
 
 from wedlm_core.templating.chat import ChatTemplate

@@ -1,6 +1,6 @@
-"""Chat templates: Jinja text that comes with a tokenizer and turns messages into a prompt.
+"""ChatTemplate: render the Jinja template that comes with a tokenizer and turns messages into a prompt.
 
-Gives what ``apply_chat_template`` of transformers gives (5.23; tests hold the two equal): the same variables, block
+The result equals that of ``apply_chat_template`` in transformers 5.23 (tests compare them): the same variables, block
 trimming, loop controls, ``tojson``, ``raise_exception``, ``strftime_now`` and ``{% generation %}``.
 """
 
@@ -20,7 +20,7 @@ from wedlm_core.templating.environment import BoundedEnvironment, BoundedTemplat
 __all__ = ["ChatTemplate"]
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names of a message's reasoning. Templates read the first, some the second."""
+"""Keys of a message that may hold its reasoning. Most templates read the first, some the second."""
 
 
 class ChatTemplate:
@@ -30,7 +30,7 @@ class ChatTemplate:
         """Compile ``text``.
 
         Raises:
-            TemplateSyntaxError: it is no template.
+            TemplateSyntaxError: it is not a valid template.
         """
         self._template = BoundedTemplate(_environment(), text)
 
@@ -45,14 +45,14 @@ class ChatTemplate:
         """The prompt of a conversation.
 
         Args:
-            messages: mappings. Keys whose value is None are left out: templates ask whether a key is there.
+            messages: mappings. Keys with the value None are removed, because templates test whether a key is present.
             tools: descriptions of tools.
             add_generation_prompt: append the opening of the assistant's turn.
-            variables: what else the template may name, such as special tokens.
+            variables: further variables of the template, such as special tokens.
 
         Raises:
-            TemplateLimitError: it would take too long, or too much memory.
-            Exception: what the template raises of itself.
+            TemplateLimitError: rendering takes too long or too much memory.
+            Exception: an error that the template itself raises.
         """
         return self._template.render(
             {
@@ -74,12 +74,12 @@ def _environment() -> BoundedEnvironment:
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what the assistant said, for training; it is written as it is."""
+    """``{% generation %}`` marks the assistant's text for training; here its content is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block, called in place."""
+        """Parse the block into a call that renders its content."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
@@ -95,7 +95,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is, where Jinja's own filter would escape it for HTML."""
+    """Plain JSON; Jinja's own filter escapes it for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -108,7 +108,7 @@ def _strftime_now(form: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value of JSON's types only: other objects have methods that no template is to call."""
+    """The value converted to JSON types: templates must not call methods of other objects."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):
@@ -125,7 +125,7 @@ def _plain(value: Any) -> Any:
 
 
 def _aliased(message: Any) -> Any:
-    """A message whose reasoning has the names that templates read."""
+    """The message with its reasoning under the keys that templates read."""
     if not isinstance(message, dict):
         return message
     message = {key: item for key, item in message.items() if item is not None}

@@ -1,7 +1,7 @@
-"""A Jinja sandbox in which every operation is counted and none can be large.
+"""A Jinja sandbox that counts every operation and bounds its size.
 
-Templates are rewritten as they are compiled: loops, comparisons, slices, joined texts and literals of lists go through
-the environment, as operators, calls and filters do already.
+Jinja's sandbox intercepts operators, calls and filters. Here templates are also rewritten when they are compiled, so
+that loops, comparisons, slices, concatenations and list literals call methods of the environment too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["BoundedEnvironment", "BoundedTemplate"]
 
 _DIGITS = re.compile("[0-9]+")
 _UNBOUNDED_GLOBALS = ("lipsum",)
-"""Functions of Jinja's that templates of prompts have no use for: text without meaning, of any length."""
+"""Jinja globals that are removed: they generate filler text of any length."""
 
 
 class BoundedTemplate:
@@ -43,7 +43,7 @@ class BoundedTemplate:
         """Compile ``text``.
 
         Raises:
-            TemplateSyntaxError: it is no template, too long, or nested too deeply.
+            TemplateSyntaxError: it is not a valid template, too long, or nested too deeply.
         """
         self._limits = limits
         if len(text) > limits.source_chars:
@@ -60,8 +60,8 @@ class BoundedTemplate:
         """The text for these variables.
 
         Raises:
-            TemplateLimitError: it would take too long, or too much memory.
-            Exception: what an expression of the template raises.
+            TemplateLimitError: rendering takes too long or too much memory.
+            Exception: an error that an expression of the template raises.
         """
         with metered(self._limits) as meter:
             pieces, chars = [], 0
@@ -74,7 +74,7 @@ class BoundedTemplate:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, with limits; takes the settings of a Jinja environment."""
+    """The sandbox with limits. Its arguments are those of a Jinja environment."""
 
     intercepted_binops = frozenset(OPERATORS)
 
@@ -88,17 +88,17 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.tests.update(counted_tests(self.tests))
 
     def set_filter(self, name: str, function: Callable[..., Any]) -> None:
-        """Put a filter in place of Jinja's, within the same limits."""
+        """Replace a Jinja filter by ``function``, within the same limits."""
         self.filters.update(bounded_filters({name: function}))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         return _Counted().visit(super()._parse(source, name, filename))
 
-    # What compiled templates call.
+    # Methods that compiled templates call.
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """Join what a block or a macro has written."""
+        """Join the output of a block or a macro."""
         parts, meter = list(pieces), current()
         meter.step()
         meter.write(sum(map(len, parts)))
@@ -109,27 +109,27 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.concat([str(check(value, current())) for value in values])
 
     def ticking(self, iterable: Any) -> Any:
-        """What a loop runs over."""
+        """The iterable of a loop; each item counts as a step."""
         return _Ticking(iterable)
 
     def built(self, value: Any) -> Any:
-        """A list, tuple or mapping that was just written out, or a slice."""
+        """A list, tuple or mapping literal, or a slice."""
         current().step()
         return check(value, current())
 
     def compared(self, value: Any) -> Any:
-        """A side of a comparison."""
+        """One side of a comparison."""
         meter = current()
         meter.step()
         meter.look_at(value)
         return value
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """An operator, intercepted by the sandbox."""
+        """An operator; Jinja calls this for intercepted ones."""
         return apply(operator, left, right, current())
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call something; every call of a template comes through here."""
+        """Every call of a template."""
         owner = getattr(__obj, "__self__", None) if isinstance(__obj, (MethodType, BuiltinFunctionType)) else None
         if owner is __self:
             return __obj(*args)  # one of the methods above
@@ -141,7 +141,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         elif isinstance(__obj, LoopContext):
             args = tuple(_Ticking(arg) for arg in args)
         result = super().call(__context, __obj, *args, **kwargs)
-        # Mappings give their own parts, over and over: they were measured, or came in with the row.
+        # A mapping's methods return its own parts, which were measured before or came with the row.
         return result if isinstance(owner, Mapping) and __obj.__name__ != "fromkeys" else check(result, meter)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -161,7 +161,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Counted(NodeTransformer):
-    """Sends what the sandbox does not intercept through methods of the environment."""
+    """Rewrites syntax that the sandbox does not intercept into calls of the environment's methods."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -174,7 +174,7 @@ class _Counted(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        # A constant is equal to nothing that is large.
+        # Comparing with a constant is cheap: constants are small.
         if not any(isinstance(side, nodes.Const) for side in (node.expr, *(op.expr for op in node.ops))):
             node.expr = _through("compared", node.expr)
             for operand in node.ops:
@@ -207,7 +207,7 @@ def _through(method: str, *values: Any) -> nodes.Expr:
 
 
 class _Ticking:
-    """An iterable each of whose items is a step."""
+    """An iterable that counts each item as a step."""
 
     __slots__ = ("_iterable",)
 
@@ -225,7 +225,7 @@ class _Ticking:
 
 
 def _written(value: Any) -> str:
-    """What is put out for a value."""
+    """The output text of a value."""
     meter = current()
     meter.step()
     text = value if type(value) is str else str(value)
@@ -234,7 +234,7 @@ def _written(value: Any) -> str:
 
 
 class _Formatter(SandboxedFormatter):
-    """``str.format``, whose fields together are as long as a text may be."""
+    """``str.format`` with a limit on the total length of its fields."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         meter = current()
@@ -247,10 +247,10 @@ class _Formatter(SandboxedFormatter):
 
 
 class _Namespace(Namespace):
-    """A namespace that is shown without what is in it, which may be itself."""
+    """A namespace whose repr omits its contents, since it may contain itself."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        # The first argument has no name, so that a template may call one of its own "self".
+        # *args, so that a template may pass an attribute called "self".
         self, own = args[0], dict(*args[1:], **kwargs)
         for name in own:
             _refuse_private(name)
@@ -270,11 +270,11 @@ def _refuse_private(name: Any) -> None:
 
 
 class _Dict:
-    """``dict`` without what else a class can do."""
+    """``dict`` as a function, without the attributes of a class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """A mapping of keys to one value."""
+        """``dict.fromkeys``."""
         return dict.fromkeys(*args)

@@ -1,4 +1,4 @@
-"""Filters and tests that count what they cost, and refuse beforehand what would be too large."""
+"""Jinja filters and tests that count their cost and refuse beforehand a result that would be too large."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from wedlm_core.templating.sizes import check, is_container, text_length
 
 __all__ = ["bounded_filters", "counted_tests"]
 
-_MOST_PARTS = 100_000
-_MOST_DIGITS = 400
+_MAX_PARTS = 100_000
+_MAX_DIGITS = 400
 _ITEMS_PER_STEP = 16
-"""Items that a filter looks at in the time of one step of a template."""
+"""Number of items that a filter reads in the time of one template step."""
 
 
 def counted_tests(tests: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tests; each use is a step."""
+    """The same tests; each use counts as a step."""
 
     def counted(test: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(test)
@@ -33,12 +33,12 @@ def counted_tests(tests: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """The same filters within limits: each use is a step, and its result is counted."""
+    """The same filters within limits: each use counts as a step, and its result is measured."""
     return {name: _bounded(filter_, _BEFORE.get(name, _sequence)) for name, filter_ in filters.items()}
 
 
 def _bounded(filter_: Callable[..., Any], before: Callable[[Meter, Any, list[Any], dict[str, Any]], Any]) -> Any:
-    # Some filters take the environment or the like in front of the value.
+    # Some filters take the environment or the context before the value.
     skipped = 1 if getattr(filter_, "jinja_pass_arg", None) is not None else 0
 
     @functools.wraps(filter_)
@@ -60,12 +60,12 @@ def _argument(args: list[Any], kwargs: Mapping[str, Any], place: int, name: str,
 
 
 def _text(meter: Meter, value: Any, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Nothing to find out: the result is about as long as the value."""
+    """No check needed: the result is about as long as the value."""
     return value
 
 
 def _sequence(meter: Meter, value: Any, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The filter looks at every item; a text is taken apart into its characters, each of which is an item then."""
+    """The filter reads every item; the items of a text are its characters."""
     if isinstance(value, str):
         meter.fits(len(value) * ITEM_CHARS)
     if isinstance(value, Sized):
@@ -119,8 +119,8 @@ def _wordwrap(meter: Meter, value: Any, args: list[Any], kwargs: Mapping[str, An
 def _parts(name: str) -> Callable[[Meter, Any, list[Any], dict[str, Any]], Any]:
     def before(meter: Meter, value: Any, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
         count = _argument(args, kwargs, 0, name, 1)
-        if isinstance(count, int) and count > _MOST_PARTS:
-            raise TemplateLimitError(f"{name}={count}: {_MOST_PARTS} is the most. Lower it")
+        if isinstance(count, int) and count > _MAX_PARTS:
+            raise TemplateLimitError(f"{name}={count}: {_MAX_PARTS} is the most. Lower it")
         return _sequence(meter, value, args, kwargs)
 
     return before
@@ -128,8 +128,8 @@ def _parts(name: str) -> Callable[[Meter, Any, list[Any], dict[str, Any]], Any]:
 
 def _round(meter: Meter, value: Any, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
     digits = _argument(args, kwargs, 0, "precision", 0)
-    if isinstance(digits, int) and abs(digits) > _MOST_DIGITS:
-        raise TemplateLimitError(f"precision={digits}: {_MOST_DIGITS} digits are the most. Lower it")
+    if isinstance(digits, int) and abs(digits) > _MAX_DIGITS:
+        raise TemplateLimitError(f"precision={digits}: {_MAX_DIGITS} digits are the most. Lower it")
     return value
 
 
@@ -160,4 +160,4 @@ _BEFORE: Mapping[str, Callable[[Meter, Any, list[Any], dict[str, Any]], Any]] = 
     "wordwrap": _wordwrap, "batch": _parts("linecount"), "slice": _parts("slices"), "round": _round, "sum": _sum,
     "tojson": _tojson,
 }  # fmt: skip
-"""Filter -> what is found out before it is used; filters that are not listed may take texts apart."""
+"""The check before each filter; filters that are not listed are treated as reading every item."""

@@ -1,4 +1,4 @@
-"""How large the result of an operation or method will be, found out before it is done."""
+"""Estimate the size of an operation's result before it is computed, and refuse what is too large."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
     "%": operator.mod, "**": operator.pow,
 }  # fmt: skip
-"""The operators of templates, all of which are intercepted."""
+"""The operators of templates; all are intercepted."""
 
 _SPEC = re.compile(r"%(?:%|(\([^()]*\))?[#0\- +]*(\*|[0-9]+)?(?:\.(\*|[0-9]+)?)?)")
 _NUMBER_CHARS = 400
-"""More than the longest float has, written out."""
+"""An upper bound of the characters of a printed float."""
 
 
 def apply(sign: str, left: Any, right: Any, meter: Meter) -> Any:
@@ -55,7 +55,7 @@ def _check_int(bits: int, meter: Meter) -> None:
 
 
 def check_printf(text: str | bytes, values: Any, meter: Meter) -> None:
-    """Raise TemplateLimitError where ``text % values`` would be too large."""
+    """Raise TemplateLimitError if ``text % values`` would be too large."""
     form = text.decode("latin-1") if isinstance(text, bytes) else str(text)
     fields = chars = 0
     for match in _SPEC.finditer(form):
@@ -77,12 +77,12 @@ def check_printf(text: str | bytes, values: Any, meter: Meter) -> None:
 
 
 def _int(digits: str, meter: Meter) -> int:
-    """The number; of one with more digits than any that may be meant, a number that is refused."""
+    """The number; for too many digits, a number that is over every limit."""
     return int(digits) if len(digits) < 12 else meter.limits.value_chars + 1
 
 
 def joined(separator: Any, items: Any, meter: Meter) -> list[Any]:
-    """The items as a list, after their joined length was found to fit."""
+    """The items as a list, after a check that the joined text fits."""
     parts = list(items)
     chars = len(separator) * max(0, len(parts) - 1)
     for part in parts:
@@ -92,14 +92,14 @@ def joined(separator: Any, items: Any, meter: Meter) -> list[Any]:
 
 
 def check_replaced(text: Any, old: Any, new: Any, count: Any, meter: Meter) -> None:
-    """Raise TemplateLimitError where ``text.replace(old, new, count)`` would be too large."""
+    """Raise TemplateLimitError if ``text.replace(old, new, count)`` would be too large."""
     found = text.count(old)
     times = found if count is None or count < 0 else min(found, count)
     meter.fits(len(text) + times * (len(new) - len(old)))
 
 
 def check_method(receiver: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], meter: Meter) -> Any:
-    """The arguments to call a text's or number's method with; TemplateLimitError where it would give too much."""
+    """The arguments for a method of a text or number; TemplateLimitError if the result would be too large."""
     if name in _PADDED:
         meter.fits(_argument(args, kwargs, 0, "width", 0))
     elif name == "expandtabs":
@@ -127,6 +127,6 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: 
 
 
 def nested_chars(value: Any, indent: int, meter: Meter) -> int:
-    """About how long a value is as JSON with so much indentation to a level."""
+    """The approximate length of a value as JSON with ``indent`` characters per level."""
     size = extent(value, meter)
     return size.chars + size.items * size.depth * indent

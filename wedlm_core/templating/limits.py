@@ -1,8 +1,8 @@
-"""What one rendering of a template may cost, and the meter that counts it.
+"""The limits of one template rendering, and the meter that counts against them.
 
-Two budgets are counted, and give the same verdict on every machine: steps, and characters written. A third, CPU time
-of the thread, ends what is slow in a way that the first two do not see. No single operation may run for long, because
-the size of its operands and of its result is bounded before it is done: see :mod:`wedlm_core.templating.growth`.
+Two budgets do not depend on the machine: steps, and characters written. The third is CPU time of the thread; it ends
+renderings whose slowness the other two do not measure. No single operation runs for long, because the size of its
+operands and its result is bounded beforehand: see :mod:`wedlm_core.templating.growth`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 ITEM_CHARS = 32
-"""An item of a list counts as so many characters: about what it takes in memory, and in time to look at."""
+"""Characters that one list item counts as: about its memory, and the time to read it."""
 
 CHARS_PER_STEP = 4096
-"""Characters that are read in the time of one step of a template."""
+"""Number of characters that are read in the time of one template step."""
 
 
 class TemplateLimitError(RequestError):
-    """Rendering a template would take too long, or too much memory."""
+    """Rendering a template takes too long or too much memory."""
 
 
 class TemplateSyntaxError(ConfigError):
@@ -43,18 +43,18 @@ class TemplateSyntaxError(ConfigError):
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateLimits:
-    """What one rendering may cost.
+    """Limits of one rendering.
 
     Attributes:
-        source_chars: length of the template. Published chat templates have up to 30 thousand characters; this leaves
+        source_chars: length of the template. Published chat templates have up to 30,000 characters; the default leaves
             room for a prompt template with many examples, and compiles within seconds.
-        steps: iterations of loops, calls, filters, tests and operations together. A million take about a second; a
-            chat template takes about 50 for each message.
-        value_chars: size of one text, and of one list with all that is in it. It is four times a prompt of a million
-            tokens of two characters each.
-        total_chars: of all texts and lists that are made on the way: bounds memory.
-        int_bits: of an integer; Python writes integers of up to 4300 digits, which have as many.
-        slow_chars: of a text for the filters whose time grows with the square of it.
+        steps: total of loop iterations, calls, filters, tests and operations. A million take about a second; a chat
+            template takes about 50 per message.
+        value_chars: size of one text, or of one list with its contents. The default is four times a prompt of a
+            million tokens with two characters each.
+        total_chars: total size of all texts and lists that are created. It bounds memory.
+        int_bits: size of an integer. The default is that of 4300 digits, the most that Python prints.
+        slow_chars: length of a text for filters whose time grows with its square.
         seconds: CPU time of the thread.
     """
 
@@ -68,16 +68,16 @@ class TemplateLimits:
 
 
 LIMITS = TemplateLimits()
-"""The limits in use."""
+"""The default limits."""
 
 _STEPS_BETWEEN_CLOCKS = 64
 _CHARS_BETWEEN_CLOCKS = 2**18
 
 
 class Meter:
-    """Counts what one rendering costs.
+    """Counts the cost of one rendering.
 
-    Every method raises :class:`TemplateLimitError` where a limit is passed.
+    Every method raises :class:`TemplateLimitError` if a limit is exceeded.
     """
 
     __slots__ = ("_chars", "_deadline", "_next_chars", "_next_steps", "_steps", "limits")
@@ -89,7 +89,7 @@ class Meter:
         self._deadline = time.thread_time() + limits.seconds
 
     def step(self, count: int = 1) -> None:
-        """An iteration, call or operation, or so many of them."""
+        """Count ``count`` iterations, calls or operations."""
         self._steps += count
         if self._steps >= self._next_steps:
             self._next_steps = self._steps + _STEPS_BETWEEN_CLOCKS
@@ -100,12 +100,12 @@ class Meter:
             self._check_clock()
 
     def look_at(self, value: object) -> None:
-        """A text is read to its end, which for a long one takes as long as many steps."""
+        """Count the steps of reading a text to its end."""
         if isinstance(value, (str, bytes)) and len(value) > CHARS_PER_STEP:
             self.step(len(value) // CHARS_PER_STEP)
 
     def write(self, chars: int) -> None:
-        """So many characters are made."""
+        """Count ``chars`` characters that are created."""
         self.fits(chars)
         self._chars += chars
         if self._chars >= self._next_chars:
@@ -118,7 +118,7 @@ class Meter:
             self._check_clock()
 
     def fits(self, chars: int) -> None:
-        """A value has, or would have, so many characters."""
+        """Check the size of a value before or after it is created."""
         if chars > self.limits.value_chars:
             raise TemplateLimitError(
                 f"the template makes a value of {chars} characters, and {self.limits.value_chars} is the most. "
@@ -126,7 +126,7 @@ class Meter:
             )
 
     def fits_slow(self, chars: int, what: str) -> None:
-        """A text of so many characters goes through something whose time grows with its square."""
+        """Check the length of a text for an operation whose time grows with its square."""
         if chars > self.limits.slow_chars:
             raise TemplateLimitError(
                 f"{what} is given {chars} characters, and {self.limits.slow_chars} is the most. Shorten the text"
@@ -143,14 +143,14 @@ _CURRENT: ContextVar[Meter | None] = ContextVar("template_meter", default=None)
 
 
 def current() -> Meter:
-    """The meter of the rendering that runs in this context; outside of any, one of its own."""
+    """The meter of the current rendering; outside of a rendering, a new one."""
     meter = _CURRENT.get()
     return Meter(LIMITS) if meter is None else meter
 
 
 @contextmanager
 def metered(limits: TemplateLimits) -> Iterator[Meter]:
-    """A block whose work on templates is counted together."""
+    """A context in which all template work is counted by one meter."""
     meter = Meter(limits)
     token = _CURRENT.set(meter)
     try:

@@ -1,8 +1,8 @@
-"""How large a value is, counting shared parts as often as they would be written or compared.
+"""Measure the size of a value; a part that occurs several times counts several times.
 
-Lists that hold the same list twice, many levels deep, are small in memory and without end once they are shown,
-compared or hashed, which happens in one operation. Every list, tuple and mapping is measured when a template makes
-it, so that none of them is larger than a text may be.
+Lists that hold the same list twice, many levels deep, are small in memory but exponentially large when they are
+printed, compared or hashed, and each of these is one operation. Therefore every list, tuple and mapping is measured
+when a template creates it, and its size is limited like that of a text.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Extent:
     """Size of a value.
 
     Attributes:
-        chars: of all its texts, and :data:`~wedlm_core.templating.limits.ITEM_CHARS` for each item.
-        items: at all depths together.
-        depth: levels of containers.
+        chars: characters of all texts, plus :data:`~wedlm_core.templating.limits.ITEM_CHARS` for each item.
+        items: number of items at all depths.
+        depth: levels of nested containers.
     """
 
     chars: int
@@ -34,7 +34,7 @@ class Extent:
 
 
 def is_container(value: Any) -> bool:
-    """Whether a value holds others, and shows, compares or hashes them with itself."""
+    """Whether printing, comparing or hashing the value does the same to other values inside it."""
     return isinstance(value, (*_SEQUENCES, Mapping))
 
 
@@ -42,7 +42,7 @@ def extent(value: Any, meter: Meter) -> Extent:
     """The size of a value.
 
     Raises:
-        TemplateLimitError: it is larger than a value may be; what is beyond is not looked at.
+        TemplateLimitError: it is too large; measuring stops at the limit.
     """
     chars = items = depth = 0
     levels = [iter((value,))]
@@ -68,17 +68,17 @@ def extent(value: Any, meter: Meter) -> Extent:
 
 
 def text_length(value: Any, meter: Meter) -> int:
-    """About how long the text of a value is; exact for texts."""
+    """The approximate length of a value's text; exact for texts."""
     if isinstance(value, (str, bytes)):
         return len(value)
     return extent(value, meter).chars
 
 
 def check(value: Any, meter: Meter) -> Any:
-    """The value itself, after it was counted.
+    """Measure a value and return it.
 
     Raises:
-        TemplateLimitError: it is larger than a value may be, or all values together are.
+        TemplateLimitError: this value, or all values of the rendering together, are too large.
     """
     if isinstance(value, (str, bytes)):
         meter.write(len(value))

@@ -1,4 +1,5 @@
 """Training of WeDLM models: procedural corpus, dual-stream masking, loss, optimisers, trainer.
 
-Knows the decoder, the reorder shared with decoding, and files of checkpoints; never imports the engine.
+Knows the decoder, the reorder that decoding uses too, and checkpoint files. Knows nothing of the engine, the KV pool or
+decoding.
 """

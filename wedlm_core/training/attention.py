@@ -1,4 +1,4 @@
-"""The attention pattern of dual-stream training: a slow definition, and the form that training uses."""
+"""The attention pattern of dual-stream training: a slow definition and the vectorised form that training uses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["MaskedAttend", "dual_stream_mask", "oracle_mask"]
 
 
 def oracle_mask(document_T: Tensor, position_T: Tensor, limit_T: Tensor, block_T: Tensor) -> Tensor:
-    """Who sees whom, from the definition, one pair at a time (tests hold :func:`dual_stream_mask` to it).
+    """The attention mask by its definition, one pair at a time; tests compare :func:`dual_stream_mask` with it.
 
-    A memory row sees the memory rows of its document up to its own position. A prediction row sees the
-    memory rows of its document before its block, and its own block causally in physical order. Padding
-    (document below 0) sees itself only.
+    A memory row attends to the memory rows of its document up to its own position. A prediction row attends to the
+    memory rows of its document before its block, and causally, in physical order, to its own block. A padding row
+    (document below 0) attends only to itself.
 
     Returns:
-        bool ``[T, T]``: ``[q, k]`` is True where row q sees row k.
+        bool ``[T, T]``: ``[q, k]`` is True where row q attends to row k.
     """
     rows = len(document_T)
     sees_TT = torch.zeros(rows, rows, dtype=torch.bool)
@@ -37,12 +37,12 @@ def oracle_mask(document_T: Tensor, position_T: Tensor, limit_T: Tensor, block_T
 
 
 def dual_stream_mask(document: Tensor, position: Tensor, limit: Tensor, block: Tensor) -> Tensor:
-    """The same for a batch at once.
+    """The mask of :func:`oracle_mask`, for a whole batch.
 
     Args:
         document: int ``[B, T]``, document of each row, -1 for padding.
         position: int ``[B, T]``, logical positions.
-        limit: int ``[B, T]``, first memory position that the row does not see.
+        limit: int ``[B, T]``, first memory position that the row does not attend to.
         block: int ``[B, T]``, 0 for memory rows, else the number of the block in its document.
 
     Returns:
@@ -59,20 +59,20 @@ def dual_stream_mask(document: Tensor, position: Tensor, limit: Tensor, block: T
 
 
 class MaskedAttend:
-    """Attention over the rows of a batch under a fixed mask: the decoder's ``Attend`` for training.
+    """The decoder's ``Attend`` for training: attention over the rows of a batch with a fixed mask.
 
     Args:
         mask: bool or additive ``[B, 1, T, T]``.
     """
 
     def __init__(self, mask: Tensor) -> None:
-        # Additive once per batch: a boolean mask would be converted in every layer's forward and backward.
+        # Converted once: a boolean mask would be converted in the forward and backward of every layer.
         self.mask = torch.zeros(()).to(mask.device).where(mask, float("-inf")) if mask.dtype == torch.bool else mask
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """``q [B, T, H, Dh]``, ``k, v [B, T, Hkv, Dh]`` -> ``[B, T, H, Dh]``."""
         groups = q.shape[-2] // k.shape[-2]
-        # Expanded by hand: the fused CPU kernel takes equal head counts, and enable_gqa falls back to matmuls.
+        # Expanded here: the fused CPU kernel needs equal head counts, and enable_gqa falls back to matmuls.
         k, v = k.repeat_interleave(groups, dim=-2), v.repeat_interleave(groups, dim=-2)
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=self.mask

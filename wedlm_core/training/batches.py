@@ -1,4 +1,4 @@
-"""Packed training batches, each a pure function of (seed, index): a data position is one integer."""
+"""Packed training batches. A batch is a pure function of (seed, index), so one integer is the data position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wedlm_core.training.masking import IGNORE, LossWeights, MaskingConfig, Stre
 __all__ = ["Batch", "BatchConfig", "make_batch", "pack"]
 
 _MISSES = 4
-"""Documents that fit into no row before a batch is closed."""
+"""A batch is complete after this many documents in a row fit nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class BatchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Tensors ``[B, T]`` of packed documents (int64; ``weight`` float32); see ``StreamRows`` for the fields."""
+    """Packed documents as tensors ``[B, T]``, int64 (``weight``: float32). The fields are those of ``StreamRows``."""
 
     ids: Tensor
     positions: Tensor
@@ -49,7 +49,7 @@ class Batch:
 
 
 def pack(documents: Iterator[StreamRows], rows: int, length: int, pad: int) -> Batch:
-    """Fill ``rows`` rows of ``length`` first-fit with documents until several in a row fit nowhere."""
+    """Pack documents first-fit into ``rows`` rows of ``length``, until several documents in a row fit nowhere."""
     content: list[list[StreamRows]] = [[] for _ in range(rows)]
     free = [length] * rows
     misses = 0
@@ -91,7 +91,7 @@ def _documents(rng: random.Random, vocabulary: Vocabulary, config: BatchConfig, 
         region = len(example.answer) + rng.randint(0, config.masking.max_tail)
         blocks = plan_blocks(rng, len(example.prompt), region, config.masking)
         room = config.length - len(example.prompt) - len(example.answer)
-        # A long document keeps as many of its blocks, taken at random, as the row has room for.
+        # A long document keeps a random choice of its blocks, as many as fit in a row.
         rng.shuffle(blocks)
         kept, used = [], 0
         for block in blocks:
@@ -102,7 +102,7 @@ def _documents(rng: random.Random, vocabulary: Vocabulary, config: BatchConfig, 
 
 
 def make_batch(seed: int, index: int, vocabulary: Vocabulary, config: BatchConfig) -> Batch:
-    """Batch number ``index`` of the run with ``seed``; the same on every machine and after every restart."""
+    """Batch ``index`` of the run with ``seed``: the same on every machine and after every restart."""
     rng = random.Random(f"{seed}/{index}")
     documents = _documents(rng, vocabulary, config, rng.getrandbits(48))
     return pack(documents, config.rows, config.length, vocabulary.pad)

@@ -1,4 +1,4 @@
-"""The byte-level BPE tokenizer of the shipped model, trained on its own corpus."""
+"""Train and save the byte-level BPE tokenizer of the shipped model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-# Words without their leading space (a word is one token wherever it stands, which helps copying), digits one
-# by one (column arithmetic), punctuation with the blanks around it, line ends and runs of blanks alone.
+# Words without their leading space, so that a word has the same token everywhere (this helps copying); single digits
+# (for column arithmetic); punctuation with the spaces around it; line ends; runs of spaces.
 _PIECES = r"[A-Za-z]+|[0-9]| ?[^A-Za-z0-9\s]+ ?|\n| +|\s"
 
 
@@ -29,7 +29,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
     Args:
         texts: training texts.
-        vocab_size: ids in all, special tokens included; fewer if the texts have no more merges.
+        vocab_size: number of ids, special tokens included; fewer if the texts allow no more merges.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([

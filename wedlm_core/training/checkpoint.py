@@ -1,4 +1,4 @@
-"""Checkpoints from which a run goes on bit for bit: model, optimisers, step (= data position), generators."""
+"""Training checkpoints: model, optimisers, step (the data position) and generators. A resumed run is bit-exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run stands: optimiser steps done (batches follow from it) and seconds spent."""
+    """Progress of a run: optimiser steps done (they determine the next batches) and seconds spent."""
 
     step: int
     seconds: float
@@ -27,7 +27,7 @@ class Progress:
 def save_checkpoint(
     path: Path, model: nn.Module, optimisers: list[torch.optim.Optimizer], progress: Progress, recipe: dict[str, Any]
 ) -> None:
-    """Write atomically: a reader sees the old file or the new one, whole."""
+    """Write atomically: a reader sees the complete old file or the complete new one."""
     state = {
         "model": model.state_dict(),
         "optimisers": [o.state_dict() for o in optimisers],
@@ -45,7 +45,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimisers: list[torch.optim.Optimizer]) -> Progress:
-    """Restore everything in place. Tensors and plain values are read; a file that holds code is refused.
+    """Restore the model and the optimisers in place. Only tensors and plain values are read, never code.
 
     Raises:
         RuntimeError: the checkpoint is of another model.
@@ -55,7 +55,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimisers: list[torch.optim.O
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # the reader raises whatever a damaged file leads it to
+    except Exception as error:  # a damaged file may raise anything
         reason = f"not a checkpoint of tensors and plain values ({first_line(error)})"
         raise WeightsError(explain("checkpoint", str(path), reason, "Begin again, or take an older one.")) from error
     model.load_state_dict(state["model"])

@@ -1,4 +1,4 @@
-"""Loss curves: the CSV of a run as a PNG (needs matplotlib, the ``train`` extra)."""
+"""Plot the loss curves of a run from its CSV as a PNG. Needs matplotlib (the ``train`` extra)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def smoothed(values: list[float], width: int) -> list[float]:
 
 
 def plot_curves(curve: Path, picture: Path, title: str, width: int = 10) -> None:
-    """Draw both loss terms, raw and smoothed, and the learning-rate factor over steps.
+    """Plot both loss terms, raw and smoothed, and the learning-rate factor over the steps.
 
     Args:
         curve: ``curve.csv`` as the trainer writes it.
         picture: the PNG to write.
-        title: of the figure.
-        width: logged points in the trailing mean.
+        title: title of the figure.
+        width: number of logged points in the trailing mean.
     """
     import matplotlib as mpl
 

@@ -1,6 +1,6 @@
-"""Scores of generations on corpus problems: accuracy and decoding figures, per family and per regime.
+"""Score generations on corpus problems: accuracy and decoding figures, per family and per entropy regime.
 
-Takes problems and finished generations; knows no engine, so that any decoder can be scored.
+Takes problems and finished generations, and knows no engine, so that any decoder can be scored.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ REGIMES = ("low", "medium", "high")
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Sums over generations; the figures are ratios of sums, so that long generations count for more.
+    """Sums over generations. The figures are ratios of sums, so long generations weigh more.
 
     Attributes:
-        problems, correct: generations, and how many of them the family's checker accepts.
+        problems, correct: number of generations, and how many the family's checker accepts.
         tokens, forwards, rows: generated tokens, decode forwards, token rows forwarded after prefill.
-        ratio_sum: sum over generations of their own tokens per forward.
+        ratio_sum: sum over generations of tokens per forward.
     """
 
     problems: int = 0
@@ -35,7 +35,7 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Share of good answers."""
+        """Share of correct answers."""
         return self.correct / max(1, self.problems)
 
     @property
@@ -45,12 +45,12 @@ class Score:
 
     @property
     def mean_tokens_per_forward(self) -> float:
-        """Mean over generations of tokens per forward: short answers count like long ones."""
+        """Mean over generations of tokens per forward; short and long answers weigh the same."""
         return self.ratio_sum / max(1, self.problems)
 
     @property
     def prefix_cacheability(self) -> float:
-        """All generated tokens over all rows forwarded after prefill (paper, equation 4)."""
+        """All generated tokens over all rows forwarded after prefill (arXiv 2512.22737, equation 4)."""
         return self.tokens / max(1, self.rows)
 
 
@@ -74,7 +74,7 @@ def score_one(problem: corpus.Problem, generation: Generation) -> Score:
 
 
 def pooled(scores: Iterable[Score]) -> Score:
-    """Field-wise sum."""
+    """The field-wise sum of scores."""
     sums: dict[str, float] = dict.fromkeys(Score.__dataclass_fields__, 0)
     for score in scores:
         for name in sums:

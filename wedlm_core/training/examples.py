@@ -1,4 +1,4 @@
-"""A problem as token ids: the prompt (raw or in the chat template) and the answer with its end token."""
+"""Encode problems as token ids: the prompt (plain or in the chat template) and the answer with its end token."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Example:
 
 
 def chat_prompt(prompt: str) -> str:
-    """The chat template's rendering of one user message, opened for the assistant."""
+    """One user message in the chat template, followed by the opening of the assistant's turn."""
     return f"{START}user\n{prompt}{EOS}\n{START}assistant\n"
 
 
 class Vocabulary:
-    """Encodes examples with one tokenizer and knows the ids that training needs."""
+    """Encodes examples with a tokenizer; holds the special ids that training needs."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -42,10 +42,10 @@ class Vocabulary:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def prompt(self, prompt: str, *, chat: bool) -> tuple[int, ...]:
-        """Ids of a prompt as it is decoded: in the chat template, or the text alone."""
+        """Ids of a prompt: in the chat template, or plain."""
         return self.encode(chat_prompt(prompt) if chat else prompt)
 
     def example(self, prompt: str, answer: str, *, chat: bool) -> Example:
-        """A training document; after a raw prompt the answer starts with a line end."""
+        """A training document. After a plain prompt the answer starts with a line end."""
         text = answer if chat else "\n" + answer
         return Example(prompt=self.prompt(prompt, chat=chat), answer=(*self.encode(text), self.eos))

@@ -1,4 +1,4 @@
-"""Greedy next-token decoding by whole causal forwards, for validation during training: no cache, no engine."""
+"""Greedy decoding for validation during training: whole causal forwards, no KV cache, no engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def greedy(model: Decoder, prompts: Sequence[Sequence[int]], *, eos: int, max_to
             break
         live = sorted(open_lines)
         longest = max(len(lines[i]) for i in live)
-        # Right padding: under a causal mask no real row sees it.
+        # Right padding: under a causal mask no real row attends to it.
         ids_BT = torch.tensor([lines[i] + [eos] * (longest - len(lines[i])) for i in live])
         hidden_BTD = model(ids_BT, torch.arange(longest).expand(len(live), -1), _causal)
         last_B = torch.tensor([len(lines[i]) - 1 for i in live])
@@ -49,7 +49,7 @@ def greedy(model: Decoder, prompts: Sequence[Sequence[int]], *, eos: int, max_to
 def accuracy(
     model: Decoder, vocabulary: Vocabulary, families: Sequence[str], split: corpus.Split, count: int
 ) -> dict[str, float]:
-    """Share of good answers per family on ``count`` distinct problems, every other one in chat form."""
+    """Share of correct answers per family on ``count`` distinct problems, every second one in the chat template."""
     found = {}
     for family in families:
         problems = corpus.distinct(family, split, count)

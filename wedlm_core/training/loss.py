@@ -1,4 +1,4 @@
-"""The dual-stream loss: 1/gamma-weighted masked cross-entropy plus next-token loss on the memory stream."""
+"""The dual-stream loss: masked cross-entropy weighted by 1/gamma, plus next-token loss on the memory stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LossParts", "dual_stream_loss"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossParts:
-    """``total`` is what is minimised; the means (nats per weighted token) are for curves only."""
+    """``total`` is minimised. The other losses, in nats per weighted token, are for the curves only."""
 
     total: Tensor
     next_token: Tensor
@@ -27,13 +27,13 @@ class LossParts:
 def dual_stream_loss(model: Decoder, batch: Batch, forward: object = None) -> LossParts:
     """Loss of one batch.
 
-    The total is a sum of weighted row losses over a *constant* (half the rows of the batch), so that the
-    mean over equal-shaped batches is linear: accumulated and data-parallel gradients are the same.
+    The total is the sum of the weighted row losses divided by a *constant* (half the rows of the batch). So the loss of
+    several equal-shaped batches is the mean of their losses, and accumulated and data-parallel gradients are equal.
 
     Args:
-        model: decoder; its logits are computed for rows with a loss only.
-        batch: packed rows.
-        forward: compiled stand-in for ``model.__call__``, or None.
+        model: the decoder; logits are computed only for rows with a loss.
+        batch: a packed batch.
+        forward: the model compiled with torch.compile, or None.
     """
     mask = dual_stream_mask(batch.document, batch.positions, batch.limit, batch.block)
     run = model if forward is None else forward

@@ -1,4 +1,4 @@
-"""Dual-stream rows: a clean memory stream and a masked, reordered prediction stream (arXiv 2512.22737, section 4)."""
+"""The two training streams: clean memory rows and masked, reordered prediction rows (arXiv 2512.22737, section 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wedlm_core.training.examples import Example
 __all__ = ["IGNORE", "Block", "LossWeights", "MaskingConfig", "StreamRows", "dual_stream", "plan_blocks"]
 
 IGNORE = -1
-"""Target of a row that has no loss."""
+"""The target of a row without a loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,10 @@ class MaskingConfig:
     """How prediction blocks are drawn.
 
     Attributes:
-        block_sizes: one is drawn for each document (repeat a size to weight it).
-        full_share: probability that a block is masked whole (gamma 1). With random block offsets this is
-            what a decode forward looks like: masks behind a clean prefix, at every distance from it.
-        max_tail: end-of-sequence tokens trained behind the end, at most.
+        block_sizes: one is drawn for each document; repeat a size to make it more likely.
+        full_share: probability that a whole block is masked (gamma 1). With random block offsets such a block looks
+            like a decode forward: masks after a clean prefix.
+        max_tail: most end-of-sequence tokens that are trained after the end.
     """
 
     block_sizes: tuple[int, ...] = (16,)
@@ -35,7 +35,7 @@ class MaskingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossWeights:
-    """Weights of the loss terms: next-token on answers, on prompts, on end tokens; and the masked loss."""
+    """Weights of the loss terms: next-token loss on answers, prompts and end tokens; and masked loss."""
 
     answer: float = 1.0
     prompt: float = 0.1
@@ -45,7 +45,7 @@ class LossWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Logical positions ``start .. start + len(observed)`` of the prediction stream."""
+    """A block of the prediction stream: logical positions ``start .. start + len(observed) - 1``."""
 
     start: int
     observed: tuple[bool, ...]
@@ -53,14 +53,14 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRows:
-    """Rows of one document in physical order: memory stream, then the blocks. Equal-length tuples.
+    """Rows of one document in physical order: the memory stream, then the blocks. All tuples have the same length.
 
     Attributes:
         ids, positions: input token and logical position of each row.
-        limit: a row sees memory rows of its document at positions below this.
-        block: 0 for memory rows; blocks count from 1.
-        target: id the row is to predict, or IGNORE.
-        weight: weight of its loss.
+        limit: a row attends to the memory rows of its document at positions below this.
+        block: 0 for memory rows, else the number of the block, from 1.
+        target: id that the row should predict, or IGNORE.
+        weight: weight of the row's loss.
     """
 
     ids: tuple[int, ...]
@@ -87,7 +87,7 @@ def plan_blocks(rng: random.Random, start: int, length: int, config: MaskingConf
 
 
 def _physical_orders(blocks: Sequence[Block]) -> list[list[int]]:
-    """Observed-first order of every block, by the function that decoding uses, in one call."""
+    """The observed-first order of every block, in one call of the function that decoding uses."""
     if not blocks:
         return []
     widest = max(len(block.observed) for block in blocks)
@@ -101,21 +101,21 @@ def _physical_orders(blocks: Sequence[Block]) -> list[list[int]]:
 
 
 def dual_stream(example: Example, blocks: Sequence[Block], *, eos: int, mask: int, weights: LossWeights) -> StreamRows:
-    """Rows of both streams with targets and weights; masked rows are weighted 1/gamma of their block.
+    """Rows of both streams with targets and weights; a masked row has the weight 1/gamma of its block.
 
-    Blocks may reach behind the answer: the tokens there are ``eos``.
+    Blocks may extend past the answer; the tokens there are ``eos``.
     """
     clean = [*example.prompt, *example.answer]
     last, prompt = len(clean) - 1, len(example.prompt)
     ids, positions, limit, block_of = list(clean), list(range(last + 1)), list(range(1, last + 2)), [0] * (last + 1)
     target = [*clean[1:], IGNORE]
-    # Row i predicts token i + 1: rows before the last prompt token predict the prompt.
+    # Row i predicts token i + 1, so rows before the last prompt token predict prompt tokens.
     weight = [weights.prompt] * (prompt - 1) + [weights.answer] * (last + 1 - prompt) + [0.0]
     weight[last - 1] *= weights.end
     for number, (block, order) in enumerate(zip(blocks, _physical_orders(blocks), strict=True), 1):
         inverse_ratio = len(block.observed) / max(1, block.observed.count(False))
-        for slot in order:
-            position, seen = block.start + slot, block.observed[slot]
+        for offset in order:
+            position, seen = block.start + offset, block.observed[offset]
             token = clean[position] if position <= last else eos
             ids.append(token if seen else mask)
             positions.append(position)

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrix updates are orthogonalised (K. Jordan et al., 2024), batched by shape."""
+"""The Muon optimiser: momentum with orthogonalised matrix updates (K. Jordan et al., 2024), batched by shape."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For 2-D parameters; parameters in ``split`` are orthogonalised as that many row blocks.
+    """Muon for 2-D parameters. A fused matrix is orthogonalised part by part.
 
     Args:
-        params: matrices.
+        params: the matrices.
         lr: learning rate; an update is scaled by ``sqrt(max(1, rows / columns))``.
         momentum: Nesterov momentum.
         weight_decay: decoupled.
-        split: rows of the parts of a fused matrix (q, k, v; gate, up), by ``id`` of the parameter.
+        split: row counts of the parts of a fused matrix (q, k, v; gate, up), by ``id`` of the parameter.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parts: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
             for parameter in group["params"]:

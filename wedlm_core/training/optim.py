@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedule of a recipe."""
+"""Optimisers and learning-rate schedule for a recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["build_optimisers", "learning_rate_factor", "set_learning_rate"]
 
 
 def _layer_matrices(model: Decoder) -> tuple[list[Tensor], dict[int, list[int]]]:
-    """Weight matrices inside layers, and the row parts of the fused ones."""
+    """The weight matrices of the layers, and the row counts of the parts of fused ones."""
     matrices: list[Tensor] = []
     parts: dict[int, list[int]] = {}
     for layer in model.layers:
@@ -31,7 +31,7 @@ def _layer_matrices(model: Decoder) -> tuple[list[Tensor], dict[int, list[int]]]
 def build_optimisers(model: Decoder, recipe: OptimRecipe) -> list[torch.optim.Optimizer]:
     """AdamW over everything, or Muon over layer matrices and AdamW over the rest.
 
-    Norm weights and biases get no weight decay. Every group keeps its peak rate as ``peak_lr``.
+    Norm weights and biases get no weight decay. Every group stores its peak rate as ``peak_lr``.
     """
     matrices, parts = _layer_matrices(model)
     by_muon = {id(p) for p in matrices} if recipe.matrices == "muon" else set()
@@ -60,7 +60,7 @@ def learning_rate_factor(step: int, progress: float, recipe: OptimRecipe) -> flo
 
 
 def set_learning_rate(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
-    """Set every group to ``factor`` of its peak."""
+    """Set the rate of every group to ``factor`` times its peak."""
     for optimiser in optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["peak_lr"] * factor

@@ -1,4 +1,4 @@
-"""Recipes: everything that determines a trained model, as frozen dataclasses read from YAML."""
+"""Recipes: everything that determines a trained model, as frozen dataclasses that are read from YAML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DataRecipe", "ModelRecipe", "OptimRecipe", "Recipe", "RunRecipe", "l
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """Shape of a model from scratch, or ``start``: a folder of a Hugging Face Qwen checkpoint to go on from."""
+    """Architecture of a new model; or ``start``, a folder with a Hugging Face Qwen checkpoint to continue from."""
 
     start: str | None = None
     vocab_size: int = 1024
@@ -37,10 +37,10 @@ class ModelRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """Batches: ``rows`` packed rows of ``length`` tokens; weights of families; share of chat-form prompts.
+    """Batches: ``rows`` packed rows of ``length`` tokens, family weights, share of prompts in the chat template.
 
-    From optimiser step ``later_from`` on (None: never) families are drawn by ``later_families``: once the
-    easy ones are learned, the hard ones get their place.
+    From optimiser step ``later_from`` on (None: never), families are drawn by ``later_families``, so that hard families
+    replace those that are already learned.
     """
 
     rows: int = 8
@@ -76,19 +76,19 @@ class OptimRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecipe:
-    """Length and form of a run.
+    """Length and settings of a run.
 
     Attributes:
-        seed: of initialisation and data.
+        seed: seed of initialisation and data.
         steps: optimiser steps; the schedule spans them.
-        max_minutes: wall-clock budget, or None. The schedule then follows whichever of steps and minutes is
-            further on, so that the learning rate has come down when time is up; such a run does not
-            repeat bit for bit.
-        bf16: autocast to bfloat16. Pays on GPUs and on CPUs with bfloat16 units; slower on others.
+        max_minutes: wall-clock budget, or None. The schedule then follows steps or minutes, whichever is further
+            advanced, so that the learning rate has decayed when the time is over. Such a run is not
+            reproducible bit for bit.
+        bf16: autocast to bfloat16. Faster on GPUs and on CPUs with bfloat16 units; slower on other CPUs.
         compile: compile the decoder with torch.compile (fixed shapes).
         threads: CPU threads.
-        log_every, checkpoint_every, validate_every: in steps; validate 0 is never.
-        validation_problems: validation problems of each family decoded greedily.
+        log_every, checkpoint_every, validate_every: in steps; ``validate_every=0`` never validates.
+        validation_problems: problems of each family that a validation decodes greedily.
     """
 
     seed: int = 0
@@ -105,7 +105,7 @@ class RunRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A whole training run."""
+    """All settings of a training run."""
 
     model: ModelRecipe = field(default_factory=ModelRecipe)
     data: DataRecipe = field(default_factory=DataRecipe)
@@ -114,7 +114,7 @@ class Recipe:
 
 
 def _scalar(value: Any, hint: Any, where: str) -> Any:
-    """Check a leaf against its annotation; integers are taken for floats, lists for tuples."""
+    """Check a leaf against its annotation; an integer is accepted as a float, a list as a tuple."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -133,17 +133,17 @@ def _scalar(value: Any, hint: Any, where: str) -> Any:
     else:
         fits = isinstance(value, Mapping)
     if not fits:
-        raise ConfigError(explain(where, value, f"expected {hint}", "Mend the recipe."))
+        raise ConfigError(explain(where, value, f"expected {hint}", "Correct the recipe."))
     return value
 
 
 def _build(kind: Any, raw: Any, where: str) -> Any:
     if not isinstance(raw, Mapping):
-        raise ConfigError(explain(where, raw, "expected a mapping of fields", "Mend the recipe."))
+        raise ConfigError(explain(where, raw, "expected a mapping of fields", "Correct the recipe."))
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(raw) - set(hints))
     if unknown:
-        raise ConfigError(explain(where, unknown, f"unknown fields; known are {sorted(hints)}", "Mend the recipe."))
+        raise ConfigError(explain(where, unknown, f"unknown fields; known are {sorted(hints)}", "Correct the recipe."))
     values = {}
     for name, value in raw.items():
         inner, place = hints[name], f"{where}.{name}"

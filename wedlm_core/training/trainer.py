@@ -1,4 +1,4 @@
-"""The training loop: batches in, checkpoints and loss curves out; one process or several."""
+"""The training loop: from batches to checkpoints and loss curves, in one process or several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CURVE_COLUMNS = ("step", "seconds", "lr_factor", "loss", "next_token", "masked",
 
 
 def batch_config(data: DataRecipe, step: int = 0) -> BatchConfig:
-    """The batch shape and content that a recipe asks for at an optimiser step."""
+    """The batch configuration of a recipe at an optimiser step."""
     later = data.later_from is not None and step >= data.later_from
     families = data.later_families if later else data.families
     return BatchConfig(
@@ -50,7 +50,7 @@ def _append(path: Path, columns: tuple[str, ...], values: tuple[object, ...]) ->
 
 
 def _keep_until(path: Path, step: int) -> None:
-    """Drop rows of a curve that an interrupted run logged behind its last checkpoint."""
+    """Drop the lines of a curve that an interrupted run logged after its last checkpoint."""
     if not path.exists():
         return
     head, *lines = path.read_text(encoding="utf-8").splitlines()
@@ -59,17 +59,17 @@ def _keep_until(path: Path, step: int) -> None:
 
 
 class Trainer:
-    """Trains ``model`` by ``recipe``, writing into ``folder``.
+    """Trains ``model`` by ``recipe`` and writes into ``folder``.
 
-    With an initialised process group each rank takes its own micro-batches: step s of R ranks that
-    accumulate A takes micro-batches ``s*R*A + rank*A .. + A``, so that R ranks equal one process that
-    accumulates R*A. Gradients are averaged over micro-batches and ranks.
+    If a process group is initialised, each rank has its own micro-batches: in step s of R ranks with accumulation A,
+    a rank has A micro-batches from number ``s*R*A + rank*A`` on. So R ranks equal one process that accumulates R*A.
+    Gradients are averaged over micro-batches and ranks.
 
     Args:
         model: decoder on the device to train on, in float32.
         vocabulary: the tokenizer.
-        recipe: everything else.
-        folder: for the checkpoint, ``curve.csv`` and ``validation.csv``; rank 0 writes.
+        recipe: all other settings.
+        folder: holds the checkpoint, ``curve.csv`` and ``validation.csv``; rank 0 writes them.
         log: called with progress lines.
     """
 
@@ -85,7 +85,7 @@ class Trainer:
         self.step, self.seconds = 0, 0.0
 
     def resume(self) -> bool:
-        """Go on from the folder's checkpoint, if there is one."""
+        """Continue from the folder's checkpoint; False if there is none."""
         path = self.folder / CHECKPOINT
         if not path.is_file():
             return False
@@ -106,13 +106,13 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """Share of the run that is done: of its steps, or of its minutes if that is more."""
+        """Share of the run that is done, by steps or by minutes, whichever is larger."""
         run = self.recipe.run
         by_steps = self.step / run.steps
         return by_steps if run.max_minutes is None else max(by_steps, self.seconds / 60 / run.max_minutes)
 
     def train(self, until_step: int | None = None) -> None:
-        """Run to the end of the recipe (or to ``until_step``), logging and saving on the way."""
+        """Train to the end of the recipe (or to ``until_step``); log and save periodically."""
         run = self.recipe.run
         torch.set_num_threads(run.threads)
         if self.rank == 0:
@@ -124,10 +124,10 @@ class Trainer:
             set_learning_rate(self.optimisers, factor)
             parts, norm = self.update()
             self.step += 1
-            took = time.monotonic() - started
-            self.seconds = self._agreed(self.seconds + took)
+            elapsed = time.monotonic() - started
+            self.seconds = self._agreed(self.seconds + elapsed)
             if self.rank == 0 and (self.step % run.log_every == 0 or self.step == 1):
-                self._log(factor, parts, norm, rows / took)
+                self._log(factor, parts, norm, rows / elapsed)
             if self.step % run.checkpoint_every == 0:
                 self.save()
             if run.validate_every and self.step % run.validate_every == 0 and self.rank == 0:
@@ -135,7 +135,7 @@ class Trainer:
         self.save()
 
     def update(self) -> tuple[LossParts, float]:
-        """One optimiser step; the last micro-batch's losses and the gradient norm before clipping."""
+        """Run one optimiser step; return the last micro-batch's losses and the gradient norm before clipping."""
         accumulate = self.recipe.optim.accumulate
         config = batch_config(self.recipe.data, self.step)
         first = (self.step * self.world + self.rank) * accumulate
@@ -167,7 +167,7 @@ class Trainer:
             gradient.copy_(mean.view_as(gradient))
 
     def _agreed(self, value: float) -> float:
-        """Rank 0's clock decides, so that all ranks take the same number of steps at the same rate."""
+        """Rank 0's value on all ranks: with different clocks they would run different numbers of steps."""
         if self.world == 1:
             return value
         tensor: Tensor = torch.tensor(value, dtype=torch.float64, device=self.device)

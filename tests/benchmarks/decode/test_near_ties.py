@@ -1,4 +1,4 @@
-"""What the count of near ties calls a difference."""
+"""Which tokens count as compared, and as different, in the count of near-ties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid of strategies that the paper's figures are compared on."""
+"""The grid of strategies and settings for the comparison with the paper's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU suite runs from end to end on a CPU at toy sizes, and refuses to measure a GPU that is not there."""
+"""The GPU suite runs from end to end on a CPU at toy sizes, and refuses to run without a GPU otherwise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
 def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.gpu.suite", *arguments]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the same on a machine with a GPU
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # so that a machine with a GPU behaves the same
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_every_section_runs_and_every_figure_is_marked_as_not_of_a_gpu(tmp_path: Path) -> None:
+def test_every_section_runs_on_a_cpu_and_the_result_says_that_it_is_not_of_a_gpu(tmp_path: Path) -> None:
     done = suite("--device", "cpu", "--tiny", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     (text,) = tmp_path.glob("gpu_suite_toy_*.md")
@@ -45,8 +45,8 @@ def test_every_section_runs_and_every_figure_is_marked_as_not_of_a_gpu(tmp_path:
     }
 
 
-def test_a_section_that_fails_is_in_the_table_and_the_others_go_on(tmp_path: Path) -> None:
-    # Nothing of the ceilings fits in no time at all: their process is not even started.
+def test_sections_that_were_not_started_are_failures_in_the_result(tmp_path: Path) -> None:
+    # There is no time for the ceilings: their process is not started, and the other section needs their results.
     done = suite("--device", "cpu", "--tiny", "--sections", "host", "--minutes", "0.01", "--output", str(tmp_path))
     assert done.returncode == 1
     (text,) = tmp_path.glob("*.md")
@@ -79,6 +79,6 @@ def test_a_random_model_is_the_same_for_the_same_seed_and_has_the_shape_asked_fo
     assert one.cos.shape[0] == 8
 
 
-def test_full_sizes_are_those_of_the_published_models() -> None:
+def test_models_of_full_size_have_the_published_parameter_counts() -> None:
     models = (empty_decoder(c, device="meta", dtype=torch.bfloat16) for c in (WEDLM_7B, WEDLM_8B))
     assert [parameters(model) for model in models] == [7_615_616_512, 8_190_735_360]

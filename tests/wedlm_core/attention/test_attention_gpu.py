@@ -1,4 +1,4 @@
-"""Attention backends on a GPU: each that runs there equals the oracle, in a CUDA graph too, with any lengths."""
+"""Attention backends on a GPU: all that run there equal the oracle, for any lengths and in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problem_of(case: Case, *, batch_invariant: bool = False) -> AttentionProblem
 
 
 def backends(case: Case, *, batch_invariant: bool = False) -> list[AttentionBackend]:
-    """Those that can run: which ones depends on packages, the GPU, the dtype and the page size."""
+    """The backends that can run with these packages, GPU, dtype and page size."""
     found = []
     for name in BACKENDS:
         try:
@@ -77,7 +77,7 @@ def test_backends_equal_the_oracle(
     assert {"triton", "sdpa"} <= set(names)
 
 
-def test_auto_names_a_backend_for_every_dtype_and_page_size() -> None:
+def test_auto_finds_a_backend_for_every_dtype_and_page_size() -> None:
     for dtype, kv_dtype in DTYPES:
         for page_size in (16, 64, 256):
             case = case_of([(2, 3)], dtype, kv_dtype, page_size)
@@ -94,7 +94,7 @@ def test_a_graph_follows_its_inputs(kv_dtype: torch.dtype | None, page_size: int
             continue
         own = DeviceRows.of(case.rows, CUDA)
         total = 64
-        # Two places more than sequences, rows behind the last, bounds above all lengths.
+        # Two unused sequences, padding rows, bounds above all lengths.
         rows = replace(
             own,
             cu_rows_Z=torch.cat([own.cu_rows_Z, own.cu_rows_Z[-1:], own.cu_rows_Z[-1:]]),
@@ -158,16 +158,16 @@ def test_invariant_backends_give_each_row_the_same_bits_in_any_forward(dtype: to
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn])
-def test_the_fused_writer_stores_what_torch_stores(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
-    fused, plain = (case_of([(1, 600)], dtype, kv_dtype, 64).pool for _ in range(2))
+def test_the_kernel_stores_what_torch_stores(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
+    by_kernel, by_torch = (case_of([(1, 600)], dtype, kv_dtype, 64).pool for _ in range(2))
     qkv = 200 * torch.randn(300, 48, 128, device=CUDA).to(dtype)
     k, v = qkv[:, 32:40], qkv[:, 40:]
-    slots = torch.randperm(fused.num_slots, device=CUDA)[:300]
-    slots[200:] = -1
-    assert fused._fused
-    fused.write_slots(0, slots, k, v)
-    plain.write(0, plain.rows_of(slots[:200]), k[:200], v[:200])
-    for ours, theirs in ((fused.k[0], plain.k[0]), (fused.v[0], plain.v[0])):
+    entries = torch.randperm(by_kernel.num_entries, device=CUDA)[:300]
+    entries[200:] = -1
+    assert by_kernel._on_gpu
+    by_kernel.write_entries(0, entries, k, v)
+    by_torch.write(0, by_torch.flat_index(entries[:200]), k[:200], v[:200])
+    for ours, theirs in ((by_kernel.k[0], by_torch.k[0]), (by_kernel.v[0], by_torch.v[0])):
         assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
 
 

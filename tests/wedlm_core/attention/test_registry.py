@@ -1,4 +1,4 @@
-"""Which backend an engine gets, and what it is told where one cannot run."""
+"""Which attention backend an engine gets, and the error if one cannot run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_auto_takes_the_first_that_works_and_says_why_others_do_not(
         resolve_backend("auto", replace(PROBLEM, batch_invariant=True))
 
 
-def test_cpu_defaults() -> None:
+def test_auto_on_cpu_is_compiled_for_float32_and_tiled_otherwise() -> None:
     invariant = replace(PROBLEM, batch_invariant=True)
     assert resolve_backend("auto", invariant).name == "compiled"
     assert resolve_backend("auto", replace(invariant, kv_dtype=FP8)).name == "tiled"
@@ -67,7 +67,7 @@ def test_a_named_backend_that_cannot_run_says_why(name: str, problem: AttentionP
 
 
 class _Wrong:
-    """The oracle with a fault of one kind."""
+    """The oracle with one fault."""
 
     name, batch_invariant, on_device = "wrong", False, False
 
@@ -105,7 +105,7 @@ def test_plain_backends_pass_the_self_test(dtype: torch.dtype, kv_dtype: torch.d
         assert disagreement(backend, problem) is None
 
 
-def test_backends_read_what_an_8_bit_pool_stands_for() -> None:
+def test_backends_read_the_values_of_an_8_bit_pool() -> None:
     case = make_case([(3, 40), (9, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16, kv_dtype=FP8)
     exact = make_case([(3, 40), (9, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16)
     expected = OracleAttention().plan(exact.rows, exact.pool, 4).attend(0, exact.q_THD)
@@ -115,7 +115,7 @@ def test_backends_read_what_an_8_bit_pool_stands_for() -> None:
         assert 0 < error < 0.1, backend.name  # three bits of mantissa: within 1/16 of each entry
 
 
-def test_versions() -> None:
+def test_a_version_is_its_leading_numbers() -> None:
     assert version_of("2.13.0+cu130") == (2, 13, 0)
     assert version_of("2.8.0.post2") == (2, 8, 0)
     assert version_of("2.11.0a0+git1234") >= (2, 11)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.decoding.oracle import choose_token, positions_to_fill
+from testing.engine.oracle import choose_token, positions_to_fill
 from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
 from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.decoding.selection import leading_run, select_fills

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testing.engine.engines import requests_of, run
+from testing.engine.oracle import autoregressive, reference
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.oracle import autoregressive, reference
 from wedlm_core.engine import Engine
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer

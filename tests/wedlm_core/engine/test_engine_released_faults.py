@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from testing.engine.engines import requests_of, run
+from testing.engine.oracle import autoregressive, reference
 from wedlm_core import LLM, CapacityError, EngineConfig, FinishReason, RequestError, SamplingParams
-from wedlm_core.decoding.oracle import autoregressive, reference
 from wedlm_core.engine import Engine
 from wedlm_core.model.decoder import Decoder, RMSNorm
 from wedlm_core.model.weights import load_model

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from testing.engine.engines import requests_of, run
+from testing.engine.oracle import causal_logits
 from wedlm_core import LLM, ConfigError, EngineConfig, FinishReason, RequestError, SamplingParams, WeightsError
-from wedlm_core.decoding.oracle import causal_logits
 from wedlm_core.engine import Engine
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer

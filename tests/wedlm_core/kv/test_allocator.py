@@ -1,4 +1,4 @@
-"""The allocator against a model with a list of states; and that its own checks can fail."""
+"""The page allocator agrees with a simple model; its integrity checks find corrupted states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page manager against a pool of real contents: what it calls cached is there, and nothing leaks."""
+"""The page manager against a pool with recorded contents: cached tokens are really there, and no page leaks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=18)
 
 
 class PagesMachine(RuleBasedStateMachine):
-    """Every slot of the pool remembers which prefix was written to it, as KV does."""
+    """A pool whose entries record the prefix that was written to them, which determines the KV."""
 
     def __init__(self) -> None:
         super().__init__()
         self.manager = PageManager(POOL, PAGE, prefix_caching=True)
-        self.slots: list[tuple[int, ...] | None] = [None] * (POOL * PAGE)
+        self.entries: list[tuple[int, ...] | None] = [None] * (POOL * PAGE)
         self.open: list[tuple[SequencePages, list[int], int]] = []  # pages, tokens, tokens whose KV is final
 
     def check_contents(self, seq: SequencePages, tokens: list[int], final: int) -> None:
         for i in range(final):
-            assert self.slots[seq.pages[i // PAGE] * PAGE + i % PAGE] == tuple(tokens[: i + 1])
+            assert self.entries[seq.pages[i // PAGE] * PAGE + i % PAGE] == tuple(tokens[: i + 1])
 
     @rule(tokens=TOKENS, spare=st.integers(0, 3))
     def open_sequence(self, tokens: list[int], spare: int) -> None:
@@ -56,9 +56,9 @@ class PagesMachine(RuleBasedStateMachine):
             return
         assert len(seq.pages) == max(len(before), wanted)
         assert self.manager.num_free == free - (len(seq.pages) - len(before))
-        for i in range(final, len(seq.pages) * PAGE):  # final KV, then what a window scribbles behind it
+        for i in range(final, len(seq.pages) * PAGE):  # final KV, then the KV of a window after it
             written = tuple(tokens[: i + 1]) if i < len(tokens) else (-1,)
-            self.slots[seq.pages[i // PAGE] * PAGE + i % PAGE] = written
+            self.entries[seq.pages[i // PAGE] * PAGE + i % PAGE] = written
         self.open[at] = (seq, tokens, len(tokens))
         self.manager.seal(seq, tokens, len(tokens))
 
@@ -158,8 +158,8 @@ def test_page_management_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_pages_that_are_discarded_are_no_prefix_of_anyone() -> None:
-    """But those that another sequence shares stay what they are, until it lets go of them as well."""
+def test_discarded_pages_are_no_longer_found_as_a_prefix() -> None:
+    """Pages that another sequence shares stay valid until it discards them too."""
     manager = PageManager(8, 4, prefix_caching=True)
     tokens = list(range(12))
     first = manager.open(tokens, 12)

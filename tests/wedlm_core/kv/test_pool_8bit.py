@@ -1,4 +1,4 @@
-"""An 8-bit KV pool: half the bytes, entries near what was written, and verified decoding still exact."""
+"""An 8-bit KV pool takes half the bytes, stores nearby values, and verified decoding stays exact."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_entries_are_rounded_to_three_bits_and_held_in_range() -> None:
     pool.set_scales(0, 0.125, 2.0)
     k, v = torch.randn(2, 20, 2, 32, generator=torch.Generator().manual_seed(0))
     k[3, 1, 5] = 1000.0
-    slots = torch.arange(7, 27)
-    pool.write_slots(0, slots, k, v)
-    rows = pool.rows_of(slots)
+    entries = torch.arange(7, 27)
+    pool.write_entries(0, entries, k, v)
+    rows = pool.flat_index(entries)
     keys, values = (x.view(2, 20, 32).transpose(0, 1) for x in (pool.keys(0, rows), pool.values(0, rows)))
     assert float(keys[3, 1, 5]) == 448 * 0.125
     k[3, 1, 5] = 448 * 0.125
@@ -63,10 +63,10 @@ def test_verified_still_equals_autoregressive(agreeing_folder: Path) -> None:
     assert outputs[0] == outputs[1]
     assert outputs[2] == outputs[3]
     plain = run(Engine(model, tokenizer), requests_of(prompts, SamplingParams(max_tokens=24, ignore_eos=True)))
-    assert [one.token_ids for one in plain] != outputs[0]  # the pool really is another
+    assert [one.token_ids for one in plain] != outputs[0]  # the 8-bit pool does change outputs
 
 
-def test_what_cannot_read_it_says_so(agreeing_folder: Path) -> None:
+def test_backends_and_values_that_do_not_support_it_are_refused(agreeing_folder: Path) -> None:
     model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
     with pytest.raises(ConfigError, match="keys and values in float32 only"):
         Engine(model, tokenizer, EngineConfig(kv_cache_dtype="fp8_e4m3", attention="compiled"))

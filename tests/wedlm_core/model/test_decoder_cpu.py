@@ -1,4 +1,4 @@
-"""The compiled CPU decoder agrees with the plain one, and threads that share a forward change no bit."""
+"""DecoderCpu agrees with the plain decoder, and the number of threads changes no bit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def rows_of(folder: Path, config: EngineConfig) -> Rows:
 
 @pytest.mark.parametrize("page_size", [1, 2, 16, 64, 128])
 @pytest.mark.parametrize("model", ["qwen3_folder", "qwen25_folder"])
-def test_it_agrees_with_the_oracle(request: pytest.FixtureRequest, model: str, page_size: int) -> None:
+def test_prefill_rows_agree_with_the_plain_decoder_and_oracle_attention(
+    request: pytest.FixtureRequest, model: str, page_size: int
+) -> None:
     folder = request.getfixturevalue(model)
     fast = rows_of(folder, EngineConfig(page_size=page_size, prefill_chunk=9))
     slow = rows_of(
@@ -48,7 +50,7 @@ def test_it_is_the_default_on_cpu_in_float32(qwen3_folder: Path) -> None:
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(decoder_cpu, "_HANDED", 1e-12)
+    monkeypatch.setattr(decoder_cpu, "_MIN_THREAD_SECONDS", 1e-12)
     yield
     torch.set_num_threads(before)
 
@@ -57,6 +59,9 @@ def test_threads_change_no_bit(qwen3_folder: Path, request: pytest.FixtureReques
     alone = rows_of(qwen3_folder, EngineConfig())
     request.getfixturevalue("two_threads")
     shared = rows_of(qwen3_folder, EngineConfig())
+    assert alone.prefill.keys() == shared.prefill.keys()
+    assert alone.decode.keys() == shared.decode.keys()
+    assert alone.decode
     for key, value in alone.prefill.items():
         assert torch.equal(value, shared.prefill[key])
     for key, value in alone.decode.items():

@@ -1,4 +1,4 @@
-"""The fused decoder on a GPU: what the plain one computes there, at the published shapes too."""
+"""DecoderGpu on a GPU equals the plain decoder, at the published shapes too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from testing.engine.models import random_decoder
 from wedlm_core.config import ModelConfig
-from wedlm_core.model.decoder_gpu import disagreement, fuse
+from wedlm_core.model.decoder_gpu import disagreement, use_gpu_decoder
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
@@ -22,7 +22,7 @@ def mixing(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
 
 @pytest.mark.parametrize("shape", [WEDLM_7B, WEDLM_8B], ids=["7b", "8b"])
 @pytest.mark.parametrize("rows", [1, 77, 1024])
-def test_layers_of_the_published_shapes(shape: ModelConfig, rows: int) -> None:
+def test_layers_of_the_published_shapes_equal_the_plain_ones(shape: ModelConfig, rows: int) -> None:
     config = replace(shape, num_hidden_layers=2, vocab_size=2000, mask_token_id=None)
     model = empty_decoder(config, device="cuda", dtype=torch.bfloat16)
     generator = torch.Generator("cuda").manual_seed(0)
@@ -34,7 +34,7 @@ def test_layers_of_the_published_shapes(shape: ModelConfig, rows: int) -> None:
     positions = torch.randint(40_000, (rows,), device="cuda", generator=generator)
     with torch.inference_mode():
         plain = model(ids, positions, mixing)
-        assert fuse(model)
+        assert use_gpu_decoder(model)
         found = model(ids, positions, mixing)
     assert not torch.isnan(found).any()
     assert (found.float() - plain.float()).norm() / plain.float().norm() < 1e-2
@@ -42,11 +42,11 @@ def test_layers_of_the_published_shapes(shape: ModelConfig, rows: int) -> None:
     assert same > 0.5, f"only {same:.2f} of the values are bitwise alike: rounding is not where it was"
 
 
-def test_float32_agrees_closely() -> None:
+def test_a_float32_model_agrees_within_rounding() -> None:
     model = random_decoder(qwen3=True, seed=4).cuda()
     ids, positions = torch.tensor([5, 300, 5, 17]).cuda(), torch.tensor([0, 1, 2, 400]).cuda()
     with torch.inference_mode():
         plain = model(ids, positions, mixing)
         assert disagreement(model, range(3)) is None
-        assert fuse(model)
+        assert use_gpu_decoder(model)
         torch.testing.assert_close(model(ids, positions, mixing), plain, rtol=1e-4, atol=1e-4)

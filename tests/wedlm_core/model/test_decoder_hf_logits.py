@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from wedlm_core.decoding.oracle import causal_logits
+from testing.engine.oracle import causal_logits
 from wedlm_core.errors import WeightsError
 from wedlm_core.model.weights import load_model
 
@@ -51,14 +51,16 @@ def assert_same_logits(folder: Path, theirs: torch.nn.Module, atol: float = 1e-4
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("rope", [PLAIN, YARN, {**YARN, "beta_fast": 16.0, "attention_factor": 1.1}])
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
-def test_plain_qwen_checkpoints(tmp_path: Path, kind: str, rope: dict[str, Any], tied: bool) -> None:
+def test_logits_of_plain_qwen_checkpoints_equal_those_of_transformers(
+    tmp_path: Path, kind: str, rope: dict[str, Any], tied: bool
+) -> None:
     extra = {"head_dim": 16} if kind == "qwen3" else {}
     theirs = write_theirs(tmp_path, kind, rope_parameters=dict(rope), tie_word_embeddings=tied, **extra)
     assert_same_logits(tmp_path, theirs)
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_sharded_checkpoint(tmp_path: Path, tied: bool) -> None:
+def test_logits_of_a_sharded_checkpoint_equal_those_of_transformers(tmp_path: Path, tied: bool) -> None:
     theirs = write_theirs(tmp_path, "qwen3", shard="20KB", rope_parameters=PLAIN, head_dim=8, tie_word_embeddings=tied)
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     assert_same_logits(tmp_path, theirs)

@@ -1,8 +1,7 @@
-"""A damaged or hostile model folder is refused within a second by one clear line, and nothing outside it is read."""
+"""A damaged or hostile model folder is refused quickly in one clear line, and nothing outside it is read."""
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import os
@@ -14,13 +13,11 @@ import torch
 
 from testing.engine.models import random_decoder, write_tokenizer
 from testing.engine.refusals import assert_refused
-from testing.repository import ROOT
 from wedlm_core import LLM
 from wedlm_core.config import ModelConfig, YarnScaling
 from wedlm_core.errors import ConfigError, WeDLMError, WeightsError
-from wedlm_core.model.weights import load_config, load_model, save_model, stored_dtype
+from wedlm_core.model.weights import load_config, load_model, save_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 
 HUGE = 10**400
 INDEX = "model.safetensors.index.json"
@@ -172,8 +169,7 @@ def test_an_index_entry_that_leaves_the_folder_is_refused(sharded: Path, entry: 
     if isinstance(entry, str):
         entry = entry.replace("{name}", shard.name).replace("{folder}", str(sharded))
     point_to(sharded, entry)
-    for read in (load_model, stored_dtype):
-        assert_refused(lambda read=read: read(sharded), "^weight_map", (WeightsError,))
+    assert_refused(lambda: load_model(sharded), "^weight_map", (WeightsError,))
 
 
 def test_an_absolute_index_entry_is_refused_even_inside_of_the_folder(sharded: Path) -> None:
@@ -255,70 +251,6 @@ def test_configurations_made_in_python_are_checked_as_well() -> None:
     for name, value in (("hidden_size", True), ("rope_theta", math.nan), ("eos_token_ids", [1]), ("qk_norm", 1)):
         assert_refused(lambda n=name, v=value: ModelConfig(**{**vars(good), n: v}), f"^{name}=", (ConfigError,))
     assert_refused(lambda: YarnScaling(factor=0.5, original_max_position_embeddings=9), r"^rope_scaling\.factor=")
-
-
-# ---- pickles ------------------------------------------------------------------------------------------
-
-
-READERS = {
-    "torch.load",
-    "torch.jit.load",
-    "pickle.load",
-    "pickle.loads",
-    "pickle.Unpickler",
-    "dill.loads",
-    "joblib.load",
-}
-
-
-def loads_of(path: Path) -> list[ast.Call]:
-    """Calls of ``torch.load``, ``load`` of anything called torch, and of pickle's readers."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = {
-        "torch.load",
-        "pickle.load",
-        "pickle.loads",
-        "pickle.Unpickler",
-        "joblib.load",
-        "torch.jit.load",
-        "dill.loads",
-    }
-    return [call for call in calls if ast.unparse(call.func) in names]
-
-
-def test_torch_load_reads_weights_only_everywhere() -> None:
-    found = []
-    for package in ("wedlm_core", "pipeline", "jobs", "benchmarks", "testing"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for call in loads_of(path):
-                only = {k.arg: getattr(k.value, "value", None) for k in call.keywords}.get("weights_only")
-                found.append((f"{path.relative_to(ROOT)}:{call.lineno}", ast.unparse(call.func), only))
-    assert found, "the search finds what there is"
-    assert [f for f in found if f[1] != "torch.load" or f[2] is not True] == []
-
-
-class Evil:
-    """Pickled, it touches a file when it is read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return (os.mkdir, (str(self.path),))
-
-
-def test_a_checkpoint_that_holds_code_is_refused_and_nothing_of_it_runs(tmp_path: Path) -> None:
-    model = random_decoder(qwen3=True, seed=0).requires_grad_(True)
-    optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(model.parameters())]
-    save_checkpoint(tmp_path / "c.pt", model, optimisers, Progress(step=3, seconds=1.0), {"a": [1, 2.5, "x", None]})
-    assert load_checkpoint(tmp_path / "c.pt", model, optimisers) == Progress(step=3, seconds=1.0)
-    state = torch.load(tmp_path / "c.pt", weights_only=True)
-    torch.save({**state, "recipe": Evil(tmp_path / "ran")}, tmp_path / "c.pt")
-    assert_refused(lambda: load_checkpoint(tmp_path / "c.pt", model, optimisers), "^checkpoint=.*c.pt", (WeightsError,))
-    assert not (tmp_path / "ran").exists()
-    (tmp_path / "c.pt").write_bytes(b"half a file")
-    assert_refused(lambda: load_checkpoint(tmp_path / "c.pt", model, optimisers), "^checkpoint=", (WeightsError,))
 
 
 def test_a_tokenizer_that_is_absent_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Weights go to their place piece by piece: the same values with any workers and pieces, in bounded memory."""
+"""Weights are copied in pieces: any number of workers and piece size gives the same values, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors import safe_open
 from testing.engine.models import random_decoder, wide_model
 from testing.repository import ROOT
 from wedlm_core.model import placing
-from wedlm_core.model.expected_tensors import hf_slots
+from wedlm_core.model.expected_tensors import expected_tensors
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.weights import load_model, save_model
 
@@ -31,18 +31,18 @@ def test_every_row_is_the_files_whatever_the_pieces_and_workers(
     save_model(random_decoder(qwen3=False, seed=5), tmp_path, 30_000)
     monkeypatch.setattr(placing, "PIECE_BYTES", piece_bytes)
     model = load_model(tmp_path, dtype=dtype, workers=workers)
-    slots, seen = hf_slots(model.config), 0
+    expected, seen = expected_tensors(model.config), 0
     for path in tmp_path.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118
-                slot = slots[name]
-                rows = model.get_parameter(slot.parameter)[slot.start : slot.start + slot.shape[0]]
+                tensor = expected[name]
+                rows = model.get_parameter(tensor.parameter)[tensor.start : tensor.start + tensor.shape[0]]
                 assert torch.equal(rows, file.get_tensor(name).to(dtype))
                 seen += 1
-    assert seen == len(slots)
+    assert seen == len(expected)
 
 
-def test_an_empty_decoder_lives_where_it_is_told_and_keeps_its_ties() -> None:
+def test_an_empty_decoder_is_on_its_device_and_its_weights_stay_tied() -> None:
     for qwen3 in (True, False):
         config = random_decoder(qwen3=qwen3, seed=0).config
         model = empty_decoder(config, device="cpu", dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Loading to a GPU: no host copy of the model, the file's values on the device, and a pool sized by what is left."""
+"""Loading to a GPU: no host copy of the model, the file's values on the device, pools within their share of memory."""
 
 from __future__ import annotations
 

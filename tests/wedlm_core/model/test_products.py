@@ -1,4 +1,4 @@
-"""Packed products are the plain ones, their rows do not depend on one another, and where they fail plain ones stay."""
+"""Packed products equal plain ones, their rows are independent, and if a check fails the plain ones are used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def weight_of(shape: tuple[int, int], bias: bool) -> Weight:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bias", [False, True])
-def test_packed_products_are_the_plain_ones(shape: tuple[int, int], bias: bool) -> None:
+def test_packed_products_equal_the_plain_ones(shape: tuple[int, int], bias: bool) -> None:
     weight = weight_of(shape, bias)
     x_RI = torch.randn(37, shape[1])
     expected_RO = x_RI.double() @ weight.weight_OI.double().t() + (0 if weight.bias_O is None else weight.bias_O)
@@ -52,7 +52,7 @@ def test_padding_is_the_next_multiple(rows: int) -> None:
 
 
 class WrongAtFour:
-    """Rows of four come out otherwise than in larger numbers."""
+    """Four rows give other bits than more rows."""
 
     def __init__(self, weight: Weight) -> None:
         self._right = PlainProduct(weight)
@@ -63,28 +63,28 @@ class WrongAtFour:
 
 
 class FarOff(WrongAtFour):
-    """Not the product at all."""
+    """Wrong by far."""
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
         return 2 * self._right(x_RI)
 
 
 class Missing:
-    """An operator that this build of torch has not."""
+    """An operator that this build of torch lacks."""
 
     def __init__(self, weight: Weight) -> None:
         raise AttributeError("no such operator")
 
 
 @pytest.mark.parametrize(
-    ("stale", "said"), [(WrongAtFour, "rows differ"), (FarOff, "off by"), (Missing, "no such operator")]
+    ("stale", "message"), [(WrongAtFour, "rows differ"), (FarOff, "off by"), (Missing, "no such operator")]
 )
-def test_where_packed_products_do_not_work_plain_ones_stay(
-    stale: type[Product], said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_plain_products_are_used_where_packed_ones_do_not_work(
+    stale: type[Product], message: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(products, "PackedProduct", stale)
     with caplog.at_level(logging.WARNING):
         found = products_of([weight_of((96, 64), bias=False)])
     assert isinstance(found.products[0], PlainProduct)
     assert found.padding == products.plain_padding()
-    assert said in caplog.text
+    assert message in caplog.text

@@ -1,4 +1,4 @@
-"""Quantised weights: what they compute, how far they are from the weights, and that models run with them."""
+"""Quantised layers: their rounding, their results, and whole models that use them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_tiny_model_still_counts(name: str) -> None:
     assert "3, 4, 5, 6, 7, 8, 9" in out.text
 
 
-def test_what_cannot_be_is_refused(qwen3_folder: Path) -> None:
+def test_unknown_dtypes_and_an_unsuitable_backend_are_refused(qwen3_folder: Path) -> None:
     with pytest.raises(ConfigError, match="weight_dtype"):
         EngineConfig(weight_dtype="int3")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="weight_dtype"):
@@ -96,8 +96,8 @@ def test_what_cannot_be_is_refused(qwen3_folder: Path) -> None:
         LLM(str(qwen3_folder), config=EngineConfig(weight_dtype="int8", attention="compiled"), device="cpu")
 
 
-def test_the_product_for_tensor_cores_is_the_same() -> None:
-    """Torch has a form of it for CPUs: the same arguments, the same numbers but for a bfloat16 result."""
+def test_the_product_for_tensor_cores_gives_the_same_numbers() -> None:
+    """Torch implements it on CPU too, with a bfloat16 result."""
     layer = QuantisedLinear(some_linear(4, inputs=64, outputs=48), torch.float8_e4m3fn)
     x = torch.randn(5, 64)
     want = layer(x)

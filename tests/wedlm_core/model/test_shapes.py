@@ -1,4 +1,4 @@
-"""The 7B and 8B configurations are those of transformers' Qwen2.5 and Qwen3, to the last tensor and angle."""
+"""The 7B and 8B configurations equal transformers' Qwen2.5 and Qwen3: all tensor shapes and rotary tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import hf_slots
+from wedlm_core.model.expected_tensors import expected_tensors
 from wedlm_core.model.rope import rope_tables
 from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
@@ -41,12 +41,12 @@ def test_every_tensor_of_the_published_class_has_its_place_and_no_place_is_left(
         model = {"7b": Qwen2ForCausalLM, "8b": Qwen3ForCausalLM}[size](config)
         ours = Decoder(ModelConfig.from_hf(config.to_dict()), max_positions=1)
     stored = {name: tuple(p.shape) for name, p in model.named_parameters()}  # a tied head counts once
-    slots = hf_slots(ours.config)
-    assert {name: slot.shape for name, slot in slots.items()} == stored
+    expected = expected_tensors(ours.config)
+    assert {name: tensor.shape for name, tensor in expected.items()} == stored
     rows = {name: p.shape[0] for name, p in ours.named_parameters()}
-    for slot in slots.values():
-        rows[slot.parameter] -= slot.shape[0]
-        assert slot.shape[1:] == ours.get_parameter(slot.parameter).shape[1:]
+    for tensor in expected.values():
+        rows[tensor.parameter] -= tensor.shape[0]
+        assert tensor.shape[1:] == ours.get_parameter(tensor.parameter).shape[1:]
     assert set(rows.values()) == {0}
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in model.parameters())
 

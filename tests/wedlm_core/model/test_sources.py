@@ -1,4 +1,4 @@
-"""Models are found wherever they are, downloaded once per content, and errors say what to do."""
+"""Models are found in all kinds of places, downloaded once per content, and errors say what to do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def memory_url(qwen3_folder: Path) -> Iterator[str]:
     fs.rm("/bucket", recursive=True)
 
 
-def test_a_folder_is_itself(qwen3_folder: Path) -> None:
+def test_a_local_folder_is_used_as_it_is(qwen3_folder: Path) -> None:
     assert resolve(str(qwen3_folder)) == qwen3_folder
     assert resolve(qwen3_folder.as_uri()) == qwen3_folder
 

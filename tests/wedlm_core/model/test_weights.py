@@ -16,8 +16,8 @@ from testing.engine.models import random_decoder, write_tokenizer
 from wedlm_core.config import ModelConfig, YarnScaling
 from wedlm_core.errors import ConfigError, WeightsError
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import hf_slots
-from wedlm_core.model.weights import load_config, load_model, save_model, stored_dtype
+from wedlm_core.model.expected_tensors import expected_tensors
+from wedlm_core.model.weights import load_config, load_model, save_model
 
 
 def assert_equal_models(a: Decoder, b: Decoder) -> None:
@@ -53,15 +53,16 @@ def test_saving_over_another_layout_leaves_nothing_of_it(tmp_path: Path) -> None
 
 def test_bfloat16_is_stored_as_such(tmp_path: Path) -> None:
     save_model(random_decoder(qwen3=True, seed=0).bfloat16(), tmp_path / "m")
-    assert stored_dtype(tmp_path / "m") == torch.bfloat16
+    stored = load_file(tmp_path / "m" / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
 
 
 def test_every_parameter_row_is_filled_exactly_once() -> None:
     for qwen3 in (True, False):
         model = random_decoder(qwen3=qwen3, seed=0)
         covered = {name: torch.zeros(p.shape[0], dtype=torch.int64) for name, p in model.named_parameters()}
-        for slot in hf_slots(model.config).values():
-            covered[slot.parameter][slot.start : slot.start + slot.shape[0]] += 1
+        for tensor in expected_tensors(model.config).values():
+            covered[tensor.parameter][tensor.start : tensor.start + tensor.shape[0]] += 1
         assert all(bool((rows == 1).all()) for rows in covered.values())
 
 

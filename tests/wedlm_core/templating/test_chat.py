@@ -1,4 +1,4 @@
-"""Chat templates give what transformers gives, to the letter; what it refuses is refused."""
+"""Chat templates give exactly the text that transformers gives, and refuse what it refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_template(fast: PreTrainedTokenizerFast, template: Any) -> Tokenizer:
 
 
 def outcome(render: Any) -> str:
-    """The text, or that there is none."""
+    """The rendered text, or "refused"."""
     try:
         return str(render())
     except Exception:

@@ -1,4 +1,4 @@
-"""What a template of a stranger may cost: seconds and some memory, then it is an error of that row."""
+"""An untrusted template that exceeds the limits is refused within seconds and in little memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from wedlm_core.templating import LIMITS, ChatTemplate
 SECONDS = LIMITS.seconds + 2.5
 MEGABYTES = 400
 HARMLESS = ("namespaces of namespaces shown",)
-"""Rendered: a namespace is shown without what is in it."""
+"""These are rendered, because the repr of a namespace omits its contents."""
 
 
 def peak() -> float:
-    """Megabytes of memory that this process had at most."""
+    """The peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def attack(name: str, render: Callable[[], str]) -> None:
-    """Render what is to be refused soon, in little memory, with a message of one line."""
+    """Assert that rendering is refused soon, in little memory, with a message of one line."""
     before, begin = peak(), time.process_time()
     if name in HARMLESS:
         assert len(render()) <= LIMITS.value_chars
@@ -40,11 +40,11 @@ def attack(name: str, render: Callable[[], str]) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_prompt_template_that_never_ends_or_grows_without_bound_is_refused_soon(name: str) -> None:
-    # A name from outside, so that it is not rendered as it is checked.
+    # It names a column, so that it is not rendered when it is checked.
     attack(name, lambda: PromptTemplate(ATTACKS[name] + "{{ a }}").render({"n": 0, "a": "x"}))
 
 
-# Both kinds of template go through the same environment; of these each goes through another part of it.
+# Both kinds of template use the same environment; each of these uses another part of it.
 @pytest.mark.parametrize(
     "name",
     ["nested ranges", "recursion over wide levels", "text times a number", "percent width", "format width",
@@ -82,7 +82,7 @@ def test_the_limits_leave_room_for_conversations_and_tables_that_are_large() -> 
     assert rows.render({"examples": examples, "q": "1 + 1"}).endswith("19999 + 19999 -> 39998\n1 + 1")
 
 
-def test_what_templates_do_every_day_is_as_it_was() -> None:
+def test_ordinary_templates_give_the_expected_text() -> None:
     cases = {
         "{{ a * 3 }}{{ '-' * 4 }}": "xxx----",
         "{{ '%05.1f|%-4s|%d%%' % (n, a, 7) }}": "002.5|x   |7%",

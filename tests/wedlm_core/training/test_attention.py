@@ -1,4 +1,4 @@
-"""The dual-stream attention pattern: fast form equal to the definition, and what the pattern promises."""
+"""The dual-stream attention pattern: the vectorised form equals the definition, and its consequences hold."""
 
 import random
 
@@ -90,7 +90,7 @@ def test_a_document_is_computed_alike_alone_and_packed():
 
 
 def test_a_clean_prefix_inside_a_block_is_computed_as_in_the_memory_stream():
-    """Decoding keeps the KV of committed window rows because of this: training and decoding agree."""
+    """Decoding can keep the KV of committed window rows because of this property."""
     example = Example(prompt=(5, 6, 7), answer=(8, 9, 10, 11, 12, EOS))
     from wedlm_core.training.masking import Block
 

@@ -1,4 +1,4 @@
-"""The trained tokenizer: round trip of any text, single digits, one form of a word, the chat template."""
+"""The trained tokenizer: any text round-trips, digits are single, a word has one form, the chat template works."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The procedural corpus: checkers, splits and the prompt forms that users are promised."""
+"""The procedural corpus: checkers, splits and the documented ranges of prompts."""
 
 import itertools
 import random
@@ -65,7 +65,7 @@ def test_worked_arithmetic_is_right():
                 assert result in (numbers[0] + numbers[1], numbers[0] - numbers[1])
 
 
-def test_promised_ranges_are_covered():
+def test_counting_and_equations_cover_their_documented_ranges():
     counts = [re.findall(r"\d+", p.prompt) for p in corpus.distinct("counting", "train", 1500)]
     sizes = [int(b) - int(a) + 1 for a, b in counts]
     assert (min(sizes), max(sizes)) == (2, MAX_COUNT_ITEMS)

@@ -1,4 +1,4 @@
-"""Scores, grids, curves and the shipped prompt file."""
+"""Scores, held-out problems, curves and the shipped prompt file."""
 
 import pyarrow.parquet as pq
 import pytest

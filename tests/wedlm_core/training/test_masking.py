@@ -1,4 +1,4 @@
-"""Blocks, reorder, targets and weights of the dual stream."""
+"""Dual-stream rows: blocks, reorder, targets and weights."""
 
 import random
 
@@ -41,11 +41,11 @@ def test_rows_follow_the_reorder_that_decoding_uses(seed):
     at = 2 + len(answer)
     for block in blocks:
         order = observed_first(torch.tensor(block.observed)).tolist()
-        for physical, slot in enumerate(order):
-            row, position = at + physical, block.start + slot
+        for physical, offset in enumerate(order):
+            row, position = at + physical, block.start + offset
             assert rows.positions[row] == position
             assert rows.limit[row] == block.start
-            if block.observed[slot]:
+            if block.observed[offset]:
                 assert (rows.ids[row], rows.target[row], rows.weight[row]) == (clean[position], IGNORE, 0.0)
             else:
                 assert (rows.ids[row], rows.target[row]) == (MASK, clean[position])

@@ -1,4 +1,4 @@
-"""Muon: updates are near-orthogonal, parts of fused matrices are separate."""
+"""Muon: updates are nearly orthogonal, and the parts of a fused matrix are updated separately."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Recipes: strict fields and types, and the shipped one."""
+"""Recipes: fields and types are checked, and the shipped recipe fits its model."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from wedlm_core.training.recipe import load_recipe, parse_recipe
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         ({"modle": {}}, "modle"),
         ({"optim": {"lr": 0.1, "momentun": 1}}, r"recipe\.optim.*momentun"),
@@ -20,8 +20,8 @@ from wedlm_core.training.recipe import load_recipe, parse_recipe
         ({"run": 5}, r"recipe\.run"),
     ],
 )
-def test_unknown_fields_and_wrong_types_are_refused_by_name(raw, said):
-    with pytest.raises(ConfigError, match=said):
+def test_unknown_fields_and_wrong_types_are_refused_by_name(raw, message):
+    with pytest.raises(ConfigError, match=message):
         parse_recipe(raw)
 
 

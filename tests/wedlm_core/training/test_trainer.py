@@ -59,7 +59,7 @@ def test_an_interrupted_run_ends_bit_for_bit_like_a_whole_one(tmp_path, matrices
     whole.train()
     first = trainer(tmp_path / "parts", made)
     first.train(until_step=3)
-    torch.manual_seed(12345)  # what a new process would not share
+    torch.manual_seed(12345)  # a new process would not have this state
     random.seed(9)
     second = trainer(tmp_path / "parts", made)
     assert second.resume()
@@ -234,7 +234,7 @@ def _run(command: list[str]) -> None:
 def test_two_gloo_processes_equal_one_that_accumulates(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump({**RAW, "run": {**RAW["run"], "steps": 3}}))
-    # The rendezvous takes a free port itself: one that was looked up before may be taken by the time it is used.
+    # The rendezvous takes a free port itself: a port looked up before may no longer be free.
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--local-addr=127.0.0.1",
                 "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m"]  # fmt: skip
     tail = ["jobs.train", "--recipe", str(path), "--device", "cpu"]

@@ -194,7 +194,7 @@ class Runner:
             return self._compiled(id_T, position_T, kv_slot_T, self.pool, plan)
         total = id_T.shape[0]
         padding = (0, self.padding(total) - total)
-        pool_rows = self.pool.rows_of(kv_slot_T)
+        pool_rows = self.pool.flat_index(kv_slot_T)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.pool.write(layer, pool_rows, k[:total], v[:total])
@@ -208,7 +208,7 @@ class Runner:
         plan = backend.plan_device(rows, self.pool, self.model.config.num_attention_heads)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self.pool.write_slots(layer, kv_slot_T, k, v)
+            self.pool.write_entries(layer, kv_slot_T, k, v)
             return plan.attend(layer, q)
 
         return self.model(id_T, position_T, attend)

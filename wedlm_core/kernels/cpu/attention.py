@@ -1,4 +1,4 @@
-"""Causal attention of packed rows over a paged pool whose keys lie transposed in blocks."""
+"""Causal attention of packed rows over a paged KV pool with transposed keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spr
 __all__ = ["QUERIES", "attend"]
 
 QUERIES = 32
-"""Queries that go over a sequence's keys together: with their scores of a block they fit in the nearest cache."""
+"""Queries that are computed together: they and their scores of a block fit in the L1 cache."""
 
 
 @njit(**JIT)
@@ -21,13 +21,13 @@ def attend(  # type: ignore[no-untyped-def]
 ):
     """Causal attention of packed rows over paged keys and values.
 
-    A sequence's rows and the heads that share its keys are up to 32 queries, which go over the keys together, block
-    by block: a block is read from memory once and from the nearest cache from then on.
+    The rows of a sequence, times the query heads of a KV head, are computed in groups of up to 32 queries. A group goes
+    over the keys block by block, so that a block is read from memory once and from the cache afterwards.
 
     Args:
         q: ``[T, heads * Dh]``.
         keys: ``[kv_heads, blocks, Dh, block]``.
-        values: ``[kv_heads, slots, Dh]``.
+        values: ``[kv_heads, entries, Dh]``.
         pages: int64 ``[S, P]``.
         starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.
         counts: int64 ``[S]``.
@@ -35,9 +35,9 @@ def attend(  # type: ignore[no-untyped-def]
         page_size: tokens per page, a multiple of the block.
         scale: of the scores.
         out: ``[T, heads * Dh]``.
-        scores: scratch ``[QUERIES, width]``, width the longest context rounded up to whole blocks and to 16.
-        first: sequence to begin with.
-        last: sequence to end before.
+        scores: scratch ``[QUERIES, width]``; width is the longest context rounded up to whole blocks and to 16.
+        first: first sequence to compute.
+        last: one past the last sequence to compute.
     """
     kv_heads, _, dim, block = keys.shape
     group = q.shape[1] // (kv_heads * dim)
@@ -58,7 +58,7 @@ def attend(  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore[no-untyped-def]
-    """Queries ``m .. m + together`` of a sequence and of a head of keys, scaled, to ``queries [QUERIES, Dh]``."""
+    """Copy the queries ``m .. m + together - 1`` of a sequence and KV head, scaled, to ``queries [QUERIES, Dh]``."""
     dim = queries.shape[1]
     for i in range(together):
         at = (head * group + (m + i) % group) * dim
@@ -69,13 +69,13 @@ def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore
 
 @njit(**JIT)
 def _score(queries, keys, pages, page_size, head, cached, m, together, group, scores):  # type: ignore[no-untyped-def]
-    """``scores[i, k] = queries[i] . keys[k]``, over the blocks of which a query sees anything."""
+    """``scores[i, k] = queries[i] . keys[k]``, over the blocks that some query attends to."""
     _, count, dim, block = keys.shape
     width, here, base, to = scores.shape[1], address(queries), address(keys), address(scores)
     seen = cached + (m + together - 1) // group + 1
     for b in range((seen + block - 1) // block):
-        slot = pages[b * block // page_size] * page_size + b * block % page_size
-        part = base + 4 * (head * count + slot // block) * dim * block
+        entry = pages[b * block // page_size] * page_size + b * block % page_size
+        part = base + 4 * (head * count + entry // block) * dim * block
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
             if b * block < cached + (m + i + rows - 1) // group + 1:
@@ -109,7 +109,7 @@ def _mix(  # type: ignore[no-untyped-def]
     scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed
 ):
     """``mixed[i] = softmax(scores[i]) @ values``, causal."""
-    _, slots, dim = values.shape
+    _, entries, dim = values.shape
     step, here, base, to = scores.shape[1], address(scores), address(values), address(mixed)
     shares = np.empty(QUERIES, dtype=np.float32)
     for i in range(together):
@@ -118,8 +118,8 @@ def _mix(  # type: ignore[no-untyped-def]
             mixed[i, d] = F32(0.0)
     seen = cached + (m + together - 1) // group + 1
     for b in range((seen + block - 1) // block):
-        slot = pages[b * block // page_size] * page_size + b * block % page_size
-        part = base + 4 * (head * slots + slot) * dim
+        entry = pages[b * block // page_size] * page_size + b * block % page_size
+        part = base + 4 * (head * entries + entry) * dim
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
             if b * block < cached + (m + i + rows - 1) // group + 1:
@@ -132,7 +132,7 @@ def _mix(  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _scatter(mixed, start, m, together, group, head, out):  # type: ignore[no-untyped-def]
-    """The inverse of :func:`_gather`, unscaled."""
+    """Copy results back to the rows: the inverse of :func:`_gather`, unscaled."""
     dim = mixed.shape[1]
     for i in range(together):
         at = (head * group + (m + i) % group) * dim

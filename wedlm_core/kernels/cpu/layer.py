@@ -1,4 +1,4 @@
-"""Norms, rotation, KV writes and the gate of a decoder layer."""
+"""The operations of a decoder layer between matrix products: norms, rotary embedding, KV writes, gated activation."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def silu_mul(gate_up, out, first, last):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _norm_rotate(x, at, heads, size, weight, eps, cos, sin, angle, out, to):  # type: ignore[no-untyped-def]
-    """The heads of one row: the optional norm (an empty weight: none), then the rotation; halves form the pairs.
+    """The heads of one row: the norm (none if the weight is empty), then the rotation of the pairs (i, i + size // 2).
 
-    Heads of ``size`` elements lie behind one another in x from ``at`` on and in out from ``to`` on; the cosines and
-    sines begin at ``angle``.
+    Heads of ``size`` elements follow each other in x from ``at`` on and in out from ``to`` on. The cosines and sines
+    begin at ``angle``.
     """
     half = size // 2
     normed = len(weight) > 0
@@ -82,19 +82,19 @@ def _norm_rotate(x, at, heads, size, weight, eps, cos, sin, angle, out, to):  # 
 
 
 @njit(**JIT)
-def _neighbours(slots, first, last):  # type: ignore[no-untyped-def]
-    """How many rows from ``first`` on have slots that follow one another."""
+def _neighbours(entries, first, last):  # type: ignore[no-untyped-def]
+    """How many rows from ``first`` on have consecutive KV entries."""
     t = first + 1
-    while t < last and slots[t] == slots[t - 1] + 1:
+    while t < last and entries[t] == entries[t - 1] + 1:
         t += 1
     return t - first
 
 
 @njit(**JIT)
 def place_qkv(  # type: ignore[no-untyped-def]
-    qkv, q_weight, k_weight, eps, cos, sin, positions, slots, heads, q_out, keys, values, first, last
+    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last
 ):
-    """Norm and rotate queries and keys, write keys and values to the pool.
+    """Norm and rotate queries and keys; write keys and values to the KV pool.
 
     Args:
         qkv: ``[T, (heads + 2 * kv_heads) * Dh]``.
@@ -104,13 +104,13 @@ def place_qkv(  # type: ignore[no-untyped-def]
         cos: ``[positions, Dh / 2]``.
         sin: the same.
         positions: int64 ``[T]``, logical position of each row.
-        slots: int64 ``[T]``, KV slot of each row.
+        entries: int64 ``[T]``, KV entry of each row.
         heads: query heads.
         q_out: ``[T, heads * Dh]``.
         keys: ``[kv_heads, blocks, Dh, block]``.
-        values: ``[kv_heads, slots, Dh]``.
-        first: row to begin with.
-        last: row to end before.
+        values: ``[kv_heads, entries, Dh]``.
+        first: first row to compute.
+        last: one past the last row to compute.
     """
     kv_heads, blocks, dim, block = keys.shape
     q_size, kv_size = heads * dim, kv_heads * dim
@@ -118,10 +118,10 @@ def place_qkv(  # type: ignore[no-untyped-def]
     rotated = np.empty((LANES, kv_size), dtype=np.float32)
     t = first
     while t < last:
-        # Rows side by side in a block share the cache lines of their keys, which are written element by element.
-        number, place = slots[t] // block, slots[t] % block
-        count = _neighbours(slots, t, min(last, t + min(LANES, block - place)))
-        for h in range(kv_heads):  # a key lies in as many cache lines as it has elements: all come at once
+        # Consecutive entries of a block share the cache lines of their keys, which are written element by element.
+        number, place = entries[t] // block, entries[t] % block
+        count = _neighbours(entries, t, min(last, t + min(LANES, block - place)))
+        for h in range(kv_heads):  # a key has one cache line per element: fetch them all ahead
             for i in range(dim):
                 prefetch(keys, ((h * blocks + number) * dim + i) * block + place)
         for r in range(count):
@@ -133,7 +133,7 @@ def place_qkv(  # type: ignore[no-untyped-def]
                 for r in range(count):
                     keys[h, number, i, place + r] = rotated[r, h * dim + i]
             for r in range(count):
-                at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + slots[t + r]) * dim
+                at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + entries[t + r]) * dim
                 for i in range(0, dim, LANES):
                     store(values, to + i, dim - i, load(qkv, at + i, dim - i, F32(0.0)))
         t += count

@@ -1,4 +1,4 @@
-"""What the kernels compute with: fused multiply-add, exponential, logarithm, on numbers and on vectors alike."""
+"""Arithmetic of the kernels, for numbers and vectors: fused multiply-add, exponential, logarithm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["F32", "JIT", "LANES", "exp", "fma", "log"]
 
 F32 = np.float32
 JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
-"""Options of every kernel: no lock held, no checks in loops, machine code kept on disk, no reordering of sums."""
+"""Numba options of every kernel: release the GIL, no bounds checks, cache on disk, no reordering of sums."""
 
 
 @njit(inline="always", **JIT)

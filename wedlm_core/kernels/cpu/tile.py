@@ -1,10 +1,10 @@
 """``C += A @ B`` for up to four rows of A, held in vector registers.
 
-Every element of C is one chain of fused multiply-adds in the order of the inner dimension, whatever the shape of the
-tile: so results do not depend on how many rows are multiplied together, nor on the machine's vectors.
+Every element of C is one chain of fused multiply-adds in the order of the inner dimension, for any shape of the tile.
+So results depend neither on how many rows are multiplied together nor on the machine's vector length.
 
-Matrices are given by the address of their first element and the elements from one row to the next: a tile is called
-for every few thousand multiplications, and handing over whole arrays would cost a good part of them.
+A matrix is given by the address of its first element and the number of elements from one row to the next. A call does
+only a few thousand multiplications, and passing arrays would cost a large part of its time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from wedlm_core.kernels.cpu.scalar import JIT, LANES
 __all__ = ["ROWS", "address", "multiply"]
 
 ROWS = 4
-"""Rows of A that one call takes at most: with four vectors of B their sums fill half of 32 registers."""
+"""Most rows of A in one call: with four vectors of B their sums fill half of 32 registers."""
 _WIDE = 4 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
-"""Vectors of 16 that a tile is wide; without AVX-512 each takes two registers, of which there are 16."""
+"""Width of a tile in vectors of 16. Without AVX-512 a vector takes two registers of 16."""
 _FLOAT, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
 _INDEX = ir.IntType(64)
 
@@ -41,7 +41,7 @@ def _address(typing_context: Any, array: Any) -> Any:
 
 
 address: Any = _address
-"""Where the first element of an array is; valid as long as something else keeps the array."""
+"""The address of an array's first element; valid while the array is referenced elsewhere."""
 
 
 def _tile(rows: int, lanes: int, vectors: int) -> Any:
@@ -56,7 +56,7 @@ def _tile(rows: int, lanes: int, vectors: int) -> Any:
             fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
 
             def at(base, row, column, what):  # type: ignore[no-untyped-def]
-                """Pointer to ``what`` at an element; rows and columns are numbers or values."""
+                """Pointer of type ``what`` to an element; row and column are Python ints or LLVM values."""
                 offset = builder.shl(builder.add(row, column), _INDEX(2))
                 return builder.inttoptr(builder.add(base, offset), what.as_pointer())
 
@@ -93,7 +93,7 @@ def _tile(rows: int, lanes: int, vectors: int) -> Any:
 
 
 def _strip(lanes: int, vectors: int) -> Any:
-    """``multiply`` for as many columns as a tile is wide."""
+    """A version of :func:`multiply` for one tile width of columns."""
     one, two, three, four = (_tile(rows, lanes, vectors) for rows in range(1, ROWS + 1))
 
     @njit(**JIT)
@@ -127,7 +127,7 @@ def multiply(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # t
         rows: 1 to 4.
         depth: the inner dimension.
         columns: of B and C.
-        fresh: whether what C holds is dropped.
+        fresh: whether the old content of C is ignored.
     """
     j = 0
     while j + _WIDE * LANES <= columns:

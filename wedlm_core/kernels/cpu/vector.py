@@ -1,9 +1,9 @@
-"""Sixteen float32 as one LLVM vector, for loops that the compiler does not turn into vectors by itself.
+"""A Numba type for sixteen float32 in one LLVM vector, for loops that the compiler does not vectorise.
 
-A vector holds the 16 lanes of the kernels' sums; where a CPU's own are shorter, LLVM splits it. Arithmetic is
-written as for numbers (``+ - * /``, ``-x``, ``max``, ``min``; a number stands for itself in all lanes) and each
-operation is rounded by itself, so a function of plain arithmetic serves numbers and vectors with the same bits.
-Arrays are C-contiguous, of float32 and any shape; an index counts elements from their first one and is not checked.
+The 16 lanes hold the kernels' partial sums. If the CPU's vectors are shorter, LLVM splits the vector. Arithmetic is
+written as for numbers (``+ - * /``, ``-x``, ``max``, ``min``; a number is broadcast to all lanes), and each operation
+is rounded separately. So one function serves numbers and vectors and gives the same bits. Arrays are C-contiguous
+float32 of any shape. An index counts elements from the array's first one and is not checked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = [
 ]  # fmt: skip
 
 LANES = 16
-"""Partial sums of a row's reductions: a fixed number, so that order never depends on the machine's vectors."""
+"""Partial sums of a reduction: a fixed number, so that the order never depends on the machine."""
 
-_intrinsic: Any = intrinsic  # its own type does not show that the typing context is not the caller's to pass
+_intrinsic: Any = intrinsic  # untyped: its own type does not say that callers omit the typing context
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 
@@ -47,12 +47,12 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def _joint(*kinds: Any) -> Any:
-    """What arithmetic on these gives: a vector if one of them is."""
+    """The result type of arithmetic: a vector if any operand is one."""
     return _VECTOR if _VECTOR in kinds else types.float32
 
 
 def _spread(context: Any, builder: Any, value: Any, kind: Any) -> Any:
-    """A number in all lanes; a vector as it is."""
+    """Broadcast a number to all lanes; return a vector unchanged."""
     if kind == _VECTOR:
         return value
     value = context.cast(builder, value, kind, types.float32)
@@ -65,18 +65,18 @@ def _spread_all(context: Any, builder: Any, signature: Any, args: Any) -> list[A
 
 
 def _all(kind: Any, value: int) -> Any:
-    """A constant of a vector's lanes or of a number."""
+    """A constant of the given type, in all lanes of a vector."""
     return [value] * LANES if kind == _VECTOR else value
 
 
 def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
-    """Call a function that LLVM knows, under its whole name."""
+    """Call an LLVM intrinsic by its full name."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
 
 def _operate(operation: Callable[..., Any], build: Callable[..., Any]) -> None:
-    """Teach numba a binary operation on vectors, and on a vector and a number."""
+    """Register a binary operation with Numba, for two vectors and for a vector and a number."""
 
     @type_callable(operation)
     def typing(context: Any) -> Any:
@@ -93,7 +93,7 @@ _operate(operator.add, lambda builder, a, b: builder.fadd(a, b))
 _operate(operator.sub, lambda builder, a, b: builder.fsub(a, b))
 _operate(operator.mul, lambda builder, a, b: builder.fmul(a, b))
 _operate(operator.truediv, lambda builder, a, b: builder.fdiv(a, b))
-# As Python's: the first where the two are equal or cannot be compared.
+# As in Python: the first operand if the two are equal or cannot be compared.
 _operate(max, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", b, a), b, a))
 _operate(min, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", b, a), b, a))
 
@@ -125,7 +125,7 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
 
 @_intrinsic
 def floor(typing_context: Any, x: Any) -> Any:
-    """Of a number or vector."""
+    """Round a number or vector down."""
     kind = _joint(x)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -150,7 +150,7 @@ def two_to(typing_context: Any, k: Any) -> Any:
 
 @_intrinsic
 def split(typing_context: Any, x: Any) -> Any:
-    """``x = 2 ** power * mantissa``, both float32, of normal x > 0; the mantissa lies in [1/sqrt 2, sqrt 2)."""
+    """``x = 2 ** power * mantissa``, both float32, of normal x > 0; the mantissa is in [1/sqrt 2, sqrt 2)."""
     kind = _joint(x)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -171,20 +171,20 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> A
 
 
 def _first(builder: Any, count: Any) -> Any:
-    """Flags of the first ``count`` lanes."""
+    """A mask of the first ``count`` lanes."""
     alone = builder.insert_element(_INTS(ir.Undefined), builder.trunc(count, _INT), _INT(0))
     counts = builder.shuffle_vector(alone, _INTS(ir.Undefined), _INTS([0] * LANES))
     return builder.icmp_signed("<", _INTS(list(range(LANES))), counts)
 
 
 def _whole(builder: Any, count: Any) -> Any:
-    """The two branches of an access to memory: all lanes, which is what almost every one is, or fewer."""
+    """The two branches of a memory access: all lanes (the usual case), or fewer."""
     return builder.if_else(builder.icmp_signed(">=", count, ir.IntType(64)(LANES)), likely=True)
 
 
 @_intrinsic
 def load(typing_context: Any, array: Any, index: Any, count: Any, rest: Any) -> Any:
-    """``count`` elements (all 16 if there are more) from an index on; the lanes behind them hold ``rest``."""
+    """Load ``count`` elements (at most 16) from an index on; the other lanes hold ``rest``."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _address(context, builder, signature.args[0], *args[:2])
@@ -206,7 +206,7 @@ def load(typing_context: Any, array: Any, index: Any, count: Any, rest: Any) -> 
 
 @_intrinsic
 def store(typing_context: Any, array: Any, index: Any, count: Any, value: Any) -> Any:
-    """Write the first ``count`` lanes (all if there are fewer) from an index on."""
+    """Store the first ``count`` lanes (at most 16) from an index on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _address(context, builder, signature.args[0], *args[:2])
@@ -224,7 +224,7 @@ def store(typing_context: Any, array: Any, index: Any, count: Any, value: Any) -
 
 @_intrinsic
 def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of an element that will be written."""
+    """Prefetch the cache line of an element that will be written."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -237,7 +237,7 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
 @_intrinsic
 def first_lanes(typing_context: Any, value: Any, count: Any) -> Any:
-    """The first ``count`` lanes, zeros behind them."""
+    """The first ``count`` lanes; the others are zero."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.select(_first(builder, args[1]), args[0], _FLOATS([0.0] * LANES))
@@ -247,7 +247,7 @@ def first_lanes(typing_context: Any, value: Any, count: Any) -> Any:
 
 @_intrinsic
 def spread(typing_context: Any, value: Any) -> Any:
-    """A number in all lanes."""
+    """A number broadcast to all lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _spread(context, builder, args[0], types.float32)

@@ -1,15 +1,14 @@
 """Causal attention of packed rows over paged keys and values, as Triton kernels.
 
-A program owns a tile of a sequence's rows for one KV head, with all the query heads that share it (so every key is
-read once for the group), and walks the sequence's KV in blocks of fixed size from index 0 with an online softmax
-(Dao et al., FlashAttention-2, arXiv 2307.08691, section 3.1). With few tiles a sequence's KV is cut into ranges that
-different programs walk, and a second kernel joins their results (split KV, as in "Flash-Decoding").
+A program computes a tile of a sequence's rows for one KV head and all query heads that share it, so that each key is
+read once per group. It reads the sequence's KV in blocks of fixed size from index 0, with an online softmax (Dao et
+al., FlashAttention-2, arXiv 2307.08691, section 3.1). If there are few tiles, the KV of a sequence is cut into ranges
+for different programs, and a second kernel joins their results (split KV, as in "Flash-Decoding").
 
-Tiles are numbered without the host: sequence s begins at tile ``cu_rows[s] // rows_per_tile + s``, which leaves each
-sequence enough tiles whatever its place. Places without rows leave their tiles at once, and the rows behind the last
-sequence are written as zeros.
+Tiles are numbered without the host: sequence s begins at tile ``cu_rows[s] // rows_per_tile + s``. That leaves enough
+tiles for each sequence. A program whose tile has no rows returns at once. Padding rows are written as zeros.
 
-Importing this module imports Triton, so it is done where a kernel is first used.
+Importing this module imports Triton.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["attend_tiles", "join_splits"]
 
 @triton.jit
 def _place(cu_rows, sequences, unit, unit_rows: tl.constexpr, SEQ_P: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sequence (or ``sequences``: the padding) that a unit of rows belongs to, and the unit's number in it."""
+    """The sequence of a tile of rows (``sequences`` means padding), and the tile's number within it."""
     index = tl.arange(0, SEQ_P)
     first_unit = tl.load(cu_rows + index, mask=index <= sequences, other=0) // unit_rows + index
     sequence = tl.sum(((first_unit <= unit) & (index <= sequences)).to(tl.int32)) - 1
@@ -30,9 +29,9 @@ def _place(cu_rows, sequences, unit, unit_rows: tl.constexpr, SEQ_P: tl.constexp
 
 
 @triton.jit
-def _fetch(base, slot, place, real, MASKED: tl.constexpr, DIM: tl.constexpr, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Entries ``[N, Dh]`` of the pool at ``slot [N]``; float32 of their bytes where they are 8-bit floats."""
-    target = base + slot[:, None] * DIM + place[None, :]
+def _fetch(base, entry, place, real, MASKED: tl.constexpr, DIM: tl.constexpr, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load ``[N, Dh]`` from the pool at ``entry [N]``; 8-bit floats are converted to float32."""
+    target = base + entry[:, None] * DIM + place[None, :]
     entries = tl.load(target, mask=real, other=0) if MASKED else tl.load(target)
     if FP8:
         entries = entries.to(tl.float8e4nv, bitcast=True).to(tl.float32)
@@ -61,15 +60,15 @@ def _block(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     FP8: tl.constexpr,
 ):
-    """Take one block of keys and values into the running maximum, sum and context of each row."""
+    """Update the running maximum, sum and context of each row with one block of keys and values."""
     key = begin + tl.arange(0, BLOCK_N)
-    if PAGE % BLOCK_N == 0:  # a block lies in one page
-        slot = page.to(tl.int64) * PAGE + begin % PAGE + tl.arange(0, BLOCK_N)
+    if PAGE % BLOCK_N == 0:  # a block is within one page
+        entry = page.to(tl.int64) * PAGE + begin % PAGE + tl.arange(0, BLOCK_N)
     else:
-        slot = tl.load(pages + key // PAGE, mask=key < kv_length, other=0).to(tl.int64) * PAGE + key % PAGE
+        entry = tl.load(pages + key // PAGE, mask=key < kv_length, other=0).to(tl.int64) * PAGE + key % PAGE
     real = (key < kv_length)[:, None] & (place < DIM)[None, :]
     CHECKED: tl.constexpr = MASKED or DIM != DIM_P
-    keys = _fetch(k_head, slot, place, real, CHECKED, DIM, FP8).to(query.dtype)
+    keys = _fetch(k_head, entry, place, real, CHECKED, DIM, FP8).to(query.dtype)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
     if MASKED:
         scores = tl.where(key[None, :] <= limit[:, None], scores, float("-inf"))
@@ -79,7 +78,7 @@ def _block(  # type: ignore[no-untyped-def]
         shift = tl.where(best == float("-inf"), 0.0, best)
     weights = tl.exp2(scores - shift[:, None])
     shrink = tl.exp2(top - shift)
-    values = _fetch(v_head, slot, place, real, CHECKED, DIM, FP8).to(query.dtype)
+    values = _fetch(v_head, entry, place, real, CHECKED, DIM, FP8).to(query.dtype)
     acc = tl.dot(weights.to(query.dtype), values, acc * shrink[:, None], input_precision="ieee")
     return acc, best, total * shrink + tl.sum(weights, axis=1)
 
@@ -104,7 +103,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     pages_stride,
     q_row_stride,
     q_head_stride,
-    num_slots,
+    num_entries,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_P: tl.constexpr,
@@ -122,7 +121,8 @@ def attend_tiles(  # type: ignore[no-untyped-def]
 
     ``q [T', H, Dh]`` -> ``out`` of the same shape (contiguous), or with SPLIT to ``parts [T', H, splits, Dh]``,
     ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum). ``scale`` is the
-    softmax's times log2(e) times the key scale. SKIP_MASK leaves out the mask where a tile sees a block whole.
+    softmax's times log2(e) times the key scale. SKIP_MASK omits the mask for blocks that
+    the whole tile attends to.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence, number = _place(cu_rows, sequences, tile, BLOCK_Q, SEQ_P)
@@ -161,16 +161,16 @@ def attend_tiles(  # type: ignore[no-untyped-def]
         q + (row_at * q_row_stride + head * q_head_stride)[:, None] + place[None, :], mask=inside, other=0.0
     )
     limit = cached + row
-    head_base = kv_head.to(tl.int64) * num_slots * DIM
+    head_base = kv_head.to(tl.int64) * num_entries * DIM
     page_row = pages + sequence.to(tl.int64) * pages_stride
     acc = tl.zeros((BLOCK_Q * GROUP_P, DIM_P), dtype=tl.float32)
     top = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_Q * GROUP_P,), dtype=tl.float32)
     whole = begin
-    # Where a block lies in one page, the next block's page is read ahead: else no load of keys could be under way
-    # before this block's were used, for their addresses would not be known.
+    # If a block is within one page, read the page of the next block ahead: otherwise the addresses of its keys would
+    # be unknown until this block is done, and its loads could not start early.
     page = tl.load(page_row + begin // PAGE)
-    if SKIP_MASK:  # blocks that the tile's first row sees to their end
+    if SKIP_MASK:  # blocks that the tile's first row attends to completely
         whole = tl.maximum(begin, tl.minimum(end, (cached + first + 1) // BLOCK_N * BLOCK_N))
         for at in range(begin, whole, BLOCK_N):
             following = tl.load(page_row + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
@@ -214,13 +214,13 @@ def join_splits(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     SEQ_P: tl.constexpr,
 ):
-    """Grid (rows, query heads): one row's context from the ranges it sees, in ascending order."""
+    """Grid (rows, query heads): join the results of a row's KV ranges, in ascending order."""
     row, head = tl.program_id(0), tl.program_id(1)
     index = tl.arange(0, SEQ_P)
     ends = tl.load(cu_rows + 1 + index, mask=index < sequences, other=2147483647)
     sequence = tl.sum((ends <= row).to(tl.int32))
     if sequence >= sequences:
-        return  # padding, which attend_tiles has written
+        return  # padding: attend_tiles has written it
     kv_length = tl.load(kv_lengths + sequence)
     limit = kv_length - tl.load(cu_rows + sequence + 1) + row
     share = tl.cdiv(tl.cdiv(kv_length, splits), BLOCK_N) * BLOCK_N

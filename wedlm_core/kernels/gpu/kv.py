@@ -1,6 +1,6 @@
-"""Storing a forward's keys and values in the paged pool: one kernel for both, nothing for the host to wait for.
+"""Store a forward's keys and values in the paged KV pool: one asynchronous Triton kernel for both.
 
-Importing this module imports Triton, so it is done where a kernel is first used.
+Importing this module imports Triton.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FP8_LARGEST = tl.constexpr(448.0)
 
 @triton.jit
 def _entry(x, scale, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
-    """``x`` as the pool stores it; bytes of ``clamp(x / scale)`` where that is an 8-bit float."""
+    """``x`` in the pool's dtype; for 8-bit floats the bytes of ``clamp(x / scale)``."""
     if FP8:
         held = tl.clamp(tl.math.div_rn(x.to(tl.float32), scale), -_FP8_LARGEST, _FP8_LARGEST)
         return to_e4m3(held).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
@@ -32,29 +32,29 @@ def _write(  # type: ignore[no-untyped-def]
     v_in,
     k_pool,
     v_pool,
-    slots,
+    entries,
     k_scale,
     v_scale,
     k_row_stride,
     k_head_stride,
     v_row_stride,
     v_head_stride,
-    num_slots,
+    num_entries,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     HEADS_P: tl.constexpr,
     DIM_P: tl.constexpr,
     FP8: tl.constexpr,
 ):
-    """One row of the forward: all its heads, keys and values."""
+    """Store one row of the forward: keys and values of all heads."""
     row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + row)
-    if slot < 0:
+    entry = tl.load(entries + row)
+    if entry < 0:
         return
     head = tl.arange(0, HEADS_P)[:, None]
     place = tl.arange(0, DIM_P)[None, :]
     real = (head < HEADS) & (place < DIM)
-    target = (head.to(tl.int64) * num_slots + slot) * DIM + place
+    target = (head.to(tl.int64) * num_entries + entry) * DIM + place
     k = tl.load(k_in + row * k_row_stride + head * k_head_stride + place, mask=real)
     v = tl.load(v_in + row * v_row_stride + head * v_head_stride + place, mask=real)
     tl.store(k_pool + target, _entry(k, k_scale, k_pool.dtype.element_ty, FP8), mask=real)
@@ -66,19 +66,19 @@ def write_kv(
     v_pool: Tensor,
     scales: tuple[float, float],
     heads: int,
-    slot_T: Tensor,
+    entry_T: Tensor,
     k_THD: Tensor,
     v_THD: Tensor,
 ) -> None:
-    """Store ``k, v [T, Hkv, Dh]`` at int64 slots; negative slots are skipped.
+    """Store ``k, v [T, Hkv, Dh]`` at the int64 entries ``entry_T``; a negative entry marks a padding row.
 
-    ``k_pool`` and ``v_pool`` are ``[Hkv * num_slots, Dh]``, head-major, and bytes (uint8) where entries are 8-bit
-    floats; ``scales`` are those of keys and of values, 1 where entries are not quantised.
+    ``k_pool`` and ``v_pool`` are ``[Hkv * num_entries, Dh]``, head-major, and uint8 if they hold 8-bit
+    floats. ``scales`` are the scales of keys and of values, 1 if the pool is not quantised.
     """
     assert k_THD.stride(-1) == v_THD.stride(-1) == 1, "heads must be contiguous"
     dim = k_pool.shape[-1]
-    _write[(slot_T.shape[0],)](
-        k_THD, v_THD, k_pool, v_pool, slot_T, *scales,
+    _write[(entry_T.shape[0],)](
+        k_THD, v_THD, k_pool, v_pool, entry_T, *scales,
         k_THD.stride(0), k_THD.stride(1), v_THD.stride(0), v_THD.stride(1), k_pool.shape[0] // heads,
         HEADS=heads,
         DIM=dim,
@@ -95,7 +95,7 @@ def _double(x, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 def doubled(x: Tensor) -> Tensor:
-    """``2 * x`` of a power-of-two number of elements: the smallest kernel, to see whether any runs."""
+    """``2 * x`` for a power-of-two number of elements: the smallest kernel, to test whether kernels run."""
     out = torch.empty_like(x)
     _double[(1,)](x, out, BLOCK=x.numel())
     return out

@@ -1,7 +1,7 @@
-"""What a decoder layer does between its matrix products, one kernel each: norms, rotary embedding, gated activation.
+"""The operations of a decoder layer between matrix products, one Triton kernel each: norms, rotary embedding, gate.
 
-A row's result depends on nothing but the row. Sums are in float32, and results are rounded to the tensors' dtype
-where the plain layers (:mod:`wedlm_core.model.decoder`) round them. Importing this module imports Triton.
+A row's result depends on that row alone. Sums are in float32, and results are rounded to the tensors' dtype
+at the same points as in the plain layers (:mod:`wedlm_core.model.decoder`). Importing this module imports Triton.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _add_rms_norm(x, delta, weight, out, eps, SIZE: tl.constexpr, SIZE_P: tl.con
 
 @triton.jit
 def _normed(first, second, weight, place, real, eps, HALF: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Root-mean-square norm of a head given in halves."""
+    """Root-mean-square norm of one attention head, given in halves."""
     squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
     scale = tl.rsqrt(squares / (2 * HALF) + eps)
     low = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
@@ -65,7 +65,7 @@ def _norm_rope(  # type: ignore[no-untyped-def]
     HALF_P: tl.constexpr,
     NORM: tl.constexpr,
 ):
-    """One head of one row: norm where the model has one, then the rotation of its halves."""
+    """One attention head of one row: the norm if the model has one, then the rotation."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = tl.arange(0, HALF_P)
     real = place < HALF
@@ -107,7 +107,7 @@ def _silu_mul(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):  # type: i
 
 
 def add_rms_norm(x_TD: Tensor, delta_TD: Tensor | None, weight_D: Tensor, eps: float) -> Tensor:
-    """Add ``delta`` to ``x`` in place (where it is given) and return the norm of the sum, ``[T, D]``."""
+    """Add ``delta`` (if given) to ``x`` in place and return the norm of the sum, ``[T, D]``."""
     assert x_TD.is_contiguous()
     assert delta_TD is None or (delta_TD.is_contiguous() and delta_TD.shape == x_TD.shape)
     rows, size = x_TD.shape
@@ -132,15 +132,15 @@ def norm_rope(
     kv_heads: int,
     head_dim: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Split the fused projection; norm and rotate queries and keys.
+    """Split the fused qkv projection; norm and rotate queries and keys.
 
     Args:
         qkv_TC: ``[T, (H + 2 Hkv) * Dh]``.
         position_T: int64 logical positions.
         cos: ``[P, Dh / 2]``, in the dtype of ``qkv_TC``.
         sin: likewise.
-        weights: of the query and the key norm; None where the model has none.
-        eps: of these norms.
+        weights: weights of the query and the key norm; None if the model has none.
+        eps: epsilon of these norms.
         heads: H.
         kv_heads: Hkv.
         head_dim: Dh.

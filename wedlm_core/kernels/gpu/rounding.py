@@ -1,4 +1,4 @@
-"""Rows to 8-bit floats with a scale each, in one pass (Triton)."""
+"""Round rows to 8-bit floats with one scale per row, in one Triton kernel."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["round_rows", "to_e4m3"]
 
 @triton.jit
 def to_e4m3(x):  # type: ignore[no-untyped-def]
-    """The nearest float8_e4m3fn, as float32; even on ties, for |x| up to 448.
+    """The nearest float8_e4m3fn as a float32, ties to even, for |x| up to 448.
 
-    So the conversion is exact whatever carries it out: Triton's interpreter rounds without carrying over.
+    The conversion that follows is then exact. Triton's interpreter by itself rounds without carrying over.
     """
     bits = x.to(tl.uint32, bitcast=True)
     bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & 0xFFF00000
@@ -23,10 +23,10 @@ def to_e4m3(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def round_rows(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Program (row): ``x / scale`` in float8_e4m3fn, where scale puts the row's largest value at the largest number.
+    """Program (row): ``x / scale`` in float8_e4m3fn; the scale maps the row's largest value to the largest number.
 
     Args:
-        x_ptr: floating point ``[R, I]``, the values of a row next to each other.
+        x_ptr: floating point ``[R, I]``, contiguous within a row.
         row_stride: elements between rows.
         byte_ptr: float8_e4m3fn ``[R, I]``, contiguous, written.
         scale_ptr: float32 ``[R]``, written.

@@ -1,4 +1,4 @@
-"""Whether Triton kernels run on a device; found by running one, for a package that imports may still not compile."""
+"""Whether Triton kernels run on a device. A small kernel is run to find out: an installed Triton may not compile."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def why_no_triton(device: torch.device) -> str | None:
             given = torch.arange(8, device=device, dtype=torch.float32)
             if not torch.equal(doubled(given), 2 * given):
                 return "a first kernel computed wrong numbers on this device"
-    except Exception as error:  # no C compiler, no driver, an unknown architecture: all the same to the caller
+    except Exception as error:  # no C compiler, no driver, an unknown architecture ...
         return f"a first kernel failed on this device ({type(error).__name__}: {error})"
     return None

@@ -1,6 +1,6 @@
-"""The procedural corpus of the shipped model: task families with checkers, split by hash of the prompt.
+"""The procedural corpus of the shipped model: families of tasks with checkers, split by a hash of the prompt.
 
-Knows problems as text; knows no tokens, tensors or models.
+Knows problems as text. Knows nothing of tokens, tensors or models.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _TRIES_PER_PROBLEM = 2000
 
 
 def check(problem: Problem, text: str) -> bool:
-    """Whether ``text`` is a good answer to ``problem``."""
+    """Whether ``text`` is a correct answer to ``problem``."""
     return FAMILIES[problem.family].check(problem.prompt, problem.answer, text)
 
 
 def stream(seed: int, split: Split, weights: Mapping[str, float]) -> Iterator[Problem]:
-    """Endless problems of ``split``, families drawn by ``weights``; the same for the same seed.
+    """An endless stream of problems of ``split``, with families drawn by ``weights``; deterministic for a seed.
 
     Raises:
         ConfigError: a family in ``weights`` does not exist.
     """
     unknown = sorted(set(weights) - set(FAMILIES))
     if unknown:
-        raise ConfigError(explain("weights", unknown, f"families are {sorted(FAMILIES)}", "Mend the recipe."))
+        raise ConfigError(explain("weights", unknown, f"families are {sorted(FAMILIES)}", "Correct the recipe."))
     rng = random.Random(f"{seed}/{split}")
     names, shares = list(weights), list(weights.values())
     while True:
@@ -46,7 +46,7 @@ def stream(seed: int, split: Split, weights: Mapping[str, float]) -> Iterator[Pr
 
 
 def distinct(family: str, split: Split, count: int, seed: int = 0) -> list[Problem]:
-    """Up to ``count`` problems of one family and split with distinct prompts (fewer if it has fewer)."""
+    """Up to ``count`` problems of one family and split with distinct prompts; fewer if there are fewer."""
     rng = random.Random(f"{seed}/{family}/{split}")
     found: dict[str, Problem] = {}
     for _ in range(count * _TRIES_PER_PROBLEM):

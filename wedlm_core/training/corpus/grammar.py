@@ -1,7 +1,7 @@
-"""Text with free choices, and the validator that accepts exactly what the grammar can say.
+"""Grammar: generates text with free choices, and accepts exactly the texts that it can generate.
 
-A grammar is a sequence of sentences. A sentence is a tuple of alternatives; an alternative may hold slots
-``{name}``: either a choice (its words are listed in the grammar) or a value bound by the prompt.
+A grammar is a sequence of sentences. A sentence is a tuple of alternatives. An alternative may hold placeholders
+``{name}``: either a free choice from the grammar's words, or a value that the prompt fixes.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from dataclasses import dataclass
 
 __all__ = ["Grammar", "pick"]
 
-_SLOT = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def pick(rng: random.Random, options: Sequence[str]) -> str:
-    """Draw an option with weights 1, 1/2, 1/3, ...: many are possible, yet one is the most likely."""
+    """Draw an option with weights 1, 1/2, 1/3, ...: many are possible, one is the most likely."""
     return rng.choices(options, weights=[1 / (i + 1) for i in range(len(options))])[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grammar:
-    """Sentences with alternatives and slots.
+    """Sentences with alternatives and placeholders.
 
     Attributes:
         sentences: each a tuple of alternatives.
-        slots: words of each free slot; a slot may occur many times and each is drawn anew.
-        joiner: what stands between sentences.
+        choices: words of each free placeholder; every occurrence is drawn anew.
+        joiner: text between sentences.
     """
 
     sentences: tuple[tuple[str, ...], ...]
-    slots: Mapping[str, Sequence[str]]
+    choices: Mapping[str, Sequence[str]]
     joiner: str = " "
 
     def sample(self, rng: random.Random, bound: Mapping[str, str]) -> str:
-        """A random text; ``bound`` gives the values that the prompt fixes."""
+        """A random text; ``bound`` holds the values that the prompt fixes."""
 
         def fill(match: re.Match[str]) -> str:
             name = match.group(1)
-            return bound[name] if name in bound else pick(rng, self.slots[name])
+            return bound[name] if name in bound else pick(rng, self.choices[name])
 
-        return self.joiner.join(_SLOT.sub(fill, pick(rng, alternatives)) for alternatives in self.sentences)
+        return self.joiner.join(_PLACEHOLDER.sub(fill, pick(rng, alternatives)) for alternatives in self.sentences)
 
     def accepts(self, text: str, bound: Mapping[str, str]) -> bool:
-        """Whether the grammar can say ``text`` (white space around it is ignored)."""
+        """Whether the grammar can generate ``text`` (surrounding white space is ignored)."""
         parts = ("(?:" + "|".join(self._pattern(a, bound) for a in options) + ")" for options in self.sentences)
         return re.fullmatch(re.escape(self.joiner).join(parts), text.strip()) is not None
 
     def _pattern(self, alternative: str, bound: Mapping[str, str]) -> str:
         out, at = [], 0
-        for match in _SLOT.finditer(alternative):
+        for match in _PLACEHOLDER.finditer(alternative):
             name = match.group(1)
-            options = [bound[name]] if name in bound else self.slots[name]
+            options = [bound[name]] if name in bound else self.choices[name]
             out += [re.escape(alternative[at : match.start()]), "(?:" + "|".join(map(re.escape, options)) + ")"]
             at = match.end()
         return "".join(out) + re.escape(alternative[at:])

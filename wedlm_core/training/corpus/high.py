@@ -1,4 +1,4 @@
-"""High entropy: many good answers to a prompt; a validator judges them."""
+"""High-entropy families: a prompt has many correct answers, and a validator checks them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STORY = Grammar(
             "In the end the {animal} went to sleep and was {feeling}.",
         ),
     ),
-    slots={"adjective": _ADJECTIVES, "time": _TIMES, "object": THINGS, "name": NAMES[:6], "feeling": _FEELINGS,
+    choices={"adjective": _ADJECTIVES, "time": _TIMES, "object": THINGS, "name": NAMES[:6], "feeling": _FEELINGS,
            "friend": ("bear", "fox", "mouse", "horse", "duck"), "place": PLACES},
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ _DESCRIPTION = Grammar(
         ("You can see {sight} and {sight} there.", "You can hear {sight} and smell the {smell}."),
         ("Many people go there to {act} with their {friends}.",),
     ),
-    slots={
+    choices={
         "size": ("big", "small", "old", "wide"), "mood": ("quiet", "bright", "green", "cold", "warm"),
         "sight": ("birds", "trees", "flowers", "horses", "boats"), "smell": ("bread", "rain", "roses", "sea"),
         "act": ("walk", "sing", "rest", "play"), "friends": ("friends", "children", "dogs"), "time": _TIMES,
@@ -54,7 +54,7 @@ _LETTER = Grammar(
         ("Please bring the {thing} when you visit me.", "Please tell me about the {thing} soon."),
         ("Your friend, {other}",),
     ),
-    slots={"gift": ("bread", "flowers", "books", "cards"), "feeling": _FEELINGS, "time": _TIMES, "place": PLACES,
+    choices={"gift": ("bread", "flowers", "books", "cards"), "feeling": _FEELINGS, "time": _TIMES, "place": PLACES,
            "other": NAMES[:8]},
     joiner="\n",
 )  # fmt: skip
@@ -104,8 +104,8 @@ def _check_letter(prompt: str, answer: str, text: str) -> bool:
 def _open_list(rng: random.Random) -> tuple[str, str]:
     count, category, name = rng.randint(3, 6), rng.choice(list(CATEGORIES)), rng.choice(NAMES)
     verb = "knows" if category in ("cities", "names") else "likes"
-    # Items come in the category's order, with gaps: what may follow is told by the item before it alone.
-    # In free order a model of this size never learned to avoid what it had named already.
+    # Items keep the category's order, with gaps, so the previous item alone determines which may follow.
+    # In free order a model of this size never learned to avoid items that it had already named.
     pool, at, lines = CATEGORIES[category], 0, []
     for i in range(1, count + 1):
         item = pick(rng, pool[at : len(pool) - (count - i)])

@@ -1,4 +1,4 @@
-"""Low entropy: the prompt determines every token of the answer, and most are determined many ahead."""
+"""Low-entropy families: the prompt determines every token of the answer, most of them many tokens ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medium entropy: one good answer, which takes work; the work is shown, tens first, then ones."""
+"""Medium-entropy families: one correct answer, which takes work. The answer shows it: tens first, then ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHE = frozenset({"Anna", "Clara", "Emma", "Grace", "Ida", "Kate", "Mia", "Olga"
 
 
 def add_steps(a: int, b: int) -> list[str]:
-    """Lines of a worked sum of two numbers of two digits: tens, ones, both."""
+    """Lines of a worked sum of two two-digit numbers: tens, ones, total."""
     tens, ones = a // 10 * 10 + b // 10 * 10, a % 10 + b % 10
     return [
         f"{a // 10 * 10} + {b // 10 * 10} = {tens}",
@@ -23,7 +23,7 @@ def add_steps(a: int, b: int) -> list[str]:
 
 
 def subtract_steps(a: int, b: int) -> list[str]:
-    """Lines of a worked difference: the tens of ``b`` are taken off first, then its ones."""
+    """Lines of a worked difference: subtract the tens of ``b``, then its ones."""
     lines, left = [], a
     for part in (b // 10 * 10, b % 10):
         if part:

@@ -1,4 +1,4 @@
-"""What a task family is, and which split a problem belongs to."""
+"""Problem and Family: a task with its checker, and the split that a problem belongs to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VALIDATION_PERCENT = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One prompt and one good answer; ``unique`` where it is the only good one."""
+    """One prompt and one correct answer. ``unique``: there is no other correct answer."""
 
     family: str
     regime: Regime
@@ -34,12 +34,12 @@ class Family:
     """A kind of task.
 
     Attributes:
-        name: key of the family in recipes and tables.
+        name: name of the family in recipes and tables.
         regime: how predictable its answers are.
-        unique: whether a prompt has one good answer only.
+        unique: whether a prompt has exactly one correct answer.
         make: draws ``(prompt, answer)`` from a random generator.
-        check: ``(prompt, answer, text) -> bool``: is ``text`` a good answer? Where ``unique``, ``answer``
-            is the one good answer; otherwise it is ignored and a validator judges ``text``.
+        check: ``(prompt, answer, text) -> bool``: is ``text`` correct? If ``unique``, ``answer`` is the
+            correct answer; otherwise it is ignored and a validator checks ``text``.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Family:
 
 
 def exact(prompt: str, answer: str, text: str) -> bool:
-    """Exact match up to white space around the text."""
+    """Exact match, ignoring surrounding white space."""
     return text.strip() == answer
 
 
 def split_of(prompt: str) -> Split:
-    """The split of a problem, from a hash of its prompt alone: no prompt is ever in two splits."""
-    slot = int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest(), "little") % 100
-    if slot < _TEST_PERCENT:
+    """The split of a prompt, from its hash alone, so that no prompt is in two splits."""
+    percentile = int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest(), "little") % 100
+    if percentile < _TEST_PERCENT:
         return "test"
-    return "validation" if slot < _TEST_PERCENT + _VALIDATION_PERCENT else "train"
+    return "validation" if percentile < _TEST_PERCENT + _VALIDATION_PERCENT else "train"

@@ -1,4 +1,4 @@
-"""The compiled kernels of a layer against the readable forms, at sizes that fill vectors and at those that do not."""
+"""The CPU kernels of a layer equal readable torch code, at sizes that fill vectors and at sizes that do not."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ def test_gated_activation(size: int) -> None:
 @pytest.mark.parametrize("block", [1, 4, 64])
 @pytest.mark.parametrize("head_dim", [8, 24, 32, 80])
 def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> None:
-    heads, kv_heads, slots_of_pool = 6, 3, 128
+    heads, kv_heads, entries_of_pool = 6, 3, 128
     config = replace(random_decoder(qwen3=True, seed=0).config, head_dim=head_dim)
     cos, sin = rope_tables(config, 90)
-    # Runs across the ends of blocks, longer than a vector, downwards, alone.
-    slots = torch.tensor([*range(60, 85), 3, 2, 1, 100, 7, 8, 9])
-    rows = len(slots)
-    positions = (slots * 5 + 3) % 90
+    # Runs of entries across block ends, runs longer than a vector, descending entries, single ones.
+    entries = torch.tensor([*range(60, 85), 3, 2, 1, 100, 7, 8, 9])
+    rows = len(entries)
+    positions = (entries * 5 + 3) % 90
     qkv, norms = noise(rows, (heads + 2 * kv_heads) * head_dim), [norm_of(head_dim, seed) for seed in (1, 2)]
     weights = [norm.weight.detach().numpy() if normed else np.zeros(0, dtype=np.float32) for norm in norms]
 
     def placed(parts: list[tuple[int, int]]) -> tuple[torch.Tensor, ...]:
         q_out = torch.zeros(rows, heads * head_dim)
-        keys = torch.zeros(kv_heads, slots_of_pool // block, head_dim, block)
-        values = torch.zeros(kv_heads, slots_of_pool, head_dim)
-        tables = (cos.numpy(), sin.numpy(), positions.numpy(), slots.numpy())
+        keys = torch.zeros(kv_heads, entries_of_pool // block, head_dim, block)
+        values = torch.zeros(kv_heads, entries_of_pool, head_dim)
+        tables = (cos.numpy(), sin.numpy(), positions.numpy(), entries.numpy())
         pool = (q_out.numpy(), keys.numpy(), values.numpy())
         for first, last in parts:
             place_qkv(qkv.numpy(), *weights, EPS, *tables, heads, *pool, first, last)
@@ -79,11 +79,11 @@ def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> Non
         q, k = norms[0](q).detach(), norms[1](k).detach()
     angles = cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
     torch.testing.assert_close(q_out.unflatten(-1, (heads, head_dim)), apply_rope(q, *angles))
-    by_slot = keys.transpose(2, 3).flatten(1, 2)
-    torch.testing.assert_close(by_slot[:, slots].transpose(0, 1), apply_rope(k, *angles))
-    assert torch.equal(values[:, slots].transpose(0, 1), v)
-    others = [slot for slot in range(slots_of_pool) if slot not in slots.tolist()]
-    assert not by_slot[:, others].any()
+    by_entry = keys.transpose(2, 3).flatten(1, 2)
+    torch.testing.assert_close(by_entry[:, entries].transpose(0, 1), apply_rope(k, *angles))
+    assert torch.equal(values[:, entries].transpose(0, 1), v)
+    others = [entry for entry in range(entries_of_pool) if entry not in entries.tolist()]
+    assert not by_entry[:, others].any()
     assert not values[:, others].any()
     alone = placed([(t, t + 1) for t in range(rows)])
     assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True)), "a row's bits are its own"

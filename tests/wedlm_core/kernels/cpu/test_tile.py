@@ -1,4 +1,4 @@
-"""The matrix micro-kernel: right at every shape, and bit by bit the same whatever is multiplied beside a row."""
+"""The matrix micro-kernel is correct at every shape, and a row's bits do not depend on the other rows."""
 
 from __future__ import annotations
 

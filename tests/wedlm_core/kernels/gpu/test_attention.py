@@ -1,4 +1,4 @@
-"""The Triton kernels equal the oracle; on a machine without a GPU they run in Triton's interpreter."""
+"""The Triton attention kernels equal the oracle. Without a GPU they run in Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ pytestmark = [
 def environment() -> dict[str, str]:
     """Without the interpreter, which this process has chosen."""
     plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return {**plain, "TRITON_DEFAULT_FP_FUSION": "1"}  # today's default, said so that Triton does not warn
+    return {**plain, "TRITON_DEFAULT_FP_FUSION": "1"}  # today's default, set so that Triton does not warn
 
 
 @pytest.fixture(scope="module")

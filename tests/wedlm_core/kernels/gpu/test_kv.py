@@ -1,4 +1,4 @@
-"""Keys and values that the Triton kernel stores are those that torch stores."""
+"""The Triton kernel stores the same keys and values as torch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_both_writers_store_the_same_numbers(dtype: torch.dtype, kv_dtype: torch
     qkv = torch.randn(5, 12, 24, generator=torch.Generator().manual_seed(1)).to(DEVICE, dtype)
     if kv_dtype is not None:
         qkv = torch.where(qkv > 2.5, 30000.0, qkv).to(dtype)  # some beyond the largest 8-bit float
-    slots = torch.tensor([5, -1, 31, 8, -1], device=DEVICE)
+    entries = torch.tensor([5, -1, 31, 8, -1], device=DEVICE)
     k, v = qkv[:, 6:9], qkv[:, 9:]  # strided, as a split of the fused projection is
-    by_torch.write_slots(0, slots, k, v)
-    by_kernel.write_slots_gpu(0, slots, k, v)
+    by_torch.write_entries(0, entries, k, v)
+    by_kernel.write_entries_gpu(0, entries, k, v)
     for ours, theirs in ((by_kernel.k, by_torch.k), (by_kernel.v, by_torch.v)):
         assert torch.equal(ours[0].float(), theirs[0].float())
-    stored = by_torch.keys(0, by_torch.rows_of(torch.tensor([31], device=DEVICE))).view(3, 24)
+    stored = by_torch.keys(0, by_torch.flat_index(torch.tensor([31], device=DEVICE))).view(3, 24)
     expected = k[2]
     if kv_dtype is not None:
         expected = (k[2].float() / 0.5).clamp(-448, 448).to(kv_dtype).to(dtype) * 0.5
@@ -44,8 +44,8 @@ def test_both_writers_store_the_same_numbers(dtype: torch.dtype, kv_dtype: torch
 def test_padding_rows_are_not_stored() -> None:
     by_torch, by_kernel = pools(torch.float32, None)
     noise = torch.randn(3, 3, 24, device=DEVICE)
-    slots = torch.tensor([2, -1, -1], device=DEVICE)
-    by_torch.write_slots(0, slots, noise, noise)
-    by_kernel.write_slots_gpu(0, slots, noise, noise)
+    entries = torch.tensor([2, -1, -1], device=DEVICE)
+    by_torch.write_entries(0, entries, noise, noise)
+    by_kernel.write_entries_gpu(0, entries, noise, noise)
     for pool in (by_torch, by_kernel):
         assert int((pool.k[0].view(3, 32, 24) != 0).any(-1).sum()) == 3

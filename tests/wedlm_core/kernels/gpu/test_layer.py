@@ -1,4 +1,4 @@
-"""The fused decoder computes what the plain one does, kernel by kernel and as a whole."""
+"""DecoderGpu equals the plain decoder, kernel by kernel and as a whole. Without a GPU the kernels are interpreted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import Decoder, RMSNorm
-from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, fuse
+from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, use_gpu_decoder
 from wedlm_core.model.rope import apply_rope, rope_tables
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def test_the_whole_decoder(qwen3: bool) -> None:
     ids, positions = torch.tensor([5, 300, 5, 17]), torch.tensor([0, 1, 2, 400])
     with torch.no_grad():
         plain = model(ids, positions, mixing)
-        model.fused = DecoderGpu(model)
+        model.packed_forward = DecoderGpu(model)
         torch.testing.assert_close(model(ids, positions, mixing), plain, rtol=2e-5, atol=2e-5)
         batched = model(ids[None], positions[None], lambda *a: mixing(a[0], *(t[0] for t in a[1:]))[None])
     torch.testing.assert_close(batched[0], plain)
@@ -105,9 +105,9 @@ def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -
     prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18))]
     params = SamplingParams(max_tokens=8, strategy="verified", window_size=4, ignore_eos=True)
     outputs = []
-    for fused in (None, DecoderGpu(model)):
+    for packed_forward in (None, DecoderGpu(model)):
         engine = Engine(model, tokenizer, EngineConfig(attention="sdpa", batch_invariant=False, page_size=8))
-        model.fused = fused
+        model.packed_forward = packed_forward
         outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
     assert outputs[0] == outputs[1]
 
@@ -138,17 +138,17 @@ def test_the_check_before_use_finds_a_layer_that_is_wrong(monkeypatch: pytest.Mo
 
 def test_on_a_cpu_the_plain_layers_run() -> None:
     model: Decoder = random_decoder(qwen3=True, seed=4)
-    assert not fuse(model)
-    assert model.fused is None
+    assert not use_gpu_decoder(model)
+    assert model.packed_forward is None
 
 
-# A process of its own: here kernels are interpreted, and Triton decides that when it decorates them.
+# In a separate process: in this one kernels are interpreted, which Triton decides when it decorates them.
 COMPILE = """
 import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from wedlm_core.kernels.gpu import layer
+from wedlm_core.kernels.gpu import layer as triton_layer
 
 dtype, half = sys.argv[1], int(sys.argv[2])
 
@@ -162,17 +162,17 @@ def compiled(kernel, pointers, constants):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
 
 for add in (True, False):
-    compiled(layer._add_rms_norm, {}, dict(SIZE=3584, SIZE_P=4096, ADD=add))
+    compiled(triton_layer._add_rms_norm, {}, dict(SIZE=3584, SIZE_P=4096, ADD=add))
 for norm in (True, False):
     sizes = dict(HEADS=28, KV_HEADS=4, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=norm)
-    compiled(layer._norm_rope, dict(positions="i64"), sizes)
-compiled(layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
+    compiled(triton_layer._norm_rope, dict(positions="i64"), sizes)
+compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
 """
 
 
 @pytest.mark.parametrize("case", [("bf16", "64")], ids="-".join)
 def test_the_kernels_compile_for_hopper(case: tuple[str, ...]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said so that Triton does not warn
+    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, set so that Triton does not warn
     run = subprocess.run([sys.executable, "-c", COMPILE, *case], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""Rows rounded to 8-bit floats in one pass, against torch's own conversion."""
+"""Rounding rows to 8-bit floats in one kernel equals torch's conversion."""
 
 from __future__ import annotations
 

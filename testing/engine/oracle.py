@@ -1,7 +1,7 @@
-"""Slow decoders that can be read at one sitting: no KV cache, no batching, plain attention, plain Python.
+"""Two slow, readable decoders without KV cache or batching: the oracles of the engine's strategies.
 
-Every step runs the whole sequence again through the network. They anchor the engine: its ``reference`` and
-``autoregressive`` strategies must give what these give (design, sections 4 and 6).
+Every step runs the whole sequence through the network again. The engine's ``reference`` and ``autoregressive``
+strategies must give the same tokens as these (docs/DESIGN.md, "Decoding semantics" and "Verified decoding").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["OracleResult", "autoregressive", "causal_logits", "choose_token", "p
 
 @dataclass(frozen=True, kw_only=True)
 class OracleResult:
-    """Tokens, why they end, and for ``reference`` one record per decode forward (fields of a conformance step)."""
+    """Generated tokens, finish reason, and for ``reference`` a record per decode forward (as in a conformance case)."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
@@ -31,7 +31,7 @@ class OracleResult:
 
 @torch.inference_mode()
 def causal_logits(model: Decoder, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """Float32 ``[T, V]`` on the CPU: row t sees rows 0..t, in the order given, whatever their positions."""
+    """Float32 ``[T, V]`` on the CPU: row t attends to rows 0..t, in the given order, whatever their positions."""
     device = model.embed.weight.device
     hidden_for = torch.ones(len(ids), len(ids), dtype=torch.bool, device=device).triu(diagonal=1)
 
@@ -47,7 +47,7 @@ def causal_logits(model: Decoder, ids: Sequence[int], positions: Sequence[int]) 
 
 
 def choose_token(logits_V: Tensor, params: SamplingParams, seed: int, position: int) -> int:
-    """Greedy at temperature 0; else temperature, top-k, top-p, and the argmax with the position's own noise."""
+    """The argmax at temperature 0; else the argmax after temperature, top-k, top-p and the position's noise."""
     if params.temperature == 0:
         return int(logits_V.argmax())
     scaled_V = logits_V / params.temperature
@@ -66,7 +66,7 @@ def choose_token(logits_V: Tensor, params: SamplingParams, seed: int, position: 
 def autoregressive(
     model: Decoder, prompt: Sequence[int], params: SamplingParams, seed: int = 0, eos: Sequence[int] = ()
 ) -> OracleResult:
-    """One token per forward from the last row's logits. ``eos``: stop tokens beside ``params.stop_token_ids``."""
+    """Decode one token per forward, from the last row's logits. ``eos``: further stop tokens."""
     known, stops = list(prompt), {*params.stop_token_ids, *eos}
     while len(known) < len(prompt) + params.max_tokens:
         logits_TV = causal_logits(model, known, range(len(known)))
@@ -79,8 +79,11 @@ def autoregressive(
 def positions_to_fill(
     entropies: Sequence[float], masks: Sequence[int], threshold: float | None, penalty: float
 ) -> list[int]:
-    """Indices into ``masks`` (logical slots, ascending) of those the published rule fills (design, 4, rule 4)."""
-    adjusted = [h + penalty * (slot - masks[0]) for h, slot in zip(entropies, masks, strict=True)]
+    """Indices into ``masks`` (ascending window positions) of the masks that the published rule fills.
+
+    See arXiv 2512.22737, section 5.2, and docs/DESIGN.md, "Decoding semantics".
+    """
+    adjusted = [h + penalty * (place - masks[0]) for h, place in zip(entropies, masks, strict=True)]
     certain = [i for i, value in enumerate(adjusted) if threshold is not None and value < threshold]
     return certain or [adjusted.index(min(adjusted))]
 
@@ -93,9 +96,12 @@ def reference(
     seed: int = 0,
     eos: Sequence[int] = (),
 ) -> OracleResult:
-    """The published rule with a fixed window (arXiv 2512.22737, Algorithm 1 as design section 4 states it)."""
+    """Decode by the published rule with a fixed window (arXiv 2512.22737, Algorithm 1).
+
+    docs/DESIGN.md, "Decoding semantics" states the rule in full.
+    """
     stops, output, steps = {*params.stop_token_ids, *eos}, list[int](), list[dict[str, Any]]()
-    window: list[int | None] = [None] * params.window  # None is a mask: an id could not tell (rule 6)
+    window: list[int | None] = [None] * params.window  # None is a mask: the model may also emit the mask id
     while len(output) < params.max_tokens:
         known = [*prompt, *output]
         lead = next((i for i, token in enumerate(window) if token is None), len(window))
@@ -122,7 +128,7 @@ def reference(
                                 finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH)  # fmt: skip
 
         logits_TV = causal_logits(model, known + ids, [*range(len(known)), *positions])
-        rows_MV = logits_TV[len(known) + order.index(masks[0]) :]  # a mask's row predicts its own token (rule 1)
+        rows_MV = logits_TV[len(known) + order.index(masks[0]) :]  # a mask's row predicts its own token, not the next
         log_MV = rows_MV.log_softmax(-1)
         entropies = (-(log_MV.exp() * log_MV).sum(-1)).tolist()
         at = [len(known) + i for i in masks]

@@ -1,4 +1,4 @@
-"""The readable decoder reproduces every conformance case; so does the plain-Python selection."""
+"""The slow reference decoder and its position selection reproduce every conformance case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testing.engine.cases import assert_steps_equal, case, case_ids, decoder, needs_cases, params_of, selection_cases
-from wedlm_core.decoding.oracle import positions_to_fill, reference
+from testing.engine.oracle import positions_to_fill, reference
 from wedlm_core.types import FinishReason
 
 pytestmark = needs_cases

@@ -1,4 +1,4 @@
-"""Our engine against transformers ``generate``: the same weights, prompts and threads; each at its best batch size."""
+"""Section ``transformers``: this engine against transformers ``generate``, each at its best batch size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.evaluate import MAX_TOKENS
 from wedlm_core import LLM, EngineConfig, SamplingParams, Strategy
 from wedlm_core.training.evaluation import REGIMES
 
-__all__ = ["rivals"]
+__all__ = ["transformers_race"]
 
 _PROMPTS = 256
 _STATIC_BATCHES = (8, 32, 64, 128)
@@ -23,8 +23,8 @@ _ROUNDS = 3
 _OURS = (Strategy.AUTOREGRESSIVE, Strategy.VERIFIED)
 
 
-def rivals(settings: Settings) -> Section:
-    """All regimes together, and low and medium entropy together, 256 prompts each, greedy."""
+def transformers_race(settings: Settings) -> Section:
+    """Measure 256 prompts of all regimes, and 256 of low and medium entropy, greedy."""
     rounds, count = (1, 32) if settings.quick else (_ROUNDS, _PROMPTS)
     tables, goals = [], []
     config = EngineConfig(max_num_seqs=max(_OUR_BATCHES), prefix_caching=False)
@@ -57,7 +57,7 @@ def _prompts(llm: LLM, regimes: Sequence[str], count: int) -> list[list[int]]:
 def _best_of(
     subject: Subject, twin: object, prompts: list[list[int]], rounds: int
 ) -> tuple[dict[str, float], list[tuple[object, ...]]]:
-    """Best tokens per second of each engine over its batch sizes, and a row per engine and batch size."""
+    """The best tokens per second of each engine, and a table row per engine and batch size."""
     llm = subject.llm
     eos, pad = list(llm.engine.eos_token_ids), llm.model_config.pad_token_id or 0
     rates: dict[tuple[str, int], float] = {}
