@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from wedlm_core.decoding.filters import FILTERS, Filter, filter_logits
 from wedlm_core.decoding.oracle import choose_token
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose, with_filters
-from wedlm_core.errors import IntegrityError
 from wedlm_core.types import SamplingParams
 
 
@@ -71,10 +70,3 @@ def test_a_filter_applies_to_its_rows_alone_and_as_the_oracle_says(one: Filter, 
     for row in range(count):
         params = SamplingParams(temperature=0.8, **({one.field: one.example} if uses_R[row] else {}))
         assert int(found.token_R[row]) == choose_token(logits_RV[row], params, row, row)
-
-
-def test_more_filtered_rows_than_said_are_an_error() -> None:
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
-    choice = Choice(token_R=torch.zeros(3, dtype=torch.int64), entropy_R=torch.zeros(3), logprob_R=torch.zeros(3))
-    with pytest.raises(IntegrityError, match="2 rows are filtered where 1"):
-        with_filters(choice, logits, rows_of([2, 0, 2], 1), mask_token_id=3, vocab_limit=50)
