@@ -1,7 +1,7 @@
 """Filters: which tokens sampling leaves out, one record each.
 
 A filter is a field of :class:`wedlm_core.types.SamplingParams`, a record in :data:`FILTERS`, and its rule for one row
-in :mod:`wedlm_core.decoding.oracle`. The rest follows from the table: the columns on the device, the bound of filtered
+in the oracle's ``choose_token``. The rest follows from the table: the columns on the device, the bound of filtered
 rows for forwards that the host does not wait for, and the pass over rows that a kernel cannot choose.
 """
 

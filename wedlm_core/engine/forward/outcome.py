@@ -1,4 +1,4 @@
-"""From a forward's commits on the device to one outcome on the host."""
+"""Brings the commits of a forward from the device to the host, as one :class:`StepOutcome`."""
 
 from __future__ import annotations
 

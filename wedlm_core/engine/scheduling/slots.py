@@ -33,16 +33,25 @@ class Emission:
 
 
 class SlotTable:
-    """Arrays by slot.
+    """Arrays by engine slot, int64 unless said otherwise.
 
-    ``context`` counts tokens that must be in the KV cache before decode rows can run; ``cached`` those that
-    are; ``capacity`` the KV entries its pages hold; ``rows`` the decode rows of the next forward;
-    ``generated`` and ``limit`` count output tokens; ``group`` numbers the decoding implementation.
-    ``adaptive`` slots get their window from the planner: ``masks`` of the next window, ``keep_valid`` and
-    ``keep_stale`` drafts at most, never more than ``widest``; other slots keep what they were set up with.
-    ``watched`` slots have stop strings.
-    ``output`` and ``logprob`` hold the generated tokens, ``[slots, places]``; ``totals`` the columns of
-    :data:`wedlm_core.statistics.ACCUMULATORS`.
+    Attributes:
+        context: tokens that must be in the KV cache before decode rows can run.
+        cached: tokens that are in the KV cache.
+        capacity: KV entries that the slot's pages hold.
+        rows: decode rows of the next forward.
+        adaptive: bool, the planner chooses the windows; other slots keep the windows they were set up with.
+        masks: masks of the next window.
+        keep_valid, keep_stale: drafts that the next window keeps at most, where the drafts' prefix is valid and
+            where it is stale.
+        widest: masks that any window of the slot may have.
+        generated, limit: output tokens so far, and at most.
+        group: number of the decoding implementation.
+        head: bool, the strategy keeps a head token.
+        watched: bool, the request has stop strings.
+        stop_ids: stop tokens ``[slots, K]``, -1 behind the last.
+        output, logprob: generated tokens (int32) and their log-probabilities (float32 nats), ``[slots, places]``.
+        totals: the columns of :data:`wedlm_core.statistics.ACCUMULATORS`, by name.
     """
 
     def __init__(self, slots: int, widest: int, stop_ids: int = 16) -> None:

@@ -1,4 +1,4 @@
-"""What a step does beside the model and the choice of tokens, for ``verified``: packing, and moving windows on.
+"""Packing rows and advancing windows for ``verified``: what a step does beside the model and the choice of tokens.
 
 Integers and copies only, so results equal those of the torch path bit for bit: :func:`pack_rows` those of
 :func:`wedlm_core.engine.forward.pack.pack`, :func:`advance_windows` those of
