@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -20,10 +21,12 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.redaction import keep_secret, masked, redact, redact_forms
 from wedlm_core.seeds import row_seed, sample_seed
+from wedlm_core.statistics import STATISTICS
 from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
 __all__ = [
+    "STATISTICS",
     "BoundedEnvironment",
     "BoundedTemplate",
     "CapacityError",
@@ -51,6 +54,14 @@ __all__ = [
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))
+
+
+def _takes_integers(hint: Any) -> bool:
+    """Whether a field of this type is a number of integers, perhaps among others: ``int``, ``int | None``."""
+    return hint is int or (get_origin(hint) in (Union, types.UnionType) and int in get_args(hint))
+
+
+_INTEGERS = frozenset(name for name, hint in get_type_hints(SamplingParams).items() if _takes_integers(hint))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +104,7 @@ def params_of_row(base: SamplingParams, given: Mapping[str, Any]) -> SamplingPar
 
 def _integral(name: str, value: Any) -> Any:
     # A column of integers that holds a null is floating point in pandas and JSON tools: 48.0 means 48.
-    whole = name in ("max_tokens", "top_k", "seed", "n", "window_size")
-    return int(value) if whole and isinstance(value, float) and value.is_integer() else value
+    return int(value) if name in _INTEGERS and isinstance(value, float) and value.is_integer() else value
 
 
 @functools.lru_cache(maxsize=4096)
@@ -154,25 +164,26 @@ def output_arrays(rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix
         name = field_.name.removeprefix(prefix)
         if name in of_row:
             arrays.append(pa.array(of_row[name](), field_.type))
-        elif name in _STRUCTS:
-            arrays.append(_struct_array([None if g is None else getattr(g, name) for g in done], field_.type))
+        elif pa.types.is_struct(field_.type):
+            arrays.append(_struct_array(_of_generations(name, done), field_.type))
         else:
-            arrays.append(pa.array(_VALUES[name](done), field_.type))
+            values = _VALUES[name](done) if name in _VALUES else _of_generations(name, done)
+            arrays.append(pa.array(values, field_.type))
     return arrays
 
 
-def _plain(name: str) -> Callable[[Sequence[Generation | None]], list[Any]]:
+def _of_generations(name: str, done: Sequence[Generation | None]) -> list[Any]:
+    """An attribute of each generation; None where there is none."""
     read = attrgetter(name)
-    return lambda done: [None if g is None else read(g) for g in done]
+    return [None if g is None else read(g) for g in done]
 
 
-_STRUCTS = ("stats", "timings")
 _VALUES: Mapping[str, Callable[[Sequence[Generation | None]], list[Any]]] = {
-    **{name: _plain(name) for name in ("text", "token_ids", "prompt_tokens", "seed", "logprobs")},
     "sample_index": lambda done: [0 if g is None else g.sample_index for g in done],
     "finish_reason": lambda done: [(FinishReason.ERROR if g is None else g.finish_reason).value for g in done],
     "completion_tokens": lambda done: [None if g is None else len(g.token_ids) for g in done],
 }
+"""Columns that are not plain attributes of a generation."""
 
 
 def _struct_array(values: Sequence[Any], kind: pa.StructType) -> pa.Array:

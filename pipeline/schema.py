@@ -4,6 +4,9 @@ Output table (version 1): the input columns with their Arrow types, then the col
 :data:`RESULT_FIELDS`. ``stats`` says how a row came to be and ``timings`` when: both may differ from run
 to run. All other result columns are *data*: with a deterministic strategy they are byte-identical for any
 number of actors.
+
+A column whose value is an attribute of ``Generation`` needs nothing but its field in :data:`RESULT_FIELDS`; any other
+needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from pipeline.codec import STATISTICS
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -31,24 +35,8 @@ __all__ = [
 SCHEMA_VERSION = 1
 _VERSION_KEY = b"wedlm.schema_version"
 
-STATS_TYPE = pa.struct(
-    [
-        pa.field("decode_forwards", pa.int32()),
-        pa.field("rows_forwarded", pa.int64()),
-        pa.field("tokens_per_forward", pa.float64()),
-        pa.field("prefix_cacheability", pa.float64()),
-        pa.field("commit_histogram", pa.list_(pa.int32())),
-        pa.field("mean_entropy", pa.float64()),
-        pa.field("max_entropy", pa.float64()),
-        pa.field("out_of_order_fills", pa.int32()),
-        pa.field("mean_logprob", pa.float64()),
-        pa.field("draft_agreement", pa.float64()),
-        pa.field("cached_prompt_tokens", pa.int32()),
-        pa.field("preemptions", pa.int32()),
-        pa.field("window_mean", pa.float64()),
-        pa.field("max_window", pa.int32()),
-    ]
-)
+_ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "list<int32>": pa.list_(pa.int32())}
+STATS_TYPE = pa.struct([pa.field(s.name, _ARROW[s.arrow]) for s in STATISTICS if s.arrow is not None])
 """Fields of ``wedlm_core.CommitStats`` under their names there; entropies in nats."""
 
 TIMINGS_TYPE = pa.struct([pa.field("queue_seconds", pa.float64()), pa.field("run_seconds", pa.float64())])

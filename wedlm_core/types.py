@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from wedlm_core.checks import is_flag, is_number, is_text, is_whole
 from wedlm_core.errors import RequestError, explain
+from wedlm_core.statistics import CommitStats
 
 __all__ = [
     "DEFAULT_WINDOW",
@@ -191,54 +192,6 @@ class Request:
     params: SamplingParams
     seed: int = 0
     sample_index: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommitStats:
-    """How one generation came to be; counts are of this sequence alone, never of its batch.
-
-    Attributes:
-        generated_tokens: N_gen, the tokens in ``token_ids``.
-        decode_forwards: forwards after the prompt was prefilled that carried rows of this sequence. The
-            forward that runs the prompt's last token is prefill, also where (``autoregressive``,
-            ``verified``, ``streaming``) it yields the first token, as every autoregressive engine counts.
-        rows_forwarded: N_fwd, token rows forwarded after the prompt: masks, drafts, recomputed tokens.
-        commit_histogram: entry i is the number of decode forwards that committed i tokens.
-        mean_entropy, max_entropy: nats, over the emitted tokens, of the distribution each was taken from
-            (at fill for masks; at verification for ``verified``); None when nothing was generated.
-        out_of_order_fills: emitted tokens that were filled while a position before them was still a mask.
-        mean_logprob: mean log-probability (nats) of the emitted tokens under the next-token head; None
-            where the strategy does not compute it.
-        draft_agreement: share of verified drafts that equalled the next-token head's choice; None where
-            no draft was verified.
-        cached_prompt_tokens: prompt tokens whose KV came from the prefix cache.
-        preemptions: times the sequence lost its pages and was recomputed.
-        window_mean, max_window: mean and largest number of rows of this sequence in a decode forward.
-    """
-
-    generated_tokens: int = 0
-    decode_forwards: int = 0
-    rows_forwarded: int = 0
-    commit_histogram: tuple[int, ...] = ()
-    mean_entropy: float | None = None
-    max_entropy: float | None = None
-    out_of_order_fills: int = 0
-    mean_logprob: float | None = None
-    draft_agreement: float | None = None
-    cached_prompt_tokens: int = 0
-    preemptions: int = 0
-    window_mean: float = 0.0
-    max_window: int = 0
-
-    @property
-    def tokens_per_forward(self) -> float:
-        """N_gen / decode forwards; N_gen itself when every token came with the prefill."""
-        return self.generated_tokens / max(1, self.decode_forwards)
-
-    @property
-    def prefix_cacheability(self) -> float:
-        """p_cache = N_gen / N_fwd (paper, equation 4); 1 where no row was forwarded after the prompt."""
-        return self.generated_tokens / self.rows_forwarded if self.rows_forwarded else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

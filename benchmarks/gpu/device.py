@@ -83,13 +83,9 @@ def _inputs(count: int, temperature: float, device: torch.device) -> SamplingRow
     whole = torch.arange(count, device=device)
     return SamplingRows(
         temperature_R=torch.full((count,), temperature, device=device),
-        top_k_R=torch.zeros_like(whole),
-        top_p_R=torch.ones(count, device=device),
         seed_R=whole,
         position_R=whole,
         suppress_R=torch.zeros_like(whole, dtype=torch.bool),
         sampled=temperature > 0,
-        filtered_k=False,
-        filtered_p=False,
         suppressing=False,
     )

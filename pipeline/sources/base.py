@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -53,13 +53,37 @@ class Source(Protocol):
 
 
 class FileSource:
-    """Base of sources over files: holds the files and the common schema; reads again what broke off."""
+    """Base of sources over files: holds the files and the common schema; reads again what broke off.
+
+    Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (their name in messages) and
+    ``suffixes`` (endings of their files' names), and define :meth:`over`, :meth:`slices` and :meth:`_read`.
+    """
+
+    label: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> FileSource:
+        """A source over these files of one format.
+
+        Args:
+            files: one or more, in input order.
+            options: keyword arguments of the files' file system, where they are URLs.
+
+        Raises:
+            SourceError: a file cannot be read, or the files contradict each other.
+        """
+        raise NotImplementedError
 
     def __init__(self, files: Sequence[SourceFile], schema: pa.Schema, options: Mapping[str, Any]) -> None:
         """``options``: keyword arguments of the files' file system, where they are URLs."""
         self.files: tuple[SourceFile, ...] = tuple(files)
         self.schema: pa.Schema = schema
         self.options = dict(options)
+
+    def slices(self, rows: int) -> Iterator[Slice]:
+        """All rows in input order, ``rows`` to a slice; slices do not span files."""
+        raise NotImplementedError
 
     def open(self, file: int) -> BinaryIO:
         """Open one of the files."""
@@ -104,6 +128,7 @@ class FileSource:
             raise SourceError(f"{file.path}: it was changed during the run. {RESTORE_INPUT}")
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+        """:meth:`read`, once, without looking whether the file is still the same."""
         raise NotImplementedError
 
     def conform(self, table: pa.Table) -> pa.Table:

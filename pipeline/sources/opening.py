@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SourceError
 from pipeline.sources.base import Source
-from pipeline.sources.csv import CsvSource
 from pipeline.sources.finding import Found, find_files, has_wildcards, source_file
+from pipeline.sources.formats import all_formats, all_suffixes
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
-from pipeline.sources.ipc import IpcSource
-from pipeline.sources.jsonl import JsonlSource
-from pipeline.sources.parquet import ParquetSource
 from pipeline.sources.spool import spool
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name
@@ -22,9 +19,6 @@ if TYPE_CHECKING:
     from pipeline.config import RunConfig
 
 __all__ = ["check_apart", "open_source", "source_of"]
-
-_KINDS = (ParquetSource, JsonlSource, CsvSource, IpcSource)
-_SUFFIXES = tuple(suffix for kind in _KINDS for suffix in kind.suffixes)
 
 
 def source_of(config: RunConfig, storage: Storage) -> Source:
@@ -82,28 +76,30 @@ def _is_folder(name: str) -> bool:
 
 
 def _may_be_a_dataset(name: str) -> bool:
-    return is_dataset_name(name) and not name.endswith(_SUFFIXES) and not local_path(name).exists()
+    return is_dataset_name(name) and not name.endswith(all_suffixes()) and not local_path(name).exists()
 
 
 def _say_what_is_missing(name: str) -> None:
-    if has_wildcards(name) or name.endswith(_SUFFIXES) or _is_folder(name):
+    if has_wildcards(name) or name.endswith(all_suffixes()) or _is_folder(name):
         raise SourceError(
-            f"input={name!r}: no file is there. Check the path or pattern; known suffixes: {', '.join(_SUFFIXES)}."
+            f"input={name!r}: no file is there. Check the path or pattern; known suffixes: {', '.join(all_suffixes())}."
         )
     raise SourceError(f"input={name!r}: no such file or folder. Check the path (relative to the working folder).")
 
 
 def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any]) -> Source:
-    by_kind = {kind: [f for f in found if f.path.endswith(kind.suffixes)] for kind in _KINDS}
-    there = [kind for kind, files in by_kind.items() if files]
-    if len(there) > 1:
-        raise SourceError(f"input={name!r}: holds {' and '.join(k.label for k in there)} files. Name one by a glob.")
-    if there:
-        files = by_kind[there[0]]
-        return there[0].over([source_file(f, options) for f in files], options)
-    raise SourceError(
-        f"input={name!r}: unknown suffix of {found[0].key!r}. Rename or convert it; known are {', '.join(_SUFFIXES)}."
-    )
+    by_format = {one: [f for f in found if f.path.endswith(one.suffixes)] for one in all_formats()}
+    present = [one for one, files in by_format.items() if files]
+    if len(present) > 1:
+        labels = " and ".join(one.label for one in present)
+        raise SourceError(f"input={name!r}: holds {labels} files. Name one by a glob.")
+    if not present:
+        known = ", ".join(all_suffixes())
+        raise SourceError(
+            f"input={name!r}: unknown suffix of {found[0].key!r}. Rename or convert it; known are {known}."
+        )
+    (one,) = present
+    return one.over([source_file(f, options) for f in by_format[one]], options)
 
 
 def check_apart(data: Any, output: str) -> None:

@@ -22,8 +22,8 @@ from pipeline.sinks.cast import cast_table
 from pipeline.sinks.hashed import HashedFile
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
+from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.identity import stamp_now
-from pipeline.sources.parquet import ParquetSource
 from pipeline.sources.tabulate import infer_schema, tabulate
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join

@@ -125,14 +125,10 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
     for rows, sampled, suppressing in ((1, False, False), (64, True, False), (most, True, True)):
         inputs = SamplingRows(
             temperature_R=torch.empty(rows, device=_DEVICE),
-            top_k_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
-            top_p_R=torch.empty(rows, device=_DEVICE),
             seed_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
             position_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
             suppress_R=torch.empty(rows, dtype=torch.bool, device=_DEVICE),
             sampled=sampled,
-            filtered_k=False,
-            filtered_p=False,
             suppressing=suppressing,
         )
         logits = torch.empty(rows, shape.vocab_size, dtype=dtype, device=_DEVICE)

@@ -6,15 +6,17 @@ depend on the other rows (design, section 6, "batch invariance").
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
 from wedlm_core.decoding.compact import compact_indices
+from wedlm_core.decoding.filters import filter_logits, is_filtered
 from wedlm_core.decoding.noise import gumbel_noise
 
-__all__ = ["Choice", "SamplingRows", "choose", "entropy_of", "filter_logits", "with_filters"]
+__all__ = ["Choice", "SamplingRows", "choose", "entropy_of", "with_filters"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,32 +25,33 @@ class SamplingRows:
 
     Attributes:
         temperature_R: float32; 0 is greedy.
-        top_k_R: int64; 0 keeps all.
-        top_p_R: float32; 1 keeps all.
         seed_R: int64, the seed of the row's sequence.
         position_R: int64, the absolute position of the token being chosen.
         suppress_R: bool, rows that may never choose the mask id or padded vocabulary.
-        sampled, filtered_k, filtered_p, suppressing: whether any row needs that stage (known on the host,
-            so that the stage is skipped without looking at the device).
-        filtered_rows: rows with top-k or top-p at most; None where the host does not know.
+        filters: of each filter that any row uses, the values of all rows (:data:`wedlm_core.decoding.filters.FILTERS`).
+        sampled, suppressing: whether any row needs that stage (known on the host, so that the stage is skipped
+            without looking at the device).
+        filtered_rows: rows that a filter applies to at most, padding behind them left out; None where the host does
+            not know.
     """
 
     temperature_R: Tensor
-    top_k_R: Tensor
-    top_p_R: Tensor
     seed_R: Tensor
     position_R: Tensor
     suppress_R: Tensor
+    filters: Mapping[str, Tensor] = field(default_factory=dict)
     sampled: bool
-    filtered_k: bool
-    filtered_p: bool
     suppressing: bool
     filtered_rows: int | None = None
 
     def take(self, index_N: Tensor) -> SamplingRows:
         """The rows of ``index_N`` (int64)."""
         tensors = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_R")}
-        return replace(self, **{name: tensor.index_select(0, index_N) for name, tensor in tensors.items()})
+        return replace(
+            self,
+            **{name: tensor.index_select(0, index_N) for name, tensor in tensors.items()},
+            filters={name: value_R.index_select(0, index_N) for name, value_R in self.filters.items()},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,28 +78,6 @@ def _entropy(logits_RV: Tensor, log_RV: Tensor) -> Tensor:
     return -(torch.softmax(logits_RV, dim=-1) * log_RV.clamp_min(-1e30)).sum(dim=-1)
 
 
-def filter_logits(scaled_RV: Tensor, top_k_R: Tensor, top_p_R: Tensor, *, use_k: bool, use_p: bool) -> Tensor:
-    """Top-k, then top-p, on temperature-scaled logits; what is dropped becomes -inf.
-
-    Top-k keeps every token that ties with the k-th. Top-p keeps the smallest set of most likely tokens whose
-    probability reaches p: the token that crosses p is kept, so at least one is.
-    """
-    vocab = scaled_RV.shape[-1]
-    if use_k:
-        keep_R = torch.where(top_k_R > 0, top_k_R, vocab).clamp(max=vocab)
-        sorted_RV = scaled_RV.sort(dim=-1, descending=True).values
-        floor_R1 = sorted_RV.gather(-1, keep_R[:, None] - 1)
-        scaled_RV = scaled_RV.masked_fill(scaled_RV < floor_R1, -torch.inf)
-    if use_p:
-        sorted_RV, token_RV = scaled_RV.sort(dim=-1, descending=True, stable=True)
-        mass_RV = torch.softmax(sorted_RV, dim=-1)
-        before_RV = mass_RV.cumsum(dim=-1) - mass_RV
-        drop_RV = (before_RV >= top_p_R[:, None]) & (top_p_R[:, None] < 1)
-        drop_RV[:, 0] = False
-        scaled_RV = scaled_RV.masked_fill(torch.zeros_like(drop_RV).scatter_(-1, token_RV, drop_RV), -torch.inf)
-    return scaled_RV
-
-
 def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
     """Choose one token per row: ``argmax(filter(logits / T) + gumbel(seed, position))``, argmax at T = 0.
 
@@ -118,7 +99,7 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
     if rows.sampled:
         greedy_R = rows.temperature_R == 0
         scaled_RV = allowed_RV / torch.where(greedy_R, 1.0, rows.temperature_R)[:, None]
-        kept_RV = filter_logits(scaled_RV, rows.top_k_R, rows.top_p_R, use_k=rows.filtered_k, use_p=rows.filtered_p)
+        kept_RV = filter_logits(scaled_RV, rows.filters)
         noise_RV = gumbel_noise(rows.seed_R, rows.position_R, logits_RV.shape[-1])
         token_R = torch.where(greedy_R, token_R, (kept_RV + noise_RV).argmax(dim=-1))
         if rows.suppressing:
@@ -130,16 +111,17 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
 def with_filters(
     choice: Choice, logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int
 ) -> Choice:
-    """``choice`` with rows of top-k or top-p chosen by :func:`choose`, whatever the other rows are.
+    """``choice`` with filtered rows chosen by :func:`choose`, whatever the other rows are.
 
     For forms of ``choose`` that do not filter. Waits for the device only where ``filtered_rows`` is not known.
     """
-    if not (rows.filtered_k or rows.filtered_p):
+    if not rows.filters:
         return choice
-    flag_R, count = (rows.top_k_R > 0) | (rows.top_p_R < 1), logits_RV.shape[0]
+    flag_R, count = is_filtered(rows.filters), logits_RV.shape[0]
     if rows.filtered_rows is None:
         picked_N = torch.nonzero(flag_R).squeeze(1)
     else:
+        # Rows that are only padding come last and may be flagged as well: they alone can exceed the bound.
         picked_N, _ = compact_indices(flag_R, min(count, rows.filtered_rows), fill=count)
     known_N = picked_N.clamp(max=count - 1)
     slow = choose(

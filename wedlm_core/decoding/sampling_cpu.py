@@ -11,7 +11,7 @@ __all__ = ["choose_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
-    """See :func:`wedlm_core.decoding.sampling.choose`; rows with top-k or top-p are chosen by it.
+    """See :func:`wedlm_core.decoding.sampling.choose`; rows with filters are chosen by it.
 
     Args:
         logits_RV: float32 ``[R, V]``, contiguous; changed where ids are suppressed.

@@ -60,7 +60,7 @@ def choose_gpu(
 ) -> Choice:
     """See :func:`wedlm_core.decoding.sampling.choose`; a row's result is bitwise the same beside any others.
 
-    Rows with top-k or top-p are chosen by the oracle, which waits for the device to say which they are; without
+    Rows with filters are chosen by the oracle, which waits for the device to say which they are; without
     such rows nothing waits.
 
     Args:

@@ -9,7 +9,7 @@ __all__ = ["leading_run", "penalised_entropy", "select_fills"]
 
 
 def leading_run(flag_SL: Tensor) -> Tensor:
-    """int64 ``[S]``: how many flags are true from the left before the first false one."""
+    """int64 ``[S]``: how many flags are true before the first false one, counted from the left."""
     return flag_SL.to(torch.int64).cumprod(dim=-1).sum(dim=-1)
 
 

@@ -72,11 +72,16 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowParams:
-    """What a request, or the allocation for it, fixes, by slot: all ``[S]``, but ``stop_SK`` (int64, -1 where unused).
+    """What strategies know of the request of each slot.
 
-    ``window_S`` masks of the next window; ``keep_valid_S, keep_stale_S`` drafts kept at most, by what
-    ``Window.valid_S`` says of them (int64; equal to the window where it is fixed). ``threshold_S`` is -inf
-    where the request's threshold is None. ``limit_S`` is ``max_tokens``.
+    Attributes:
+        window_S: int64, masks of the next window.
+        keep_valid_S, keep_stale_S: int64, drafts kept at most where ``Window.valid_S`` is set and where it is not;
+            both equal the window where that is fixed.
+        threshold_S: float32 nats; -inf where the request's threshold is None.
+        penalty_S: float32 nats per position.
+        limit_S: int64, ``max_tokens``.
+        stop_SK: int64 stop tokens, -1 behind the last.
     """
 
     window_S: Tensor
@@ -84,10 +89,6 @@ class WindowParams:
     keep_stale_S: Tensor
     threshold_S: Tensor
     penalty_S: Tensor
-    temperature_S: Tensor
-    top_k_S: Tensor
-    top_p_S: Tensor
-    seed_S: Tensor
     limit_S: Tensor
     stop_SK: Tensor
 

@@ -402,12 +402,7 @@ class Engine:
         started = sequence.started_at or now
         stats = CommitStats()
         if sequence.slot >= 0:
-            stats = self._table.stats(
-                sequence.slot,
-                tokens=len(tokens),
-                cached_prompt_tokens=sequence.cached_prompt_tokens,
-                preemptions=sequence.preemptions,
-            )
+            stats = self._table.stats(sequence.slot, tokens=len(tokens), host=sequence)
         failed = sequence.finish == FinishReason.ERROR
         return Generation(
             request_id=request.request_id,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wedlm_core.attention import AttentionBackend, PackedRows
 from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.logits import Chooser, Picks
 from wedlm_core.errors import CapacityError, explain
@@ -183,10 +184,10 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
 def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Tensor, state: DeviceState) -> None:
     vocab = model.config.vocab_size
     chunk = config.logits_rows(vocab)
-    state.sampled[0] = state.suppresses[0] = True
-    state.params.temperature_S.fill_(1.0)
-    state.params.top_k_S.fill_(20)
-    state.params.top_p_S.fill_(0.9)
+    state.sampled[0] = state.filtered[0] = state.suppresses[0] = True
+    state.columns["temperature"].fill_(1.0)
+    for one in FILTERS:
+        state.columns[one.field].fill_(one.example)
     choose = Chooser(
         hidden_TD.device,
         head=model.lm_head,

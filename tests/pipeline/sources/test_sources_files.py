@@ -134,7 +134,7 @@ def test_every_format_is_read_from_every_place(place: Any, tmp_path: Path, name:
 def test_parquet_is_read_by_pages_or_by_row_groups(
     place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
-    monkeypatch.setattr("pipeline.sources.parquet._SMALL_ROW_GROUP_BYTES", small)
+    monkeypatch.setattr("pipeline.sources.formats.parquet._SMALL_ROW_GROUP_BYTES", small)
     location, options, put = place
     put("x.parquet", parquet(TABLE))
     source = opened(f"{location}/x.parquet", tmp_path, options=options)
@@ -273,7 +273,7 @@ def test_csv_records_that_do_not_fit_are_bad_rows_with_their_text(tmp_path: Path
 def test_a_cell_beyond_the_sample_that_is_of_another_type_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.sources.csv._INFER_ROWS", 2)
+    monkeypatch.setattr("pipeline.sources.formats.csv._INFER_ROWS", 2)
     (tmp_path / "x.csv").write_text("i,f,b,t\n1,.5,true,007\n2,1e3,false,8\nx,1,true,a\n3,y,true,b\n4,1,maybe,c\n,,,\n")
     table = all_rows(opened(tmp_path / "x.csv", tmp_path), 9)
     assert [str(f.type) for f in table.schema][:4] == ["int64", "double", "bool", "string"]

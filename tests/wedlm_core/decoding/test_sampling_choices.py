@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.engine.oracle import choose_token, positions_to_fill
+from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
 from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.decoding.selection import leading_run, select_fills
@@ -64,14 +65,15 @@ def test_a_choice_is_the_plain_one_whatever_the_other_rows_need(
         logits,
         SamplingRows(
             temperature_R=torch.tensor([p.temperature for p in params]),
-            top_k_R=torch.tensor([p.top_k for p in params]),
-            top_p_R=torch.tensor([p.top_p for p in params]),
             seed_R=torch.tensor([row[2] for row in rows]),
             position_R=torch.tensor([row[3] for row in rows]),
             suppress_R=torch.zeros(len(rows), dtype=torch.bool),
             sampled=any(p.temperature > 0 for p in params),
-            filtered_k=any(p.top_k > 0 for p in params),
-            filtered_p=any(p.top_p < 1 for p in params),
+            filters={
+                one.field: torch.tensor([getattr(p, one.field) for p in params], dtype=one.dtype)
+                for one in FILTERS
+                if any(getattr(p, one.field) != one.off for p in params)
+            },
             suppressing=False,
         ),
         mask_token_id=0,
@@ -88,9 +90,8 @@ def test_a_choice_is_the_plain_one_whatever_the_other_rows_need(
 def test_suppressed_ids_are_never_chosen_and_do_not_count() -> None:
     logits = torch.tensor([[9.0, 1.0, 2.0, 9.0, 9.0]]).repeat(2, 1)
     rows = SamplingRows(
-        temperature_R=torch.tensor([0.0, 1.0]), top_k_R=torch.zeros(2, dtype=torch.int64), top_p_R=torch.ones(2),
-        seed_R=torch.zeros(2, dtype=torch.int64), position_R=torch.arange(2),
-        suppress_R=torch.ones(2, dtype=torch.bool), sampled=True, filtered_k=False, filtered_p=False, suppressing=True,
+        temperature_R=torch.tensor([0.0, 1.0]), seed_R=torch.zeros(2, dtype=torch.int64), position_R=torch.arange(2),
+        suppress_R=torch.ones(2, dtype=torch.bool), sampled=True, suppressing=True,
     )  # fmt: skip
     choice = choose(logits, rows, mask_token_id=0, vocab_limit=3)
     assert int(choice.token_R[0]) == 2
@@ -110,14 +111,11 @@ def test_the_compiled_sampler_equals_the_plain_one(count: int, vocab: int, seed:
     filtered = torch.arange(count) % 3 == 0
     rows = SamplingRows(
         temperature_R=temperature,
-        top_k_R=torch.where(filtered, 3, 0),
-        top_p_R=torch.where(filtered, 0.8, 1.0),
         seed_R=torch.randint(0, 2**62, (count,), generator=generator),
         position_R=torch.arange(count),
         suppress_R=torch.arange(count) % 5 == 0 if suppressing else torch.zeros(count, dtype=torch.bool),
         sampled=True,
-        filtered_k=True,
-        filtered_p=True,
+        filters={"top_k": torch.where(filtered, 3, 0), "top_p": torch.where(filtered, 0.8, 1.0)},
         suppressing=suppressing,
     )
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}

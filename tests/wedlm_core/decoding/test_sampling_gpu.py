@@ -18,14 +18,10 @@ def some_rows(count: int, temperature: list[float], *, suppressing: bool) -> Sam
     heat = torch.tensor(temperature, device="cuda").repeat(-(-count // len(temperature)))[:count]
     return SamplingRows(
         temperature_R=heat,
-        top_k_R=torch.zeros(count, dtype=torch.int64, device="cuda"),
-        top_p_R=torch.ones(count, device="cuda"),
         seed_R=torch.randint(0, 2**62, (count,), generator=generator, device="cuda"),
         position_R=torch.arange(count, device="cuda"),
         suppress_R=(torch.arange(count, device="cuda") % 2 == 0) & suppressing,
         sampled=max(temperature) > 0,
-        filtered_k=False,
-        filtered_p=False,
         suppressing=suppressing,
     )
 

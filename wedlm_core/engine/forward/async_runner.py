@@ -78,7 +78,7 @@ class AheadRunner:
         context_S = state.context_S.index_select(0, facts_3S[0])
         rows_after_D = next_rows(refills, rows_D, table.left(slots_D))
         groups = gather_groups(plan, table, state, facts_3S[0], context_S, rows_after_D)
-        filters_D = state.sampled[slots_D, 1] | state.sampled[slots_D, 2]
+        filters_D = state.uses_filters(slots_D)
         shape = self._shape(plan, wanted_rows(refills, rows_D), filters_D)
         batch = pack_on_device(facts_3S, groups, state, shape, runner.pool.page_size)
         runner.profile.lap("pack")

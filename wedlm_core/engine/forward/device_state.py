@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.filters import FILTERS
+from wedlm_core.decoding.parameters import PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import Window, WindowParams, empty_windows
 from wedlm_core.engine.forward.transfer import to_device
-from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
+from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
 from wedlm_core.types import Request
 
 __all__ = ["DeviceState"]
@@ -30,12 +30,14 @@ class DeviceState:
 
     Attributes:
         windows: the decoding state.
-        params: what the requests fix.
+        columns: what the requests fix, by field of ``SamplingParams`` (:data:`PARAMETERS`).
+        params: those columns that strategies know, with the windows and stop tokens.
         tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
             place of a row is read by no one (what must not be kept is written there).
         context_S: int64, tokens whose KV precedes the next decode rows; kept where the host runs ahead.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
-        sampled: host bool ``[S, 3]``, whether a slot uses temperature, top-k, top-p.
+        sampled: host bool ``[S]``, slots with a temperature.
+        filtered: host bool ``[S, F]``, which of :data:`FILTERS` a slot uses.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
     """
 
@@ -57,22 +59,13 @@ class DeviceState:
         self._moved_pages: set[int] = set()
         self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
         self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
-        self.sampled = np.zeros((slots, 3), dtype=np.bool_)
+        self.sampled = np.zeros(slots, dtype=np.bool_)
+        self.filtered = np.zeros((slots, len(FILTERS)), dtype=np.bool_)
         self.suppresses = np.zeros(slots, dtype=np.bool_)
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
-        self.params = WindowParams(
-            window_S=self._windows_3S[0],
-            keep_valid_S=self._windows_3S[1],
-            keep_stale_S=self._windows_3S[2],
-            threshold_S=torch.zeros(slots, device=device),
-            penalty_S=torch.zeros(slots, device=device),
-            temperature_S=torch.zeros(slots, device=device),
-            top_k_S=torch.zeros(slots, dtype=torch.int64, device=device),
-            top_p_S=torch.ones(slots, device=device),
-            seed_S=torch.zeros(slots, dtype=torch.int64, device=device),
-            limit_S=torch.zeros(slots, dtype=torch.int64, device=device),
-            stop_SK=torch.full((slots, _STOP_IDS), -1, dtype=torch.int64, device=device),
-        )
+        self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
+        stops_SK = torch.full((slots, _STOP_IDS), -1, dtype=torch.int64, device=device)
+        self.params = _window_params(self._windows_3S, self.columns, stops_SK)
 
     def set_pages(self, slot: int, pages: Seq[int]) -> None:
         """Write a slot's page table (called when its pages change).
@@ -93,6 +86,10 @@ class DeviceState:
             slots_M = torch.tensor(moved)
             tables_MP = self.pages_SP[slots_M].to(torch.int32)
             self.device_pages_SP.index_copy_(0, to_device(slots_M, self.device), to_device(tables_MP, self.device))
+
+    def uses_filters(self, slots_D: IntArray) -> BoolArray:
+        """Slots that use any filter, whichever it is."""
+        return np.logical_or.reduce(self.filtered[slots_D], axis=1)
 
     def set_windows(self, table: SlotTable) -> None:
         """Copy the windows of all slots to the device; they take effect when windows are refilled."""
@@ -133,26 +130,30 @@ class DeviceState:
 
     def _set_params(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> WindowParams:
         """Write the parameters of new sequences, one column of the table after the other; returned on the host."""
-        given = [request.params for request in requests]
         host_slots_S = np.array(slots, dtype=np.int64)
         slots_S = to_device(host_slots_S, self.device)
-        thresholds = [-math.inf if p.entropy_threshold is None else p.entropy_threshold for p in given]
+
+        def write(column: Tensor, values: Seq[float] | Seq[Seq[int]]) -> Tensor:
+            host = torch.from_numpy(np.array(values, dtype=_NUMPY[column.dtype]))  # faster than torch.tensor
+            column.index_copy_(0, slots_S, to_device(host, self.device))
+            return host
+
+        host = {p.field: write(self.columns[p.field], [p.of(request) for request in requests]) for p in PARAMETERS}
         known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
-        columns: dict[str, list[Any]] = {
-            "threshold_S": thresholds,
-            "penalty_S": [p.position_penalty for p in given],
-            "temperature_S": [p.temperature for p in given],
-            "top_k_S": [p.top_k for p in given],
-            "top_p_S": [p.top_p for p in given],
-            "seed_S": [request.seed for request in requests],
-            "limit_S": [p.max_tokens for p in given],
-            "stop_SK": known,
-        }
-        host: dict[str, Tensor] = {}
-        for name, values in columns.items():
-            column = getattr(self.params, name)
-            host[name] = torch.from_numpy(np.array(values, dtype=_NUMPY[column.dtype]))  # faster than torch.tensor
-            column.index_copy_(0, slots_S, to_device(host[name], self.device))
-        self.sampled[slots] = [(p.temperature > 0, p.top_k > 0, p.top_p < 1) for p in given]
-        window_S, keep_valid_S, keep_stale_S = self._host_windows_3S[:, torch.from_numpy(host_slots_S)]
-        return WindowParams(window_S=window_S, keep_valid_S=keep_valid_S, keep_stale_S=keep_stale_S, **host)
+        stops_SK = write(self.params.stop_SK, known)
+        self.sampled[slots] = [request.params.temperature > 0 for request in requests]
+        self.filtered[slots] = [[getattr(r.params, f.field) != f.off for f in FILTERS] for r in requests]
+        return _window_params(self._host_windows_3S[:, torch.from_numpy(host_slots_S)], host, stops_SK)
+
+
+def _window_params(windows_3S: Tensor, columns: Mapping[str, Tensor], stops_SK: Tensor) -> WindowParams:
+    window_S, keep_valid_S, keep_stale_S = windows_3S
+    return WindowParams(
+        window_S=window_S,
+        keep_valid_S=keep_valid_S,
+        keep_stale_S=keep_stale_S,
+        threshold_S=columns["entropy_threshold"],
+        penalty_S=columns["position_penalty"],
+        limit_S=columns["max_tokens"],
+        stop_SK=stops_SK,
+    )

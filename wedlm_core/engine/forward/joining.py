@@ -1,4 +1,4 @@
-"""Joining the parts of several groups: one kind of number in, the same kind out, never a silent promotion.
+"""Joins the parts of several groups without changing their dtype.
 
 numpy and torch promote what they join: bools beside integers come out as integers, float32 beside integers as
 float64, and code that relies on the kind (``~flag``, a flag as an index) then does something else without an error.

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_gpu import chooser
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -28,7 +29,7 @@ class PickedRows:
         row_R: row of the forward.
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
-        filtered: picks of sequences with top-k or top-p at most; None where only the device knows.
+        filtered: picks of sequences with filters at most; None where only the device knows.
     """
 
     row_R: Tensor
@@ -77,7 +78,6 @@ class Chooser:
         self._head, self._padding = head, padding
         self._choose = chooser(device, compiled=compiled)
         self._chunk = chunk_rows
-        self._all_k, self._all_p = torch.zeros((), dtype=torch.int64, device=device), torch.ones((), device=device)
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
     def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Choice:
@@ -111,24 +111,20 @@ class Chooser:
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
     ) -> Iterator[tuple[slice, Choice]]:
         """Chunks of the picks, and what is chosen on them."""
-        sampled, top_k, top_p = np.any(state.sampled[slots_S], axis=0).tolist()
-        suppressing, params = bool(state.suppresses[slots_S].any()), state.params
+        sampled, suppressing = bool(state.sampled[slots_S].any()), bool(state.suppresses[slots_S].any())
+        filters = [FILTERS[i].field for i in np.flatnonzero(state.filtered[slots_S].any(axis=0))]
         for start in range(0, picks.row_R.shape[0], self._chunk):
             part = slice(start, start + self._chunk)
             rows, slots = picks.row_R[part], picks.slot_R[part]
             padded = F.pad(rows, (0, self._padding(rows.shape[0]) - rows.shape[0]))
             logits_RV = self._head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
             inputs = SamplingRows(
-                temperature_R=params.temperature_S.index_select(0, slots),
-                # Values that keep all tokens stand for those of filters that no row has.
-                top_k_R=params.top_k_S.index_select(0, slots) if top_k else self._all_k.expand(rows.shape),
-                top_p_R=params.top_p_S.index_select(0, slots) if top_p else self._all_p.expand(rows.shape),
-                seed_R=params.seed_S.index_select(0, slots),
+                temperature_R=state.columns["temperature"].index_select(0, slots),
+                seed_R=state.columns["seed"].index_select(0, slots),
                 position_R=picks.position_R[part],
                 suppress_R=state.suppress_S.index_select(0, slots),
+                filters={name: state.columns[name].index_select(0, slots) for name in filters},
                 sampled=sampled,
-                filtered_k=top_k,
-                filtered_p=top_p,
                 suppressing=suppressing,
                 filtered_rows=picks.filtered,
             )

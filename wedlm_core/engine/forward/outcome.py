@@ -1,8 +1,9 @@
-"""From a forward's commits on the device to one outcome on the host."""
+"""Brings the commits of a forward from the device to the host, as one :class:`StepOutcome`."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,29 +11,32 @@ from torch import Tensor
 
 from wedlm_core.decoding.strategies import Commit
 from wedlm_core.engine.forward.joining import join_arrays, join_tensors
-from wedlm_core.engine.scheduling.slots import OUTCOME_KINDS, BoolArray, StepOutcome
 from wedlm_core.errors import IntegrityError
+from wedlm_core.statistics import OUTCOME_KINDS, BoolArray, StepOutcome
 
 __all__ = ["fetch", "join", "outcome_of", "take", "words_of"]
 
-_COUNTS = 8  # words of a sequence before those of its places
+_COUNTS = [name for name in OUTCOME_KINDS if name.endswith("_D")]
+_PLACES = sorted((n for n in OUTCOME_KINDS if n.endswith("_DC")), key=lambda n: OUTCOME_KINDS[n] != np.int64)
+_WHOLE = [name for name in _PLACES if OUTCOME_KINDS[name] == np.int64]  # joined with the counts before all are narrowed
 
 
 def words_of(commit: Commit, next_rows_S: Tensor) -> Tensor:
-    """One group's commit as int32 ``[S, 8 + 4 C]``, to be copied to the host at once; floats travel as their bits."""
-    counts = (
-        commit.count_S,
-        next_rows_S,
-        commit.context_S,
-        commit.drafts_S,
-        commit.agreed_S,
-        commit.offered_S,
-        commit.valid_S,
-        commit.next_valid_S,
-    )
-    integers = join_tensors([torch.stack([c.to(torch.int64) for c in counts], dim=1), commit.token_SC], dim=1)
-    bits = (commit.early_SC.to(torch.int32), _bits(commit.entropy_SC), _bits(commit.logprob_SC))
-    return join_tensors([integers.to(torch.int32), *bits], dim=1)
+    """One group's commit as int32 ``[S, N + M C]``, to be copied to the host at once; floats travel as their bits.
+
+    N and M are the columns of :data:`OUTCOME_KINDS` per sequence and per place.
+    """
+
+    def column(name: str) -> Tensor:
+        return next_rows_S if name == "next_rows_D" else getattr(commit, name.replace("_D", "_S"))
+
+    counts_SN = torch.stack([column(name).to(torch.int64) for name in _COUNTS], dim=1)
+    whole = join_tensors([counts_SN, *(column(name) for name in _WHOLE)], dim=1).to(torch.int32)
+    rest = [
+        _bits(column(name)) if OUTCOME_KINDS[name] == np.float32 else column(name).to(torch.int32)
+        for name in _PLACES[len(_WHOLE) :]
+    ]
+    return join_tensors([whole, *rest], dim=1)
 
 
 def _bits(value: Tensor) -> Tensor:
@@ -44,23 +48,18 @@ def _bits(value: Tensor) -> Tensor:
 
 def outcome_of(words: np.ndarray) -> StepOutcome:
     """Read what :func:`words_of` wrote."""
-    first, places = _COUNTS, (words.shape[1] - _COUNTS) // 4
-    whole = words[:, : first + places].astype(np.int64)
-    early, entropy, logprob = (words[:, first + i * places : first + (i + 1) * places] for i in (1, 2, 3))
-    return StepOutcome(
-        count_D=whole[:, 0],
-        next_rows_D=whole[:, 1],
-        context_D=whole[:, 2],
-        drafts_D=whole[:, 3],
-        agreed_D=whole[:, 4],
-        offered_D=whole[:, 5],
-        valid_D=whole[:, 6] != 0,
-        next_valid_D=whole[:, 7] != 0,
-        token_DC=whole[:, first:],
-        early_DC=early != 0,
-        entropy_DC=entropy.view(np.float32),
-        logprob_DC=logprob.view(np.float32),
-    )
+    counts_DN, places_DX = words[:, : len(_COUNTS)], words[:, len(_COUNTS) :]
+    width = places_DX.shape[1] // len(_PLACES)
+    columns = {name: _read(counts_DN[:, i], OUTCOME_KINDS[name]) for i, name in enumerate(_COUNTS)}
+    for i, name in enumerate(_PLACES):
+        columns[name] = _read(places_DX[:, i * width : (i + 1) * width], OUTCOME_KINDS[name])
+    return StepOutcome(**columns)
+
+
+def _read(words: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+    if kind == np.bool_:
+        return words != 0
+    return words.view(np.float32) if kind == np.float32 else words.astype(kind)
 
 
 def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:

@@ -112,7 +112,7 @@ class CpuStep:
         Returns:
             The outcome, its places as many as the widest sequence has rows.
         """
-        outcome = _blank(int(np.count_nonzero(plan.decode_S)), int(plan.decode_S.max()))
+        outcome = kernels.blank_outcome(int(np.count_nonzero(plan.decode_S)), int(plan.decode_S.max()))
         choices = kernels.Choices(chosen_R.token_R.numpy(), chosen_R.entropy_R.numpy(), chosen_R.logprob_R.numpy())
         kernels.advance_windows(_plan(plan), choices, self._windows, self._limits, self._mask, self._tokens_SL, outcome)
         return StepOutcome(**outcome._asdict())
@@ -120,24 +120,3 @@ class CpuStep:
 
 def _plan(plan: ForwardPlan) -> kernels.Plan:
     return kernels.Plan(plan.slots_S, plan.cached_S, plan.prefill_S, plan.decode_S)
-
-
-def _blank(decoding: int, places: int) -> kernels.Outcome:
-    """Arrays for a kernel to write."""
-    count_D, next_rows_D, context_D, drafts_D, agreed_D, offered_D = np.empty((6, decoding), dtype=np.int64)
-    valid_D, next_valid_D = np.empty((2, decoding), dtype=np.bool_)
-    entropy_DC, logprob_DC = np.zeros((2, decoding, places), dtype=np.float32)
-    return kernels.Outcome(
-        count_D=count_D,
-        next_rows_D=next_rows_D,
-        context_D=context_D,
-        drafts_D=drafts_D,
-        agreed_D=agreed_D,
-        offered_D=offered_D,
-        valid_D=valid_D,
-        next_valid_D=next_valid_D,
-        token_DC=np.zeros((decoding, places), dtype=np.int64),
-        entropy_DC=entropy_DC,
-        logprob_DC=logprob_DC,
-        early_DC=np.zeros((decoding, places), dtype=np.bool_),
-    )

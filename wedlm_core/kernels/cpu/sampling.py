@@ -1,4 +1,4 @@
-"""Token, entropy and log-probability of each row of logits in one pass, noise included."""
+"""Chooses a token for each row of logits, with its entropy and log-probability, in one pass that makes the noise."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _first_max(x, at, size):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _entropy(x, at, size, top):  # type: ignore[no-untyped-def]
-    """``(log sum exp(z), entropy)`` of z = x - top; below -87 a logit counts nothing."""
+    """``(log sum exp(z), entropy)`` of z = x - top; a logit with z below -87 has no weight."""
     lanes, weighted = spread(F32(0.0)), spread(F32(0.0))
     for i in range(0, size, LANES):
         z = max(load(x, at + i, size - i, F32(0.0)) - top, F32(-87.0))

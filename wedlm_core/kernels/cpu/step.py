@@ -1,4 +1,4 @@
-"""What a step does beside the model and the choice of tokens, for ``verified``: packing, and moving windows on.
+"""Packing rows and advancing windows for ``verified``: what a step does beside the model and the choice of tokens.
 
 Integers and copies only, so results equal those of the torch path bit for bit: :func:`pack_rows` those of
 :func:`wedlm_core.engine.forward.pack.pack`, :func:`advance_windows` those of
@@ -8,14 +8,27 @@ logical, row r of a sequence stands at position ``context + r``, and every decod
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from wedlm_core.kernels.cpu.scalar import JIT
+from wedlm_core.statistics import OUTCOME_KINDS
 
-__all__ = ["Choices", "Limits", "Outcome", "Picks", "Plan", "Rows", "Windows", "advance_windows", "pack_rows"]
+__all__ = [
+    "Choices",
+    "Limits",
+    "Outcome",
+    "Picks",
+    "Plan",
+    "Rows",
+    "Windows",
+    "advance_windows",
+    "blank_outcome",
+    "pack_rows",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -76,21 +89,22 @@ class Choices(NamedTuple):
     logprob: Array
 
 
-class Outcome(NamedTuple):
-    """Arrays of ``engine.slots.StepOutcome``; those ``_DC`` are zeros before."""
+Outcome = namedtuple("Outcome", tuple(OUTCOME_KINDS))  # type: ignore[misc]  # mypy wants to see the names here
+"""The columns of :class:`wedlm_core.statistics.StepOutcome`, as a kernel takes them."""
 
-    count_D: Array
-    next_rows_D: Array
-    context_D: Array
-    drafts_D: Array
-    agreed_D: Array
-    offered_D: Array
-    valid_D: Array
-    next_valid_D: Array
-    token_DC: Array
-    entropy_DC: Array
-    logprob_DC: Array
-    early_DC: Array
+
+def blank_outcome(decoding: int, places: int) -> Any:
+    """An :class:`Outcome` for :func:`advance_windows` to write.
+
+    Args:
+        decoding: D, decoding sequences; columns ``_D`` hold any value.
+        places: C, at least any sequence's decode rows; columns ``_DC`` hold zeros.
+    """
+    shaped = (
+        np.zeros((decoding, places), kind) if name.endswith("_DC") else np.empty(decoding, kind)
+        for name, kind in OUTCOME_KINDS.items()
+    )
+    return Outcome(*shaped)
 
 
 @njit(**JIT)

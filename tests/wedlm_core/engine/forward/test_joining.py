@@ -14,8 +14,8 @@ from wedlm_core.decoding.strategies import Commit
 from wedlm_core.engine.forward import joining
 from wedlm_core.engine.forward.joining import join_arrays, join_tensors
 from wedlm_core.engine.forward.outcome import join, outcome_of, take, words_of
-from wedlm_core.engine.scheduling.slots import OUTCOME_KINDS, StepOutcome
 from wedlm_core.errors import IntegrityError
+from wedlm_core.statistics import OUTCOME_KINDS, StepOutcome
 
 ENGINE = Path(joining.__file__).parent
 # These put columns of one table side by side, or add a place for a sequence without a past: there are no groups here.

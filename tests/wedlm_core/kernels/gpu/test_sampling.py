@@ -49,14 +49,11 @@ def sampling_rows(count: int, seed: int, *, suppressing: bool, filtering: bool =
     filtered = filtering & (row % 3 == 0)
     rows = SamplingRows(
         temperature_R=temperature,
-        top_k_R=torch.where(filtered, 3, 0),
-        top_p_R=torch.where(filtered, 0.8, 1.0),
         seed_R=torch.randint(0, 2**62, (count,), generator=generator),
         position_R=torch.randint(0, 40_000, (count,), generator=generator),
         suppress_R=(row % 2 == 0) & suppressing,
         sampled=bool((temperature > 0).any()),
-        filtered_k=filtering,
-        filtered_p=filtering,
+        filters={"top_k": torch.where(filtered, 3, 0), "top_p": torch.where(filtered, 0.8, 1.0)} if filtering else {},
         suppressing=suppressing,
     )
     return move(rows)
@@ -64,6 +61,7 @@ def sampling_rows(count: int, seed: int, *, suppressing: bool, filtering: bool =
 
 def move(rows: SamplingRows) -> SamplingRows:
     tensors = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in vars(rows).items()}
+    tensors["filters"] = {name: value.to(DEVICE) for name, value in rows.filters.items()}
     return SamplingRows(**tensors)
 
 

@@ -1,0 +1,74 @@
+"""The output's schema is a promise to its readers: names, order, types and nullability stand here once more."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from pipeline.codec import RowResult, output_arrays
+from pipeline.schema import DEAD_FIELDS, RESULT_FIELDS, STATS_TYPE, output_schema, result_fields
+from wedlm_core import CommitStats, Generation
+
+STATS = (
+    "struct<decode_forwards: int32, rows_forwarded: int64, tokens_per_forward: double, prefix_cacheability: double, "
+    "commit_histogram: list<item: int32>, mean_entropy: double, max_entropy: double, out_of_order_fills: int32, "
+    "mean_logprob: double, draft_agreement: double, cached_prompt_tokens: int32, preemptions: int32, "
+    "window_mean: double, max_window: int32>"
+)
+RESULT = (
+    "row_id: string not null",
+    "sample_index: int32 not null",
+    "text: string",
+    "token_ids: list<item: int32>",
+    "finish_reason: string not null",
+    "error: string",
+    "prompt_tokens: int32",
+    "completion_tokens: int32",
+    "model: string not null",
+    "strategy: string",
+    "params_hash: string",
+    "seed: int64",
+    "logprobs: list<item: float>",
+    f"stats: {STATS}",
+    "timings: struct<queue_seconds: double, run_seconds: double>",
+)
+DEAD = (
+    "row_id: string not null",
+    "error_class: string not null",
+    "error: string not null",
+    "attempt: int32 not null",
+    "raw: string",
+)
+
+
+def test_the_columns_are_those_that_readers_rely_on() -> None:
+    assert tuple(str(field) for field in RESULT_FIELDS) == tuple(f"pyarrow.Field<{text}>" for text in RESULT)
+    assert tuple(str(field) for field in DEAD_FIELDS) == tuple(f"pyarrow.Field<{text}>" for text in DEAD)
+    assert str(STATS_TYPE) == STATS
+
+
+def test_the_schema_carries_its_version_behind_the_input_columns() -> None:
+    found = output_schema(pa.schema([("a", pa.int64())]), result_fields(token_ids=True, logprobs=True))
+    assert found.names == ["a", *(text.partition(":")[0] for text in RESULT)]
+    assert found.metadata == {b"wedlm.schema_version": b"1"}
+
+
+def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed() -> None:
+    stats = CommitStats(
+        generated_tokens=6, decode_forwards=3, rows_forwarded=8, commit_histogram=(0, 1, 1), mean_entropy=0.5,
+        max_entropy=0.75, out_of_order_fills=1, mean_logprob=-0.5, draft_agreement=0.25, cached_prompt_tokens=4,
+        preemptions=2, window_mean=1.5, max_window=5,
+    )  # fmt: skip
+    generation = Generation(request_id="0/0", text="a", token_ids=(7,), prompt_tokens=3, stats=stats)
+    rows = [RowResult(row_id="r", generations=(generation,)), RowResult(row_id="s")]
+    arrays = output_arrays(rows, RESULT_FIELDS, "", "tiny")
+    assert [array.type for array in arrays] == [field.type for field in RESULT_FIELDS]
+    done, failed = pa.Table.from_arrays(arrays, names=[field.name for field in RESULT_FIELDS]).to_pylist()
+    assert done["stats"] == {
+        "decode_forwards": 3, "rows_forwarded": 8, "tokens_per_forward": 2.0, "prefix_cacheability": 0.75,
+        "commit_histogram": [0, 1, 1], "mean_entropy": 0.5, "max_entropy": 0.75, "out_of_order_fills": 1,
+        "mean_logprob": -0.5, "draft_agreement": 0.25, "cached_prompt_tokens": 4, "preemptions": 2,
+        "window_mean": 1.5, "max_window": 5,
+    }  # fmt: skip
+    assert failed["stats"] is None
+    assert (done["text"], done["token_ids"], done["prompt_tokens"]) == ("a", [7], 3)
+    assert (failed["text"], failed["finish_reason"]) == (None, "error")

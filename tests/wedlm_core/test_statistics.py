@@ -1,0 +1,104 @@
+"""Statistics: their table is complete, and what it adds up over forwards is what plain Python adds up."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.statistics import ACCUMULATORS, OUTCOME_KINDS, STATISTICS, CommitStats, StepOutcome
+
+SLOTS, PLACES = 5, 4
+
+
+@dataclass
+class Host:
+    cached_prompt_tokens: int = 3
+    preemptions: int = 2
+
+
+def test_every_statistic_has_a_value_and_every_field_a_statistic() -> None:
+    names = [s.name for s in STATISTICS]
+    assert len(set(names)) == len(names)
+    assert {s.name for s in STATISTICS if s.of is not None} == {f.name for f in fields(CommitStats)}
+    assert all(isinstance(getattr(CommitStats, s.name), property) for s in STATISTICS if s.of is None)
+
+
+def test_totals_are_cleared_with_their_slot() -> None:
+    table = SlotTable(SLOTS, PLACES)
+    for total in table.totals.values():
+        total[:] = 1
+    table.clear(2)
+    for column in ACCUMULATORS:
+        total = table.totals[column.name]
+        assert not total[2].any(), column.name
+        assert total[[0, 1, 3, 4]].all(), column.name
+
+
+def outcome_of(rng: np.random.Generator, sequences: int) -> StepOutcome:
+    def column(name: str, kind: np.dtype[Any]) -> np.ndarray:
+        shape = (sequences, PLACES) if name.endswith("_DC") else (sequences,)
+        return (rng.integers(0, PLACES, shape) / (2 if kind == np.float32 else 1)).astype(kind)
+
+    columns = {name: column(name, kind) for name, kind in OUTCOME_KINDS.items()}
+    columns["agreed_D"] = np.minimum(columns["agreed_D"], columns["drafts_D"])
+    return StepOutcome(**columns)
+
+
+@given(seed=st.integers(0, 2**31), forwards=st.integers(1, 6))
+def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> None:
+    rng = np.random.default_rng(seed)
+    table, slot = SlotTable(SLOTS, PLACES), int(rng.integers(SLOTS))
+    table.head[:] = rng.integers(0, 2, SLOTS).astype(bool)
+    kept: list[tuple[float, float, bool]] = []
+    windows: list[int] = []
+    emitted: list[int] = []
+    rows = drafts = agreed = 0
+    for _ in range(forwards):
+        slots_D = rng.permutation(SLOTS)[: int(rng.integers(1, SLOTS + 1))]
+        outcome = outcome_of(rng, len(slots_D))
+        rows_D, emit_D = rng.integers(1, 9, len(slots_D)), rng.integers(0, PLACES + 1, len(slots_D))
+        decodes = not (bool(table.head[slot]) and int(table.generated[slot]) == 0)
+        table.record(slots_D, rows_D, outcome, emit_D)
+        if slot not in slots_D:
+            continue
+        d = slots_D.tolist().index(slot)
+        emit = int(emit_D[d])
+        kept += zip(
+            outcome.entropy_DC[d, :emit].tolist(),
+            outcome.logprob_DC[d, :emit].tolist(),
+            outcome.early_DC[d, :emit].tolist(),
+            strict=True,
+        )
+        rows += int(rows_D[d]) - (0 if decodes else 1)
+        if decodes:
+            windows.append(int(rows_D[d]))
+            emitted.append(emit)
+        drafts += min(int(outcome.drafts_D[d]), emit)
+        agreed += min(int(outcome.agreed_D[d]), emit)
+    found = table.stats(slot, tokens=7, host=Host())
+    assert (found.generated_tokens, found.cached_prompt_tokens, found.preemptions) == (7, 3, 2)
+    assert found.decode_forwards == len(windows)
+    assert found.rows_forwarded == rows
+    assert found.commit_histogram == tuple(Counter(emitted)[i] for i in range(max(emitted, default=-1) + 1))
+    assert found.mean_entropy == (sum(k[0] for k in kept) / len(kept) if kept else None)
+    assert found.max_entropy == (max(k[0] for k in kept) if kept else None)
+    assert found.mean_logprob == (sum(k[1] for k in kept) / len(kept) if kept else None)
+    assert found.out_of_order_fills == sum(k[2] for k in kept)
+    assert found.draft_agreement == (agreed / drafts if drafts else None)
+    assert found.window_mean == (sum(windows) / len(windows) if windows else 0.0)
+    assert found.max_window == max(windows, default=0)
+
+
+def test_a_strategy_without_log_probabilities_has_no_mean_of_them() -> None:
+    table = SlotTable(1, PLACES)
+    outcome = outcome_of(np.random.default_rng(0), 1)
+    outcome.logprob_DC[:] = math.nan
+    table.record(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), outcome, np.ones(1, dtype=np.int64))
+    assert table.stats(0, tokens=1, host=Host()).mean_logprob is None

@@ -1,0 +1,334 @@
+"""Statistics of one generation: what a forward reports, what a slot adds up, what a finished generation shows.
+
+Three tables, one for each step; everything that handles statistics follows from them:
+
+1. :class:`StepOutcome`: the columns that a forward reports. The copy from the device, the join of groups and the
+   output of the CPU step kernel have exactly these columns.
+2. :data:`ACCUMULATORS`: what a slot adds up, forward by forward. The slot table has exactly these columns.
+3. :data:`STATISTICS`: how the values of :class:`CommitStats` follow, and the Arrow types of the pipeline's ``stats``.
+
+A leaf: imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from wedlm_core.errors import IntegrityError
+
+__all__ = [
+    "ACCUMULATORS",
+    "OUTCOME_KINDS",
+    "STATISTICS",
+    "Accumulator",
+    "BoolArray",
+    "CommitStats",
+    "Finished",
+    "FloatArray",
+    "ForwardFacts",
+    "HostCounts",
+    "IntArray",
+    "Statistic",
+    "StepOutcome",
+    "accumulate",
+    "commit_stats",
+    "empty_totals",
+    "kept_places",
+]
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+# ---- 1. what a forward reports ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutcome:
+    """What a forward committed for its D decoding sequences, on the host.
+
+    Columns ``_D`` have one value per sequence, columns ``_DC`` one for each of C places, of which the first
+    ``count_D`` count. A column is named as the field of :class:`wedlm_core.decoding.strategies.Commit` that it comes
+    from, up to the suffix.
+
+    Attributes:
+        count_D: committed tokens.
+        next_rows_D: decode rows of the next forward.
+        context_D: tokens whose KV became final.
+        drafts_D, agreed_D: verified drafts, and those that were right.
+        offered_D, valid_D, next_valid_D: as in ``Commit``.
+        token_DC: token ids.
+        entropy_DC, logprob_DC: nats.
+        early_DC: the token was filled while a position before it was a mask.
+
+    Raises:
+        IntegrityError: a column has another dtype than its annotation says. Flags are used as masks and as indices;
+            integers in their place would be taken for something else without an error.
+    """
+
+    count_D: IntArray
+    next_rows_D: IntArray
+    context_D: IntArray
+    drafts_D: IntArray
+    agreed_D: IntArray
+    offered_D: IntArray
+    valid_D: BoolArray
+    next_valid_D: BoolArray
+    token_DC: IntArray
+    entropy_DC: FloatArray
+    logprob_DC: FloatArray
+    early_DC: BoolArray
+
+    def __post_init__(self) -> None:
+        """Check the dtypes, whoever made the columns: a kernel, a copy from the device, a join of groups."""
+        for name, kind in OUTCOME_KINDS.items():
+            found = getattr(self, name).dtype
+            if found != kind:
+                raise IntegrityError(f"{name} of a forward's outcome is {found} and has to be {kind}")
+
+
+_KINDS: Mapping[str, type[np.generic]] = {"IntArray": np.int64, "FloatArray": np.float32, "BoolArray": np.bool_}
+OUTCOME_KINDS: Mapping[str, np.dtype[Any]] = {f.name: np.dtype(_KINDS[str(f.type)]) for f in fields(StepOutcome)}
+"""Dtype of each column of :class:`StepOutcome`, in its order."""
+
+
+def kept_places(outcome: StepOutcome, emit_D: IntArray) -> BoolArray:
+    """Bool ``[D, C]``: the places whose tokens are output; ``emit_D`` (int64) counts them."""
+    return np.arange(outcome.token_DC.shape[1]) < emit_D[:, None]
+
+
+# ---- 2. what a slot adds up ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardFacts:
+    """One forward of D decoding sequences, as accumulators read it.
+
+    Attributes:
+        outcome: what the forward reported.
+        emit_D: int64, committed tokens that are output.
+        decodes_D: bool, False where the forward is prefill (see ``CommitStats.decode_forwards``).
+        extra_rows_D: int64, rows of this forward that are not the prompt's.
+        window_D: int64, rows of the forward where it decodes, else 0.
+        kept_DC: bool, places that are output.
+        entropy_DC: float64 nats, 0 where nothing is output.
+        logprob_DC: float64 nats, 0 where nothing is output.
+    """
+
+    outcome: StepOutcome
+    emit_D: IntArray
+    decodes_D: BoolArray
+    extra_rows_D: IntArray
+    window_D: IntArray
+    kept_DC: BoolArray
+    entropy_DC: np.ndarray
+    logprob_DC: np.ndarray
+
+    @classmethod
+    def of(cls, outcome: StepOutcome, rows_D: IntArray, emit_D: IntArray, decodes_D: BoolArray) -> ForwardFacts:
+        """From a forward of ``rows_D`` decode rows (int64); the other arguments are attributes."""
+        kept_DC = kept_places(outcome, emit_D)
+        return cls(
+            outcome=outcome,
+            emit_D=emit_D,
+            decodes_D=decodes_D,
+            extra_rows_D=rows_D - ~decodes_D,
+            window_D=np.where(decodes_D, rows_D, 0),
+            kept_DC=kept_DC,
+            # float64 before summing: the order of float32 sums would follow the batch's widest commit.
+            entropy_DC=np.where(kept_DC, outcome.entropy_DC, np.float64(0)),
+            logprob_DC=np.where(kept_DC, outcome.logprob_DC, np.float64(0)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulator:
+    """One number, or one histogram, that each slot adds up over its forwards.
+
+    Attributes:
+        name: under which :data:`STATISTICS` read the total.
+        of: from a forward to one value per sequence, ``[D]``.
+        how: add the value up, keep the largest, or count decode forwards by it.
+        dtype: of the total.
+    """
+
+    name: str
+    of: Callable[[ForwardFacts], np.ndarray]
+    how: Literal["sum", "max", "histogram"] = "sum"
+    dtype: type[np.generic] = np.int64
+
+
+ACCUMULATORS: tuple[Accumulator, ...] = (
+    Accumulator(name="forwards", of=lambda f: f.decodes_D),
+    Accumulator(name="rows", of=lambda f: f.extra_rows_D),
+    Accumulator(name="window_rows", of=lambda f: f.window_D),
+    Accumulator(name="widest_window", of=lambda f: f.window_D, how="max"),
+    Accumulator(name="emitted", of=lambda f: f.emit_D, how="histogram"),
+    Accumulator(name="entropy", of=lambda f: f.entropy_DC.sum(axis=1), dtype=np.float64),
+    Accumulator(name="largest_entropy", of=lambda f: f.entropy_DC.max(axis=1), how="max", dtype=np.float64),
+    Accumulator(name="logprob", of=lambda f: f.logprob_DC.sum(axis=1), dtype=np.float64),
+    Accumulator(name="early", of=lambda f: (f.outcome.early_DC & f.kept_DC).sum(axis=1)),
+    Accumulator(name="drafts", of=lambda f: np.minimum(f.outcome.drafts_D, f.emit_D)),
+    Accumulator(name="agreed", of=lambda f: np.minimum(f.outcome.agreed_D, f.emit_D)),
+)
+"""Every total of a slot."""
+
+
+def empty_totals(slots: int, most_emitted: int) -> dict[str, np.ndarray]:
+    """Totals of unused slots by name: zeros ``[slots]``; of histograms ``[slots, most_emitted + 1]``."""
+    return {
+        a.name: np.zeros((slots, most_emitted + 1) if a.how == "histogram" else slots, a.dtype) for a in ACCUMULATORS
+    }
+
+
+def accumulate(totals: Mapping[str, np.ndarray], slots_D: IntArray, forward: ForwardFacts) -> None:
+    """Add a forward to the totals of its slots, in place; the slots are different ones."""
+    for column in ACCUMULATORS:
+        total, value_D = totals[column.name], column.of(forward)
+        if column.how == "sum":
+            total[slots_D] += value_D
+        elif column.how == "max":
+            total[slots_D] = np.maximum(total[slots_D], value_D)
+        else:
+            total[slots_D, value_D] += forward.decodes_D
+
+
+# ---- 3. what a finished generation shows --------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitStats:
+    """How one generation came to be; counts are of this sequence alone, never of its batch.
+
+    Attributes:
+        generated_tokens: N_gen, the tokens in ``token_ids``.
+        decode_forwards: forwards after the prompt was prefilled that carried rows of this sequence. The
+            forward that runs the prompt's last token is prefill, also where (``autoregressive``,
+            ``verified``, ``streaming``) it yields the first token, as every autoregressive engine counts.
+        rows_forwarded: N_fwd, token rows forwarded after the prompt: masks, drafts, recomputed tokens.
+        commit_histogram: entry i is the number of decode forwards that committed i tokens.
+        mean_entropy, max_entropy: nats, over the emitted tokens, of the distribution each was taken from
+            (at fill for masks; at verification for ``verified``); None when nothing was generated.
+        out_of_order_fills: emitted tokens that were filled while a position before them was still a mask.
+        mean_logprob: mean log-probability (nats) of the emitted tokens under the next-token head; None
+            where the strategy does not compute it.
+        draft_agreement: share of verified drafts that equalled the next-token head's choice; None where
+            no draft was verified.
+        cached_prompt_tokens: prompt tokens whose KV came from the prefix cache.
+        preemptions: times the sequence lost its pages and was recomputed.
+        window_mean, max_window: mean and largest number of rows of this sequence in a decode forward.
+    """
+
+    generated_tokens: int = 0
+    decode_forwards: int = 0
+    rows_forwarded: int = 0
+    commit_histogram: tuple[int, ...] = ()
+    mean_entropy: float | None = None
+    max_entropy: float | None = None
+    out_of_order_fills: int = 0
+    mean_logprob: float | None = None
+    draft_agreement: float | None = None
+    cached_prompt_tokens: int = 0
+    preemptions: int = 0
+    window_mean: float = 0.0
+    max_window: int = 0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """N_gen / decode forwards; N_gen itself when every token came with the prefill."""
+        return self.generated_tokens / max(1, self.decode_forwards)
+
+    @property
+    def prefix_cacheability(self) -> float:
+        """p_cache = N_gen / N_fwd (paper, equation 4); 1 where no row was forwarded after the prompt."""
+        return self.generated_tokens / self.rows_forwarded if self.rows_forwarded else 1.0
+
+
+class HostCounts(Protocol):
+    """What the scheduler counts of a sequence."""
+
+    cached_prompt_tokens: int
+    preemptions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A finished sequence, as statistics read it.
+
+    Attributes:
+        total: the slot's totals by name, as Python numbers; a histogram is a list.
+        counted: tokens that the totals are over.
+        tokens: N_gen, after any cut by a stop string.
+        host: what the scheduler counted.
+    """
+
+    total: Mapping[str, Any]
+    counted: int
+    tokens: int
+    host: HostCounts
+
+    def mean(self, name: str) -> float | None:
+        """A total per token; None without tokens."""
+        return self.total[name] / self.counted if self.counted else None
+
+    def ratio(self, name: str, over: str) -> float | None:
+        """One total over another; None where that is 0."""
+        return self.total[name] / self.total[over] if self.total[over] else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """One value of :class:`CommitStats`, and one field of the pipeline's ``stats`` column.
+
+    Attributes:
+        name: of the field or property of :class:`CommitStats`, and in the output.
+        arrow: Arrow type in the output: int32, int64, float64, list<int32>; None where the output has no such field.
+        of: how the value follows; None for properties of :class:`CommitStats`, which follow from its fields.
+    """
+
+    name: str
+    arrow: str | None
+    of: Callable[[Finished], Any] | None = None
+
+
+STATISTICS: tuple[Statistic, ...] = (
+    Statistic(name="generated_tokens", arrow=None, of=lambda s: s.tokens),
+    Statistic(name="decode_forwards", arrow="int32", of=lambda s: s.total["forwards"]),
+    Statistic(name="rows_forwarded", arrow="int64", of=lambda s: s.total["rows"]),
+    Statistic(name="tokens_per_forward", arrow="float64"),
+    Statistic(name="prefix_cacheability", arrow="float64"),
+    Statistic(name="commit_histogram", arrow="list<int32>", of=lambda s: _without_last_zeros(s.total["emitted"])),
+    Statistic(name="mean_entropy", arrow="float64", of=lambda s: s.mean("entropy")),
+    Statistic(name="max_entropy", arrow="float64", of=lambda s: s.total["largest_entropy"] if s.counted else None),
+    Statistic(name="out_of_order_fills", arrow="int32", of=lambda s: s.total["early"]),
+    Statistic(name="mean_logprob", arrow="float64", of=lambda s: _number(s.mean("logprob"))),
+    Statistic(name="draft_agreement", arrow="float64", of=lambda s: s.ratio("agreed", over="drafts")),
+    Statistic(name="cached_prompt_tokens", arrow="int32", of=lambda s: s.host.cached_prompt_tokens),
+    Statistic(name="preemptions", arrow="int32", of=lambda s: s.host.preemptions),
+    Statistic(name="window_mean", arrow="float64", of=lambda s: s.ratio("window_rows", over="forwards") or 0.0),
+    Statistic(name="max_window", arrow="int32", of=lambda s: s.total["widest_window"]),
+)
+"""Every statistic, in the order of the output's fields."""
+
+
+def _number(value: float | None) -> float | None:
+    """None for what is no number: strategies without a next-token head report NaN."""
+    return value if value is not None and np.isfinite(value) else None
+
+
+def _without_last_zeros(counts: list[int]) -> tuple[int, ...]:
+    last = max((place for place, count in enumerate(counts) if count), default=-1)
+    return tuple(counts[: last + 1])
+
+
+def commit_stats(
+    totals: Mapping[str, np.ndarray], slot: int, *, counted: int, tokens: int, host: HostCounts
+) -> CommitStats:
+    """The statistics of the sequence in ``slot``; the other arguments are attributes of :class:`Finished`."""
+    total = {name: values[slot].tolist() for name, values in totals.items()}
+    done = Finished(total=total, counted=counted, tokens=tokens, host=host)
+    return CommitStats(**{s.name: s.of(done) for s in STATISTICS if s.of is not None})
