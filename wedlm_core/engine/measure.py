@@ -8,7 +8,6 @@ import logging
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,6 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.profile import NO_PROFILE
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable
@@ -112,8 +110,7 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
             for scratch in own:
                 runner.pool.clear(scratch.pages)
         points = list(_points(runner.padding.few, config, deepest))
-        with _scratch_state(runner, own) as bench:
-            return _timed(bench, points)
+        return _timed(_bench(runner, own), points)
     finally:
         for scratch in own:
             pages.close(scratch)
@@ -191,26 +188,20 @@ class _Bench:
         return time.perf_counter() - begin
 
 
-@contextmanager
-def _scratch_state(runner: Runner, scratch: Sequence[SequencePages]) -> Iterator[_Bench]:
-    """The runner with windows and page tables of its own.
+def _bench(runner: Runner, scratch: Sequence[SequencePages]) -> _Bench:
+    """The runner over windows and page tables of the measurement's own.
 
     Sequences share pages only where there are too few: of what all read, caches would keep a copy.
     """
     config = replace(runner.config, trace=False, max_num_seqs=_most_sequences(runner.config))
-    state, profile, runner_config = runner.state, runner.profile, runner.config
-    decodings = runner.decodings
-    own = DeviceState(config, decodings, runner.mask_token_id, state.tokens_SL.shape[1], runner.device)
+    decodings, positions = runner.decodings, runner.state.tokens_SL.shape[1]
+    state = DeviceState(config, decodings, runner.mask_token_id, positions, runner.device)
     for slot in range(config.max_num_seqs):
-        own.set_pages(slot, scratch[slot % len(scratch)].pages)
-    own.params.limit_S.fill_(1 << 30)
+        state.set_pages(slot, scratch[slot % len(scratch)].pages)
+    state.params.limit_S.fill_(1 << 30)
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-    table.group[:] = decodings.index(decoding_of(Strategy.VERIFIED, config.streaming))
-    runner.state, runner.profile, runner.config = own, NO_PROFILE, config
-    try:
-        yield _Bench(runner, table)
-    finally:
-        runner.state, runner.profile, runner.config = state, profile, runner_config
+    table.group[:] = decodings.index(decoding_of(Strategy.VERIFIED, config))
+    return _Bench(runner.over(state, config), table)
 
 
 def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
