@@ -16,7 +16,7 @@ from wedlm_core.devices import on_own_device
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
-from wedlm_core.engine.measure import measured_cost
+from wedlm_core.engine.measure import cached_or_measured_cost
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launch, overlaps, plain_launch
 from wedlm_core.engine.pool_size import count_pages
 from wedlm_core.engine.room import check_room
@@ -291,7 +291,7 @@ class Engine:
         The first call fixes it; safe in the middle of a run.
         """
         if self._step_cost is None:
-            self._step_cost = self.config.step_cost or measured_cost(self._runner, self.pages)
+            self._step_cost = self.config.step_cost or cached_or_measured_cost(self._runner, self.pages)
         return self._step_cost
 
     def _sync_pages(self) -> None:

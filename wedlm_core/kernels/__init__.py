@@ -9,7 +9,8 @@ Arrays are C-contiguous numpy views of tensors. Kernels release the interpreter 
 sequences) ``first .. last`` of their arguments, so that threads can share a forward. Knows no torch. Importing
 a kernel imports numba, so it is done where one is first used.
 
-The module ``step`` is the exception: integers and copies around the model, one call for all sequences of a forward.
+The modules ``step`` and ``pack`` are the exception: integers and copies around the model, one call for all sequences
+of a forward.
 
 Modules named ``triton_*`` are kernels for GPUs and import triton, which is likewise done where one is first used.
 """

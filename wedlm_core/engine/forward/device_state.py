@@ -33,7 +33,7 @@ class DeviceState:
         params: what the requests fix.
         tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
             place of a row is read by no one (what must not be kept is written there).
-        context_S: int64, tokens whose KV precedes the next decode rows; kept where the host runs ahead.
+        context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
         sampled: host bool ``[S, 3]``, whether a slot uses temperature, top-k, top-p.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.

@@ -24,7 +24,7 @@ def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 
 class AsyncCopy:
-    """A device tensor on its way to the host, and the time at which the device got there."""
+    """A copy of a device tensor to the host, and the device time at which it ends."""
 
     def __init__(self, value: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -38,7 +38,7 @@ class AsyncCopy:
         self._at = time.perf_counter()
 
     def wait(self) -> np.ndarray:
-        """The values; blocks until they are there."""
+        """The values; blocks until the copy has ended."""
         if self._event is not None:
             self._event.synchronize()
         return self._host.numpy()
