@@ -23,7 +23,6 @@ import torch
 from wedlm_core.attention import AttentionBackend
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
-from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs, StaticInputs
 from wedlm_core.engine.forward.graph_policy import GraphBook
 from wedlm_core.engine.forward.joining import join_arrays
@@ -58,7 +57,7 @@ def plain_launch(model_runner: ModelRunner) -> Launch:
 
 
 def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) -> AsyncLaunch:
-    """The launch strategy of an overlapping engine, with CUDA graphs where they are asked for and can be had.
+    """The launch strategy of an overlapping engine, with CUDA graphs where config and device allow them.
 
     Args:
         model_runner: the engine's; its KV pool holds nothing yet.
@@ -104,7 +103,6 @@ class _Launched:
 
     plan: ForwardPlan
     forward: InFlightForward
-    bounds: RowBounds
 
 
 class OverlapLoop:
@@ -148,10 +146,7 @@ class OverlapLoop:
             before, plan = None, self._schedule(True)
         if plan is None or not plan.sequences:
             return  # what completed was the last
-        slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-        bounds = self._runner.bounds(self._table, slots_D)
-        forward = self._launch.launch(self._runner, plan, self._table)
-        self._in_flight = _Launched(plan=plan, forward=forward, bounds=bounds)
+        self._in_flight = _Launched(plan=plan, forward=self._launch.launch(self._runner, plan, self._table))
         if before is not None:
             self._complete(before)
         self._overlay(self._in_flight)
@@ -183,7 +178,7 @@ class OverlapLoop:
         after_S = cached_S + plan.prefill_S + decode_S
         table.cached[plan.slots_S] = after_S
         table.context[slots_D] = after_S[:decoding]
-        table.rows[slots_D] = launched.bounds.next_rows(rows_D, table.left(slots_D))
+        table.rows[slots_D] = launched.forward.bounds.next_rows(rows_D, table.left(slots_D))
 
 
 def _alive(plan: ForwardPlan) -> BoolArray:

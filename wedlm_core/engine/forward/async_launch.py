@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.attention import DeviceRows, PackedRows
+from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
 from wedlm_core.engine.forward.groups import flatten, gather_groups
 from wedlm_core.engine.forward.joining import join_tensors
@@ -30,12 +31,14 @@ class InFlightForward:
     Attributes:
         copy: its outcome on the way to the host, as words (:func:`words_of`), group after group.
         shapes: of the groups' words.
-        details: of the groups, for traces.
+        details: of the groups, with ``EngineConfig.trace`` only: they would hold on to device memory.
+        bounds: of its rows and of those of the next forward.
     """
 
     copy: AsyncCopy
     shapes: list[tuple[int, int]]
     details: list[StepDetail]
+    bounds: RowBounds
 
     def wait(self) -> StepOutcome:
         """The outcome of its decoding sequences; blocks until the device is done with it."""
@@ -48,7 +51,7 @@ class InFlightForward:
 
 
 class AsyncLaunch:
-    """Packs on the device, of any kind; where the host waits for each forward, its bounds are exact.
+    """Packs with tensor operations on the device, so that the host need not know how many rows there are.
 
     A forward takes one copy to the device (and one each for page tables and windows, where they changed) and one
     back; nothing in between asks the device, unless the attention backend cannot plan there.
@@ -102,7 +105,7 @@ class AsyncLaunch:
         hidden_TD = self._run_model(batch)
         runner.profile.lap("model")
         if layout is None:
-            return InFlightForward(copy=AsyncCopy(facts_3S[0, :1]), shapes=[], details=[])
+            return InFlightForward(copy=AsyncCopy(facts_3S[0, :1]), shapes=[], details=[], bounds=bounds)
         picks = pick_on_device(groups, layout, batch, shape)
         chosen_F = runner.choose(hidden_TD, picks, state, plan.slots_S)
         runner.profile.lap("choose")
@@ -111,11 +114,13 @@ class AsyncLaunch:
             commit = advance.detail.commit
             state.context_S.index_copy_(0, group.slots_S, group.context_S + commit.context_S)
             words.append(words_of(commit, advance.next_rows_S))
-            details.append(advance.detail)
+            if runner.config.trace:
+                details.append(advance.detail)
         in_flight = InFlightForward(
             copy=AsyncCopy(join_tensors([w.flatten() for w in words])),
             shapes=[(w.shape[0], w.shape[1]) for w in words],
             details=details,
+            bounds=bounds,
         )
         runner.profile.lap("fetch")
         return in_flight

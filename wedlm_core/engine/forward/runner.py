@@ -2,7 +2,7 @@
 
 Per step: pack the rows of every decoding sequence's window behind prefill chunks, run the decoder once, choose tokens
 on the rows that need logits, advance the windows, and bring one small result to the host. Nothing here loops over
-sequences. How that is put to the device is the launch strategy's, which the runner is handed.
+sequences. The launch strategy, which the runner is handed, decides how rows are packed and whether the host waits.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class Runner:
             table: slots; groups and windows are read.
 
         Returns:
-            The outcome of the D decoding sequences in plan order, and with ``EngineConfig.trace`` a detail per group.
+            The outcome of the D decoding sequences in plan order, and details of its groups: always with
+            ``EngineConfig.trace``, else where the launch strategy has them anyway.
         """
         return self.launch.forward(self, plan, table)
 
