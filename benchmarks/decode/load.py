@@ -134,7 +134,7 @@ def _measure(subject: Subject, name: str, batch: int, work: Workload, settings: 
     contenders = [_AUTOREGRESSIVE, _AUTO, *_FIXED]
     every = [c.name for c in contenders]
     found = race(subject.llm, work, contenders, settings.budget, same_tokens=every)
-    ceiling = _ceiling(subject.llm.engine.step_cost, work, found.one("autoregressive"))
+    ceiling = _ceiling(subject.llm.engine.measure_step_cost(), work, found.one("autoregressive"))
     point = Point(model=subject.name, regime=name, batch=batch, race=found, ceiling=ceiling)
     print(*point.row(), sep=" | ", flush=True)
     return point

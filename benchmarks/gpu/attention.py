@@ -93,7 +93,7 @@ def _time(scene: Scene, backend: AttentionBackend, shape: tuple[int, int, int], 
     pages = -(-(context + each) // page_size)
     pool = KVPool(
         config, sequences * pages, page_size, device=device, dtype=scene.scale.dtype,
-        transposed_keys=backend.name == "compiled",
+        transposed_keys=backend.transposed_keys,
     )  # fmt: skip
     for cache in (pool.k[0], pool.v[0]):
         cache.normal_()

@@ -54,4 +54,4 @@ def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
     """Compile the kernels and measure the step cost before the first unit, so that no row's time pays for it."""
     llm.generate([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
     if sampling.adaptive:
-        _ = llm.engine.step_cost
+        llm.engine.measure_step_cost()

@@ -28,13 +28,13 @@ class Rows:
         forwards: Counter[str] = Counter()
         hidden: list[torch.Tensor] = []
         runner, forward = engine._runner, engine._runner.forward
-        run_model = runner.run_model
+        run_model = runner.model_runner.run
 
         def kept(*batch: Any) -> torch.Tensor:
             hidden.append(run_model(*batch))
             return hidden[-1]
 
-        runner.run_model = kept  # type: ignore[method-assign]
+        runner.model_runner.run = kept  # type: ignore[method-assign]
 
         def recorded(plan: Any, groups: Any) -> Any:
             hidden.clear()

@@ -103,7 +103,7 @@ def both(
 
 def found_of(engine: Engine, done: list[Generation], expected: list[Generation]) -> Found:
     """Collect the result of a scenario."""
-    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    graphs = getattr(engine._runner.launch, "graphs", None)
     return Found(
         tokens=[list(g.token_ids) for g in done],
         expected=[list(g.token_ids) for g in expected],
@@ -125,7 +125,7 @@ def steady(folder: Path, params: Sequence[SamplingParams], **settings: Any) -> F
     requests = requests_of([[5 + i, 60, 71] for i in range(len(params))], params)
     plain = replace(config, attention="auto", overlap="auto", cuda_graphs="auto")
     expected = run(Engine(model(folder, "cpu"), tokenizer, plain), requests)
-    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    graphs = getattr(engine._runner.launch, "graphs", None)
     if graphs is not None:
         graphs._book._seconds = 0.0  # a capture may wait for the device
     done: dict[str, Generation] = {}

@@ -7,19 +7,24 @@ from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import (
     AttentionBackend,
     AttentionPlan,
+    CpuAttentionBackend,
+    CpuPlan,
     DeviceAttentionBackend,
     DeviceRows,
     PackedRows,
 )
-from wedlm_core.attention.registry import backend_names, resolve_backend
+from wedlm_core.attention.registry import backend_names, invariant_by_default, resolve_backend
 
 __all__ = [
     "AttentionBackend",
     "AttentionPlan",
     "AttentionProblem",
+    "CpuAttentionBackend",
+    "CpuPlan",
     "DeviceAttentionBackend",
     "DeviceRows",
     "PackedRows",
     "backend_names",
+    "invariant_by_default",
     "resolve_backend",
 ]

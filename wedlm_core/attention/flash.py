@@ -72,6 +72,8 @@ class FlashAttention:
 
     name = "flash-attn"
     on_device = True
+    cpu_decoder = False
+    transposed_keys = False
 
     def __init__(self, problem: AttentionProblem) -> None:
         self._third = _version3(problem) is None

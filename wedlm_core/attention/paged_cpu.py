@@ -61,6 +61,8 @@ class PagedCpuAttention:
     name = "compiled"
     batch_invariant = True
     on_device = False
+    cpu_decoder = True
+    transposed_keys = True
 
     @staticmethod
     def why_not(problem: AttentionProblem) -> str | None:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from wedlm_core.attention.flash import FlashAttention
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.paged_cpu import PagedCpuAttention
@@ -18,7 +20,7 @@ from wedlm_core.attention.tiled import TiledAttention
 from wedlm_core.attention.varlen import VarlenAttention
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["backend_names", "resolve_backend"]
+__all__ = ["backend_names", "invariant_by_default", "resolve_backend"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +32,12 @@ def _anywhere(problem: AttentionProblem) -> None:
 class _Entry(NamedTuple):
     make: Callable[[AttentionProblem], AttentionBackend]
     why_not: Callable[[AttentionProblem], str | None]
+    invariant_on_cpu: bool = False  # in float32
 
 
 _BACKENDS: dict[str, _Entry] = {
-    "compiled": _Entry(lambda _: PagedCpuAttention(), PagedCpuAttention.why_not),
-    "tiled": _Entry(lambda _: TiledAttention(), TiledAttention.why_not),
+    "compiled": _Entry(lambda _: PagedCpuAttention(), PagedCpuAttention.why_not, invariant_on_cpu=True),
+    "tiled": _Entry(lambda _: TiledAttention(), TiledAttention.why_not, invariant_on_cpu=True),
     "flash-attn": _Entry(FlashAttention, FlashAttention.why_not),
     "varlen": _Entry(lambda _: VarlenAttention(), VarlenAttention.why_not),
     "triton": _Entry(lambda p: TritonAttention(batch_invariant=p.batch_invariant), TritonAttention.why_not),
@@ -49,6 +52,20 @@ _ORDER = {"cpu": ("compiled", "tiled"), "cuda": ("flash-attn", "varlen", "triton
 def backend_names() -> list[str]:
     """Names that ``EngineConfig.attention`` takes besides ``"auto"``."""
     return sorted(_BACKENDS)
+
+
+def invariant_by_default(name: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """What ``EngineConfig.batch_invariant="auto"`` means: true for float32 on CPU, but for backends that cannot.
+
+    Args:
+        name: ``EngineConfig.attention``.
+        device: of the model.
+        dtype: of its weights.
+    """
+    if device.type != "cpu" or dtype != torch.float32:
+        return False
+    candidates = _ORDER["cpu"] if name == "auto" else (name,)
+    return all(one in _BACKENDS and _BACKENDS[one].invariant_on_cpu for one in candidates)
 
 
 def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:

@@ -55,6 +55,8 @@ class SdpaAttention:
     name = "sdpa"
     batch_invariant = False
     on_device = False
+    cpu_decoder = False
+    transposed_keys = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _SdpaPlan:
         """Build the index tables and the causal mask of the padded rectangle."""

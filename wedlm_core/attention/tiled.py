@@ -170,6 +170,8 @@ class TiledAttention:
     name = "tiled"
     batch_invariant = True
     on_device = False
+    cpu_decoder = False
+    transposed_keys = False
 
     @staticmethod
     def why_not(problem: AttentionProblem) -> str | None:

@@ -59,6 +59,8 @@ class VarlenAttention:
 
     name = "varlen"
     on_device = True
+    cpu_decoder = False
+    transposed_keys = False
 
     def __init__(self) -> None:
         self._implementation = _implementation()

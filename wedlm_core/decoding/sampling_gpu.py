@@ -32,14 +32,14 @@ class Chooser(Protocol):
         ...
 
 
-def chooser(device: torch.device, *, compiled: bool = False) -> Chooser:
+def chooser(device: torch.device, *, cpu_kernels: bool = False) -> Chooser:
     """The form of ``choose`` for an engine, to be asked for once.
 
     Args:
         device: where the logits are.
-        compiled: whether the CPU kernels run the rest of the step.
+        cpu_kernels: whether the CPU kernels run the rest of the step.
     """
-    if compiled:
+    if cpu_kernels:
         return choose_cpu
     if device.type != "cuda":
         return choose

@@ -6,18 +6,18 @@ import time
 from collections.abc import Sequence as Seq
 
 import numpy as np
-import torch
 
-from wedlm_core.attention import AttentionProblem, resolve_backend
+from wedlm_core.attention import AttentionProblem, invariant_by_default, resolve_backend
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
+from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
-from wedlm_core.engine.measure import measured_cost
-from wedlm_core.engine.overlap import Landed, OverlapLoop, ahead_runner, overlaps
+from wedlm_core.engine.measure import cached_or_measured_cost
+from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launch, overlaps, plain_launch
 from wedlm_core.engine.pool_size import count_pages
 from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import Limits, check_request
@@ -88,18 +88,19 @@ class Engine:
                 device=device,
                 dtype=dtype,
                 kv_dtype=kv_dtype,
-                transposed_keys=backend.name == "compiled",
+                transposed_keys=backend.transposed_keys,
             )
 
         page_bytes = KVPool.bytes_per_page(model.config, config.page_size, kv_dtype)
         pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
         check_room(config, pages * page_bytes, reach, device)
         self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
-        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s, config.streaming) for s in Strategy))
+        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s, config) for s in Strategy))
+        model_runner = ModelRunner(model, make_pool(pages), backend)
+        overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
         self._runner = Runner(
-            model=model,
-            pool=make_pool(pages),
-            backend=backend,
+            model_runner=model_runner,
+            launch=overlapping_launch or plain_launch(model_runner),
             config=config,
             mask_token_id=mask if mask is not None else 0,
             vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
@@ -122,9 +123,10 @@ class Engine:
         self._done: list[Generation] = []
         self._arrivals = 0
         self._loop: OverlapLoop | None = None
-        if overlapping:
-            self._runner.ahead = ahead_runner(self._runner, reach)
-            self._loop = OverlapLoop(self._runner, self._table, self._next_plan, self._landed)
+        if overlapping_launch is not None:
+            self._loop = OverlapLoop(
+                self._runner, overlapping_launch, self._table, self._next_plan, self._consume_completed
+            )
 
     # ---- requests -------------------------------------------------------------------------------------
 
@@ -145,7 +147,7 @@ class Engine:
         sequence = Sequence(
             request=request,
             arrival=self._arrivals,
-            head=decoding_of(Strategy(params.strategy), self.config.streaming).head,
+            head=decoding_of(Strategy(params.strategy), self.config).head,
             widest=self._widest(request) if params.adaptive else params.window,
             stops=StopStrings(tuple(params.stop), TextStream(self.tokenizer)) if params.stop else None,
         )
@@ -155,7 +157,7 @@ class Engine:
             self._done.append(self._generation(sequence))
             return
         if params.adaptive:
-            _ = self.step_cost  # measured here where it is not known, not inside of a step
+            self.measure_step_cost()  # here, not inside of a step
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -238,11 +240,11 @@ class Engine:
         self.profile.lap("schedule")
         return plan
 
-    def _landed(self, landed: Landed) -> None:
-        """Account a forward that was launched ahead; the host's time is hidden behind the device's then."""
-        self._consume(landed.plan, landed.outcome, [])
-        if landed.seconds is not None and landed.plan.sequences:
-            self._correct_cost(landed.plan, landed.seconds)
+    def _consume_completed(self, completed: CompletedForward) -> None:
+        """Account a forward that was launched asynchronously; the host's time is hidden behind the device's then."""
+        self._consume(completed.plan, completed.outcome, [])
+        if completed.seconds is not None and completed.plan.sequences:
+            self._correct_cost(completed.plan, completed.seconds)
 
     def _correct_cost(self, plan: ForwardPlan, seconds: float) -> None:
         """Tell the planner what a forward took, unless its cost was given: that is taken at its word."""
@@ -266,7 +268,7 @@ class Engine:
                 array[slot] = -1 if params.adaptive else params.window
             sequence.started_at = now
             table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
-            table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy), self.config.streaming))
+            table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy), self.config))
             groups.append(int(table.group[slot]))
             stops.append(ids)
         slots = [s.slot for s in sequences]
@@ -279,15 +281,17 @@ class Engine:
         """Let the planner set the windows of adaptive sequences."""
         if self._table.adaptive.any():
             spare = self.pages.num_free * self.config.page_size
-            if self._planner.plan(self._scheduler.running_slots(), self.step_cost, spare):
+            if self._planner.plan(self._scheduler.running_slots(), self.measure_step_cost(), spare):
                 self._runner.state.set_windows(self._table)
 
-    @property
     @on_own_device
-    def step_cost(self) -> StepCost:
-        """What this engine's forwards cost; measured when it is first asked for (about 3 s), then kept on disk."""
+    def measure_step_cost(self) -> StepCost:
+        """What this engine's forwards cost: as configured, as kept on disk, or else measured now (about 3 s).
+
+        The first call fixes it; safe in the middle of a run.
+        """
         if self._step_cost is None:
-            self._step_cost = self.config.step_cost or measured_cost(self._runner, self.pages)
+            self._step_cost = self.config.step_cost or cached_or_measured_cost(self._runner, self.pages)
         return self._step_cost
 
     def _sync_pages(self) -> None:
@@ -425,9 +429,7 @@ def _attention_problem(model: Decoder, config: EngineConfig) -> AttentionProblem
     device, dtype = model.embed.weight.device, model.embed.weight.dtype
     invariant = config.batch_invariant
     if invariant == "auto":
-        invariant = (
-            device.type == "cpu" and dtype == torch.float32 and config.attention in ("auto", "compiled", "tiled")
-        )
+        invariant = invariant_by_default(config.attention, device, dtype)
     return AttentionProblem(
         device=device,
         dtype=dtype,

@@ -8,7 +8,6 @@ import logging
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -16,17 +15,14 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.profile import NO_PROFILE
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.step_cost import CostSample, cache_key, fit, load_cached, save_cached
 from wedlm_core.kv.pages import PageManager, SequencePages
-from wedlm_core.types import Strategy
 
-__all__ = ["measured_cost"]
+__all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
 _VERSION = 10  # of the measurement: raise it when steps change so much that kept tables mislead
@@ -43,7 +39,7 @@ def _most_sequences(config: EngineConfig) -> int:
     return min(_SEQUENCES, config.max_num_seqs)
 
 
-def measured_cost(runner: Runner, pages: PageManager) -> StepCost:
+def cached_or_measured_cost(runner: Runner, pages: PageManager) -> StepCost:
     """The cost of this engine's forwards, from the cache or measured now.
 
     That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many. It is safe in
@@ -112,8 +108,7 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
             for scratch in own:
                 runner.pool.clear(scratch.pages)
         points = list(_points(runner.padding.few, config, deepest))
-        with _scratch_state(runner, own) as bench:
-            return _timed(bench, points)
+        return _timed(_bench(runner, own), points)
     finally:
         for scratch in own:
             pages.close(scratch)
@@ -159,7 +154,7 @@ def _points(quantum: int, config: EngineConfig, deepest: int) -> Iterator[tuple[
 
 
 class _Bench:
-    """Runs synthetic decode forwards of the verified strategy."""
+    """Runs synthetic decode forwards of a strategy that verifies drafts."""
 
     def __init__(self, runner: Runner, table: SlotTable) -> None:
         self._runner, self._table = runner, table
@@ -187,30 +182,24 @@ class _Bench:
             decode_S=own_S,
         )
         begin = time.perf_counter()
-        self._runner.forward(plan, self._table)  # ends with the copy to the host, hence synchronised
+        self._runner.forward(plan, self._table)  # ends with the copy to the host: the device is done
         return time.perf_counter() - begin
 
 
-@contextmanager
-def _scratch_state(runner: Runner, scratch: Sequence[SequencePages]) -> Iterator[_Bench]:
-    """The runner with windows and page tables of its own.
+def _bench(runner: Runner, scratch: Sequence[SequencePages]) -> _Bench:
+    """The runner over windows and page tables of the measurement's own.
 
     Sequences share pages only where there are too few: of what all read, caches would keep a copy.
     """
     config = replace(runner.config, trace=False, max_num_seqs=_most_sequences(runner.config))
-    state, profile, runner_config = runner.state, runner.profile, runner.config
-    decodings = runner.decodings
-    own = DeviceState(config, decodings, runner.mask_token_id, state.tokens_SL.shape[1], runner.device)
+    decodings, positions = runner.decodings, runner.state.tokens_SL.shape[1]
+    state = DeviceState(config, decodings, runner.mask_token_id, positions, runner.device)
     for slot in range(config.max_num_seqs):
-        own.set_pages(slot, scratch[slot % len(scratch)].pages)
-    own.params.limit_S.fill_(1 << 30)
+        state.set_pages(slot, scratch[slot % len(scratch)].pages)
+    state.params.limit_S.fill_(1 << 30)
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-    table.group[:] = decodings.index(decoding_of(Strategy.VERIFIED, config.streaming))
-    runner.state, runner.profile, runner.config = own, NO_PROFILE, config
-    try:
-        yield _Bench(runner, table)
-    finally:
-        runner.state, runner.profile, runner.config = state, profile, runner_config
+    table.group[:] = next(i for i, decoding in enumerate(decodings) if decoding.verifies)
+    return _Bench(runner.over(state, config), table)
 
 
 def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:

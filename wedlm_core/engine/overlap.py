@@ -1,17 +1,18 @@
 """The engine loop one step behind the device: forward t + 1 is launched before the outcome of t is known.
 
-While a forward is under way, the slot table holds bounds for its sequences instead of what is known of them: the
-KV entries that they can have after it and the decode rows that they can need then. So the scheduler grows pages and
-spends the row budget as ever, on bounds. When the outcome comes, what is known replaces the bounds, the outcome is
-accounted as in the plain loop, and the bounds of the next forward, which is under way by then, are put in place.
+While a forward is in flight, the slot table holds bounds for its sequences instead of what is known of them: the KV
+entries that they can have after it and the decode rows that they can need then. So the scheduler grows pages and
+spends the row budget as ever, on bounds. When the forward completes, what is known replaces the bounds, the outcome is
+accounted as in the plain loop, and the bounds of the next forward, which is in flight by then, are put in place.
 
 A sequence that the outcome ends has rows in the next forward as well; they are ignored. Its slot and pages may be
 given to others at once, whose rows run later on the same stream. Where bounds do not fit in the pool, the loop waits
-for the forward under way and plans exactly, which is also when sequences are preempted.
+for the forward in flight and plans exactly, which is also when sequences are preempted.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,18 +22,18 @@ import torch
 
 from wedlm_core.attention import AttentionBackend
 from wedlm_core.config import EngineConfig
-from wedlm_core.engine.forward.async_runner import AheadRunner, Flight
-from wedlm_core.engine.forward.bounds import Refills, next_rows
+from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs, StaticInputs
 from wedlm_core.engine.forward.graph_policy import GraphBook
 from wedlm_core.engine.forward.joining import join_arrays
+from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import take
-from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.forward.runner import Launch, Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, SlotTable, StepOutcome
 from wedlm_core.errors import IntegrityError
 
-__all__ = ["Landed", "OverlapLoop", "ahead_runner", "overlaps"]
+__all__ = ["CompletedForward", "OverlapLoop", "async_launch", "overlaps", "plain_launch"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,19 +47,29 @@ def overlaps(config: EngineConfig, device: torch.device, backend: AttentionBacke
     return bool(config.overlap)
 
 
-def ahead_runner(runner: Runner, reach: int) -> AheadRunner:
-    """What launches an overlapping engine's forwards, with CUDA graphs where they are asked for and can be had.
+def plain_launch(model_runner: ModelRunner) -> Launch:
+    """The launch strategy of an engine that waits for every forward, with the packer of the device's family."""
+    if model_runner.device.type == "cpu" and importlib.util.find_spec("numba") is not None:
+        from wedlm_core.engine.forward.plain_launch import PlainLaunch
+
+        return PlainLaunch()
+    return AsyncLaunch(model_runner)
+
+
+def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) -> AsyncLaunch:
+    """The launch strategy of an overlapping engine, with CUDA graphs where config and device allow them.
 
     Args:
-        runner: the engine's; its KV pool holds nothing yet.
+        model_runner: the engine's; its KV pool holds nothing yet.
+        config: the engine's.
         reach: KV entries of a sequence at most.
     """
-    config = runner.config
-    possible = runner.device.type == "cuda" and runner.backend.on_device
+    device, model = model_runner.device, model_runner.model
+    possible = device.type == "cuda" and model_runner.backend.on_device
     if config.cuda_graphs is False or not possible:
         if config.cuda_graphs is True:
             logger.warning("CUDA graphs need CUDA and an attention backend that plans on the device: running eagerly")
-        return AheadRunner(runner)
+        return AsyncLaunch(model_runner)
     book = GraphBook(
         limit=min(config.graph_rows, config.max_batch_rows),
         sequences=config.max_num_seqs,
@@ -66,22 +77,19 @@ def ahead_runner(runner: Runner, reach: int) -> AheadRunner:
         seconds=config.graph_seconds,
         most_bytes=config.graph_bytes,
     )
-    inputs = StaticInputs(
-        rows=book.sizes[-1], sequences=config.max_num_seqs, page_size=config.page_size, device=runner.device
-    )
-    model = runner.model
+    inputs = StaticInputs(rows=book.sizes[-1], sequences=config.max_num_seqs, page_size=config.page_size, device=device)
     graphs = DecoderGraphs(
-        runner.run_device_rows, book, inputs, holds=lambda: (model.cos, model.sin), device=runner.device
+        model_runner.run_device_rows, book, inputs, holds=lambda: (model.cos, model.sin), device=device
     )
     graphs.capture_first()
-    return AheadRunner(runner, graphs)
+    return AsyncLaunch(model_runner, graphs)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Landed:
+class CompletedForward:
     """A forward whose outcome is known: its plan with exact counts, of the sequences that still live.
 
-    ``seconds`` is the device's time since the forward before landed; None where the device was idle in between.
+    ``seconds`` is the device's time since the forward before completed; None where the device was idle in between.
     """
 
     plan: ForwardPlan
@@ -90,77 +98,75 @@ class Landed:
 
 
 @dataclass(kw_only=True)
-class _Airborne:
-    """A forward under way. ``plan`` holds bounds until :meth:`OverlapLoop._overlay` made it exact."""
+class _Launched:
+    """A forward in flight. ``plan`` holds bounds until :meth:`OverlapLoop._overlay` made it exact."""
 
     plan: ForwardPlan
-    flight: Flight
-    refills: Refills
+    forward: InFlightForward
 
 
 class OverlapLoop:
-    """Launches and lands forwards.
+    """Launches forwards and accounts them when they complete.
 
     Args:
-        runner: launches; :attr:`Runner.ahead` must be set.
+        runner: windows and model.
+        launch: its launch strategy.
         table: slots.
         schedule: the next plan, with bounds or exact, made ready to run; given whether it may preempt. None where
             it would have to and may not.
-        consume: accounts a landed forward.
+        consume: accounts a completed forward.
     """
 
     def __init__(
         self,
         runner: Runner,
+        launch: AsyncLaunch,
         table: SlotTable,
         schedule: Callable[[bool], ForwardPlan | None],
-        consume: Callable[[Landed], None],
+        consume: Callable[[CompletedForward], None],
     ) -> None:
-        assert runner.ahead is not None
-        self._runner, self._ahead, self._table = runner, runner.ahead, table
+        self._runner, self._launch, self._table = runner, launch, table
         self._schedule, self._consume = schedule, consume
-        self._airborne: _Airborne | None = None
-        self._before: Flight | None = None  # the one that landed last, if the device went on at once
+        self._in_flight: _Launched | None = None
+        self._before: InFlightForward | None = None  # the one that completed last, if the device went on at once
 
     def step(self) -> None:
-        """Launch the next forward, then land the one before it.
+        """Launch the next forward, then wait for the one before it.
 
         Raises:
             IntegrityError: requests wait but none can run.
         """
-        before = self._airborne
+        before = self._in_flight
         plan = self._schedule(before is None)
         if before is None and (plan is None or not plan.sequences):
             raise IntegrityError("requests wait and none can run")
         if before is not None and (plan is None or not plan.sequences):
-            self._land(before)
+            self._complete(before)
             self.forget()
             before, plan = None, self._schedule(True)
         if plan is None or not plan.sequences:
-            return  # what landed was the last
-        slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-        refills = self._runner.refills(self._table, slots_D)
-        self._airborne = _Airborne(plan=plan, flight=self._ahead.launch(plan, self._table), refills=refills)
+            return  # what completed was the last
+        self._in_flight = _Launched(plan=plan, forward=self._launch.launch(self._runner, plan, self._table))
         if before is not None:
-            self._land(before)
-        self._overlay(self._airborne)
+            self._complete(before)
+        self._overlay(self._in_flight)
 
     def forget(self) -> None:
-        """What is under way, if anything, is of no interest: nothing is landed before the next launch."""
-        self._airborne = self._before = None
+        """Drop the forward in flight, if there is one: no sequence of it still lives."""
+        self._in_flight = self._before = None
 
-    def _land(self, airborne: _Airborne) -> None:
-        outcome = airborne.flight.wait()
+    def _complete(self, launched: _Launched) -> None:
+        outcome = launched.forward.wait()
         self._runner.profile.lap("wait")
-        seconds = None if self._before is None else airborne.flight.arrival.seconds_since(self._before.arrival)
-        self._before = airborne.flight
-        plan, alive_S = airborne.plan, _alive(airborne.plan)
+        seconds = None if self._before is None else launched.forward.copy.seconds_since(self._before.copy)
+        self._before = launched.forward
+        plan, alive_S = launched.plan, _alive(launched.plan)
         outcome = take(outcome, alive_S[: len(outcome.count_D)])
-        self._consume(Landed(plan=_only(plan, alive_S), outcome=outcome, seconds=seconds))
+        self._consume(CompletedForward(plan=_only(plan, alive_S), outcome=outcome, seconds=seconds))
 
-    def _overlay(self, airborne: _Airborne) -> None:
-        """Make a launched plan exact, now that the forward before it has landed, and its bounds the table's."""
-        table, plan = self._table, airborne.plan
+    def _overlay(self, launched: _Launched) -> None:
+        """Make a launched plan exact, now that the forward before it has completed, and its bounds the table's."""
+        table, plan = self._table, launched.plan
         decoding = int(np.count_nonzero(plan.decode_S))
         slots_D, alive_D = plan.slots_S[:decoding], _alive(plan)[:decoding]
         rows_D = np.where(alive_D, table.rows[slots_D], plan.decode_S[:decoding])
@@ -168,11 +174,11 @@ class OverlapLoop:
             raise IntegrityError(f"decode rows {rows_D} ran in room for {plan.decode_S[:decoding]}")
         cached_S = np.where(plan.prefill_S > 0, plan.cached_S, table.cached[plan.slots_S])
         decode_S = join_arrays([rows_D, plan.decode_S[decoding:]], np.int64)
-        airborne.plan = replace(plan, cached_S=cached_S, decode_S=decode_S)
+        launched.plan = replace(plan, cached_S=cached_S, decode_S=decode_S)
         after_S = cached_S + plan.prefill_S + decode_S
         table.cached[plan.slots_S] = after_S
         table.context[slots_D] = after_S[:decoding]
-        table.rows[slots_D] = next_rows(airborne.refills, rows_D, table.left(slots_D))
+        table.rows[slots_D] = launched.forward.bounds.next_rows(rows_D, table.left(slots_D))
 
 
 def _alive(plan: ForwardPlan) -> BoolArray:

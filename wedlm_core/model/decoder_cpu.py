@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.attention.paged_cpu import PagedCpuPlan
+from wedlm_core.attention import CpuPlan
 from wedlm_core.kernels.cpu import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
@@ -102,7 +102,7 @@ class DecoderCpu:
         self._q, self._context = _Both.zeros(rows, heads * dim), _Both.zeros(rows, heads * dim)
         self._hidden = _Both.zeros(rows, config.intermediate_size)
 
-    def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: PagedCpuPlan) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan) -> Tensor:
         """Packed rows -> hidden states after the final norm.
 
         Args:

@@ -70,6 +70,7 @@ class _Wrong:
     """The oracle with one fault."""
 
     name, batch_invariant, on_device = "wrong", False, False
+    cpu_decoder = transposed_keys = False
 
     def __init__(self, fault: str) -> None:
         self.fault = fault

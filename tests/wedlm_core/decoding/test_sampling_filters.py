@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.engine.oracle import choose_token
 from wedlm_core.decoding.filters import FILTERS, Filter, filter_logits
-from wedlm_core.decoding.oracle import choose_token
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose, with_filters
 from wedlm_core.types import SamplingParams
 

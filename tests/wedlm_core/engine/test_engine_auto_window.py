@@ -65,7 +65,7 @@ def test_the_cost_is_measured_once_per_model_and_machine(
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(measure, "_SECONDS", (0.3, 0.3))
-    first = Engine(*parts).step_cost
+    first = Engine(*parts).measure_step_cost()
     assert len(list(tmp_path.iterdir())) == 1
     assert first.seconds[0] > 0
     assert first.seconds[-1] > first.seconds[0]
@@ -74,9 +74,9 @@ def test_the_cost_is_measured_once_per_model_and_machine(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(measure, "_measure", never)
-    assert Engine(*parts, EngineConfig(max_num_seqs=100)).step_cost == first
+    assert Engine(*parts, EngineConfig(max_num_seqs=100)).measure_step_cost() == first
     with pytest.raises(AssertionError, match="measured again"):  # smaller engines run fewer sequences at once
-        _ = Engine(*parts, EngineConfig(max_num_seqs=3)).step_cost
+        Engine(*parts, EngineConfig(max_num_seqs=3)).measure_step_cost()
 
 
 def test_measuring_in_the_middle_of_a_run_changes_nothing(
@@ -93,7 +93,7 @@ def test_measuring_in_the_middle_of_a_run_changes_nothing(
         engine.add(request)
     engine.step()
     engine.step()
-    assert engine.step_cost.seconds
+    assert engine.measure_step_cost().seconds
     engine.pages.check_integrity()
     while engine.has_work():
         done.update((g.request_id, g.token_ids) for g in engine.step())

@@ -12,7 +12,7 @@ import torch
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.async_runner import AheadRunner
+from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.cuda_graphs import StaticInputs
 from wedlm_core.engine.forward.graph_policy import GraphBook
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
@@ -54,9 +54,9 @@ def test_buffers_of_a_graph_hold_the_forward(agreeing_folder: Path, monkeypatch:
     inputs = StaticInputs(rows=64, sequences=4, page_size=8, device=runner.device)
     compared = 0
 
-    def both(self: AheadRunner, batch: DeviceBatch) -> torch.Tensor:
+    def both(self: AsyncLaunch, batch: DeviceBatch) -> torch.Tensor:
         nonlocal compared
-        expected = runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
+        expected = runner.model_runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
         rows, real = batch.rows, int(batch.rows.cu_rows_Z[-1])
         sequences = rows.kv_lengths_S.shape[0]
         for key in (
@@ -64,12 +64,12 @@ def test_buffers_of_a_graph_hold_the_forward(agreeing_folder: Path, monkeypatch:
             book.general(rows.total),
         ):
             inputs.fill(key, batch)
-            found = inputs.run(key, runner.run_device_rows)
+            found = inputs.run(key, runner.model_runner.run_device_rows)
             torch.testing.assert_close(found[:real], expected[:real])
             compared += 1
         return expected
 
-    monkeypatch.setattr(AheadRunner, "_run_model", both)
+    monkeypatch.setattr(AsyncLaunch, "_run_model", both)
     run(engine, some_requests("verified"))
     assert compared > 6
 
@@ -81,6 +81,6 @@ def test_fresh_buffers_stand_for_one_row(agreeing_folder: Path) -> None:
     inputs = StaticInputs(rows=16, sequences=4, page_size=8, device=runner.device)
     with torch.inference_mode():
         for key in book.first_keys():
-            assert inputs.run(key, runner.run_device_rows).shape[0] == key.size
+            assert inputs.run(key, runner.model_runner.run_device_rows).shape[0] == key.size
     written = runner.pool.k[0].view(runner.pool.heads, -1, runner.pool.head_dim).abs().sum(dim=(0, 2))
     assert written.nonzero().flatten().tolist() == [0]

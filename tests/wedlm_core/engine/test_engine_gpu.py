@@ -15,7 +15,7 @@ from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.async_runner import AheadRunner
+from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.model.decoder import Decoder
@@ -70,8 +70,7 @@ def no_syncs() -> Iterator[None]:
 def test_it_overlaps_and_captures_by_itself(agreeing_folder: Path) -> None:
     engine = engine_of(agreeing_folder)
     assert engine._loop is not None
-    assert engine._runner.ahead is not None
-    graphs = engine._runner.ahead._graphs
+    graphs = getattr(engine._runner.launch, "graphs", None)
     assert graphs is not None
     assert graphs.captured > 10
 
@@ -102,7 +101,7 @@ def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, samplin
     for _ in range(100):  # captures, compilations and prefill are behind us
         engine.step()
     torch.cuda.synchronize()
-    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    graphs = getattr(engine._runner.launch, "graphs", None)
     assert graphs is not None
     graphs._book._seconds = 0.0  # a capture waits for the device, once
     torch.cuda.set_sync_debug_mode("error")
@@ -126,7 +125,7 @@ def test_admission_has_no_sync(agreeing_folder: Path, no_syncs: None) -> None:
         engine.step()
     for request in requests[6:]:
         engine.add(request)
-    graphs = engine._runner.ahead._graphs if engine._runner.ahead else None
+    graphs = getattr(engine._runner.launch, "graphs", None)
     assert graphs is not None
     graphs._book._seconds = 0.0
     torch.cuda.set_sync_debug_mode("error")
@@ -137,19 +136,19 @@ def test_admission_has_no_sync(agreeing_folder: Path, no_syncs: None) -> None:
 def test_graphs_compute_what_runs_eagerly(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hidden states of every forward, replayed and eager."""
     engine = engine_of(agreeing_folder)
-    runner, plain = engine._runner, AheadRunner._run_model
+    runner, plain = engine._runner, AsyncLaunch._run_model
     replayed = 0
 
-    def both(self: AheadRunner, batch: DeviceBatch) -> torch.Tensor:
+    def both(self: AsyncLaunch, batch: DeviceBatch) -> torch.Tensor:
         nonlocal replayed
-        expected = runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
+        expected = runner.model_runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
         found = plain(self, batch)
         real = int(batch.rows.cu_rows_Z[-1])
         torch.testing.assert_close(found[:real], expected[:real], rtol=1e-4, atol=1e-4)
         replayed += batch.rows.total <= CONFIG.graph_rows
         return found
 
-    monkeypatch.setattr(AheadRunner, "_run_model", both)
+    monkeypatch.setattr(AsyncLaunch, "_run_model", both)
     run(engine, some_requests("verified"))
     assert replayed > 5
 

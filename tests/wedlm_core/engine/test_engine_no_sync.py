@@ -1,4 +1,4 @@
-"""A step that runs ahead uses no operation whose result's shape or value the host has to ask the device for.
+"""An asynchronous step uses no operation whose result's shape or value the host has to ask the device for.
 
 On a CPU nothing is waited for, but the operations that would wait on a GPU can be seen: this finds them on every
 machine. ``test_engine_gpu.py`` has CUDA itself check.
@@ -18,7 +18,7 @@ from testing.engine.engines import requests_of
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.async_runner import AheadRunner
+from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.weights import load_model
@@ -70,13 +70,13 @@ def test_the_detector(operation: Any, waits: bool) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_step_waits(agreeing_folder: Path, strategy: str, window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """From planning to accounting, admission and chunked prefill included; the decoder is left to the backends."""
-    plain = AheadRunner._run_model
+    plain = AsyncLaunch._run_model
 
-    def unwatched(self: AheadRunner, batch: DeviceBatch) -> torch.Tensor:
+    def unwatched(self: AsyncLaunch, batch: DeviceBatch) -> torch.Tensor:
         with _disable_current_modes():
             return plain(self, batch)
 
-    monkeypatch.setattr(AheadRunner, "_run_model", unwatched)
+    monkeypatch.setattr(AsyncLaunch, "_run_model", unwatched)
     config = EngineConfig(
         max_window=16, page_size=4, num_pages=200, prefill_chunk=5, attention="tiled", overlap=True,
         step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20),

@@ -17,8 +17,9 @@ from testing.engine.engines import requests_of, run
 from wedlm_core import LLM
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
+from wedlm_core.decoding.strategies import Refills
+from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.bounds import Refills, next_rows
 from wedlm_core.errors import ConfigError
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.weights import load_model
@@ -87,7 +88,7 @@ def test_all_strategies_in_one_batch(agreeing_folder: Path) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_preemption_in_a_small_pool(agreeing_folder: Path, strategy: str) -> None:
-    """Bounds never fit here for long: the loop lands what is under way, plans exactly, and preempts."""
+    """Bounds never fit here for long: the loop waits for the forward in flight, plans exactly, and preempts."""
     fixed = {"max_tokens": 44, "ignore_eos": True, "window_size": 3, "stop": (), "stop_token_ids": ()}
     requests = [
         replace(r, prompt_token_ids=r.prompt_token_ids[:8]) for r in requests_like(strategy, seed=5, count=8, **fixed)
@@ -137,17 +138,17 @@ def test_at_the_models_limit(agreeing_folder: Path) -> None:
 
 
 def test_samples_and_streams(agreeing_folder: Path) -> None:
-    plain, ahead = (LLM(str(agreeing_folder), config=EngineConfig(overlap=overlap)) for overlap in (False, True))
+    plain, overlapping = (LLM(str(agreeing_folder), config=EngineConfig(overlap=overlap)) for overlap in (False, True))
     params = SamplingParams(max_tokens=20, temperature=0.9, seed=3, n=3, window_size=4)
-    assert_same(ahead.generate(["ab", "c"], params), plain.generate(["ab", "c"], params))
+    assert_same(overlapping.generate(["ab", "c"], params), plain.generate(["ab", "c"], params))
     one = replace(params, n=1, seed=4)
-    pieces = list(ahead.stream("ab", one))
+    pieces = list(overlapping.stream("ab", one))
     (expected,) = plain.generate("ab", one)
     assert "".join(p.text for p in pieces) == expected.text
 
 
-def test_an_abort_with_a_forward_under_way(agreeing_folder: Path) -> None:
-    """The slot of an aborted request is taken by the next one while the old one's rows are still under way."""
+def test_an_abort_with_a_forward_in_flight(agreeing_folder: Path) -> None:
+    """The slot of an aborted request is taken by the next one while the old one's rows are still in flight."""
     requests = requests_like("verified", seed=2, count=4, max_tokens=30, ignore_eos=True, stop=(), stop_token_ids=())
     expected = run(engine_of(agreeing_folder, overlap=False), requests)
     engine = engine_of(agreeing_folder, overlap=True, max_num_seqs=2)
@@ -187,10 +188,8 @@ def test_row_bounds_hold_for_verified(masks: int, kept: int, drafts: int, left: 
     before = min(masks + drafts, left)  # window slots: drafts and masks, up to the limit
     drafts = min(drafts, before)
     one = np.ones(1, dtype=np.int64)
-    refills = Refills(
-        masks_D=one * masks, kept_D=one * kept, widest_D=one * 8, head_D=one > 0, verified_D=one > 0, clipped_D=one > 0
-    )
-    (bound,) = next_rows(refills, one * (before + 1), one * left).tolist()
+    refills = Refills(masks_D=one * masks, kept_D=one * kept, widest_D=one * 8)
+    (bound,) = VerifiedDecoding().next_rows(refills, one * (before + 1), one * left).tolist()
     for agreed in range(min(drafts, left - 1) + 1):
         count = agreed + 1
         remain = min(max(before - count, 0), kept, left - count)
@@ -198,10 +197,10 @@ def test_row_bounds_hold_for_verified(masks: int, kept: int, drafts: int, left: 
         assert left - count == 0 or rows <= bound
 
 
-def test_costs_are_measured_with_a_forward_under_way(
+def test_costs_are_measured_with_a_forward_in_flight(
     agreeing_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The measurement runs forwards of its own through the same runner; those under way do not notice."""
+    """The measurement runs forwards of its own through the same runner; those in flight do not notice."""
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
     plain = requests_like("verified", seed=4, count=3, max_tokens=30, window_size=3)
     adaptive = requests_like("verified", seed=9, count=3, max_tokens=30, window_size="auto")

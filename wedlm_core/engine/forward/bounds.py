@@ -1,77 +1,95 @@
-"""What a decode forward can leave behind at most, known before it has run. Torch-free.
+"""What a decode forward can leave behind at most, known before it has run.
 
-The host plans forward t + 1 while forward t is under way, so it plans with bounds: a forward of r decode rows makes
-at most r tokens' KV final, and the window it leaves has at most :func:`next_rows` rows.
+The host plans forward t + 1 while forward t is in flight, so it plans with bounds: a forward of r decode rows makes
+at most r tokens' KV final, and the window it leaves has at most :meth:`RowBounds.next_rows` rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
+from wedlm_core.decoding.strategies import Decoding, Refills
+from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
-__all__ = ["Refills", "next_rows", "wanted_rows"]
+__all__ = ["DecodingRun", "RowBounds", "decoding_runs"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refills:
-    """How the windows of D sequences are refilled at the end of a forward, as it was when the forward was launched.
+class DecodingRun:
+    """Sequences ``start .. stop`` of a plan, which share a decoding."""
 
-    Attributes:
-        masks_D: masks of the window that follows.
-        kept_D: drafts that it keeps at most.
-        widest_D: masks of any window of the sequence.
-        head_D: bool, the sequence keeps a head token.
-        verified_D: bool, masks become drafts and every forward commits one token at least.
-        clipped_D: bool, windows end at ``max_tokens``.
-    """
-
-    masks_D: IntArray
-    kept_D: IntArray
-    widest_D: IntArray
-    head_D: BoolArray
-    verified_D: BoolArray
-    clipped_D: BoolArray
-
-    @classmethod
-    def of(cls, table: SlotTable, slots_D: IntArray, verified_G: BoolArray, clipped_G: BoolArray) -> Refills:
-        """From the table, and from what is known of the decoding implementations by number."""
-        groups_D = table.group[slots_D]
-        return cls(
-            masks_D=table.masks[slots_D],
-            kept_D=np.maximum(table.keep_valid, table.keep_stale)[slots_D],
-            widest_D=table.widest[slots_D],
-            head_D=table.head[slots_D],
-            verified_D=verified_G[groups_D],
-            clipped_D=clipped_G[groups_D],
-        )
+    decoding: Decoding
+    start: int
+    stop: int
 
 
-def next_rows(refills: Refills, rows_D: IntArray, left_D: IntArray) -> IntArray:
-    """Decode rows of the next forward at most.
+def decoding_runs(table: SlotTable, slots_D: IntArray, decodings: Sequence[Decoding]) -> list[DecodingRun]:
+    """The runs of decoding sequences that share a decoding (plans are sorted so).
 
     Args:
-        refills: of the forward.
-        rows_D: its decode rows, or a bound of them.
-        left_D: tokens that each sequence may still generate before it, or a bound.
-
-    Returns:
-        int64; 0 where the forward surely ends the sequence.
+        table: groups are read.
+        slots_D: the plan's decoding sequences.
+        decodings: the implementations, numbered as in ``SlotTable.group``.
     """
-    slots_D = rows_D - refills.head_D
-    # Verified: one slot at least goes to the committed token. Else what stays is at most what was masks before.
-    kept_D = np.where(
-        refills.verified_D,
-        np.minimum(refills.kept_D, np.maximum(slots_D - 1, 0)),
-        np.minimum(refills.widest_D, slots_D),
-    )
-    left_after_D = np.where(refills.clipped_D, left_D - refills.verified_D, np.iinfo(np.int64).max)
-    after_D = np.minimum(refills.masks_D + kept_D, np.maximum(left_after_D, 0)) + refills.head_D
-    return np.where(refills.verified_D & (left_after_D <= 0), 0, after_D)
+    if not len(slots_D):
+        return []
+    numbers = table.group[slots_D]
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(slots_D)]
+    return [
+        DecodingRun(decoding=decodings[int(numbers[start])], start=start, stop=stop) for start, stop in pairwise(edges)
+    ]
 
 
-def wanted_rows(refills: Refills, rows_D: IntArray) -> IntArray:
-    """Rows of a forward that need logits, at most: all where masks are verified, else masks and one more."""
-    return np.where(refills.verified_D, rows_D, np.minimum(rows_D, refills.widest_D + refills.head_D))
+@dataclass(frozen=True, kw_only=True)
+class RowBounds:
+    """Bounds of the rows of D decoding sequences, as they were when a forward was launched.
+
+    Attributes:
+        parts: each run of sequences and how its windows are refilled.
+    """
+
+    parts: Sequence[tuple[DecodingRun, Refills]]
+
+    @classmethod
+    def of(cls, table: SlotTable, slots_D: IntArray, decodings: Sequence[Decoding]) -> RowBounds:
+        """From the table, where the planner's windows stand.
+
+        Args:
+            table: groups and windows are read.
+            slots_D: the plan's decoding sequences.
+            decodings: the implementations, numbered as in ``SlotTable.group``.
+        """
+        parts = []
+        for run in decoding_runs(table, slots_D, decodings):
+            slots = slots_D[run.start : run.stop]
+            refills = Refills(
+                masks_D=table.masks[slots],
+                kept_D=np.maximum(table.keep_valid[slots], table.keep_stale[slots]),
+                widest_D=table.widest[slots],
+            )
+            parts.append((run, refills))
+        return cls(parts=parts)
+
+    def next_rows(self, rows_D: IntArray, left_D: IntArray) -> IntArray:
+        """int64: decode rows of the next forward at most; 0 where this one surely ends the sequence.
+
+        Args:
+            rows_D: decode rows of this forward, or a bound of them.
+            left_D: tokens that each sequence may still generate before it, or a bound.
+        """
+        return self._joined(rows_D, lambda run, refills, own: run.decoding.next_rows(refills, rows_D[own], left_D[own]))
+
+    def wanted_rows(self, rows_D: IntArray) -> IntArray:
+        """int64: rows of this forward that need logits, at most; ``rows_D`` as for :meth:`next_rows`."""
+        return self._joined(rows_D, lambda run, refills, own: run.decoding.wanted_rows(refills, rows_D[own]))
+
+    def _joined(self, rows_D: IntArray, part: Callable[[DecodingRun, Refills, slice], IntArray]) -> IntArray:
+        found_D = np.zeros_like(rows_D)
+        for run, refills in self.parts:
+            own = slice(run.start, run.stop)
+            found_D[own] = part(run, refills, own)
+        return found_D

@@ -34,7 +34,7 @@ class DeviceState:
         params: those columns that strategies know, with the windows and stop tokens.
         tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
             place of a row is read by no one (what must not be kept is written there).
-        context_S: int64, tokens whose KV precedes the next decode rows; kept where the host runs ahead.
+        context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
         sampled: host bool ``[S]``, slots with a temperature.
         filtered: host bool ``[S, F]``, which of :data:`FILTERS` a slot uses.

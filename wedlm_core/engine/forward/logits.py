@@ -61,7 +61,7 @@ class Chooser:
         padding: of the rows of a chunk.
         mask_token_id: id that suppressing rows never choose.
         vocab_limit: ids from here on are vocabulary padding.
-        compiled: whether the compiled CPU kernel chooses.
+        cpu_kernels: whether the CPU kernel chooses.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Chooser:
         padding: RowPadding,
         mask_token_id: int,
         vocab_limit: int,
-        compiled: bool,
+        cpu_kernels: bool,
     ) -> None:
         self._head, self._padding = head, padding
-        self._choose = chooser(device, compiled=compiled)
+        self._choose = chooser(device, cpu_kernels=cpu_kernels)
         self._chunk = chunk_rows
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 

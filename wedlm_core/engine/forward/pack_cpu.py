@@ -1,12 +1,15 @@
-"""Packing and advancing by compiled kernels where every decoding sequence is ``verified`` (CPU).
+"""Packing and advancing on CPU by kernels.
 
-A step of a small model on CPU is bound by the dispatch of small operations, and its packing, commits and refills are
-about 150 of them. Here they are two kernels on the very tensors of :class:`DeviceState`, so steps may go this way and
-that way in any order. :mod:`wedlm_core.engine.forward.pack` and :class:`VerifiedDecoding` are the oracle.
+A step of a small model on CPU is bound by the dispatch of small operations. Packing is one kernel for any strategy:
+from the windows themselves where every decoding sequence has a kernel for them (``Decoding.has_cpu_kernel``), which
+advances those windows too; else from layouts of the windows. All work on the very tensors of :class:`DeviceState`, so
+steps may go either way in any order. Tests hold both equal to the readable packer (``testing/engine/pack_oracle.py``)
+and to :class:`wedlm_core.decoding.strategies.verified.VerifiedDecoding`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,29 +19,29 @@ from torch import Tensor
 from wedlm_core.attention import PackedRows
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.logits import PickedRows
+from wedlm_core.engine.forward.groups import Group, flatten
+from wedlm_core.engine.forward.logits import PickedRows, Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import BoolArray, SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
+from wedlm_core.kernels.cpu import pack as layout_kernels
 from wedlm_core.kernels.cpu import step as kernels
 
-__all__ = ["CpuStep", "PackedStep"]
+__all__ = ["CpuStep", "PackedInput"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedStep:
-    """One forward's input, as :class:`wedlm_core.engine.forward.pack.Batch` has it, and the picks in row order.
+class PackedInput:
+    """One forward's input: T rows.
 
     Attributes:
         id_T, position_T, kv_slot_T: int64 token ids, logical positions and KV slots.
         rows: what attention needs.
-        picks: all decode rows.
     """
 
     id_T: Tensor
     position_T: Tensor
     kv_slot_T: Tensor
     rows: PackedRows
-    picks: PickedRows
 
 
 class CpuStep:
@@ -46,12 +49,15 @@ class CpuStep:
 
     Args:
         state: windows, parameters, tokens and page tables, on CPU; its tensors are changed in place, never replaced.
-        verified_G: which decoding implementations are ``verified``, by number.
         page_size: tokens per KV page.
+
+    Attributes:
+        state: as given.
     """
 
-    def __init__(self, state: DeviceState, verified_G: BoolArray, page_size: int) -> None:
-        self._verified_G, self._page_size, self._mask = verified_G, page_size, state.mask_token_id
+    def __init__(self, state: DeviceState, page_size: int) -> None:
+        self.state, self._page_size, self._mask = state, page_size, state.mask_token_id
+        self._has_kernel_G = np.array([decoding.has_cpu_kernel for decoding in state.decodings], dtype=np.bool_)
         self._tokens_SL, self._pages_SP = state.tokens_SL.numpy(), state.pages_SP.numpy()
         window, params = state.windows, state.params
         self._windows = kernels.Windows(
@@ -73,32 +79,60 @@ class CpuStep:
         )
 
     def takes(self, plan: ForwardPlan, table: SlotTable) -> bool:
-        """Whether all decoding sequences of a plan are ``verified``; only those can go this way."""
+        """Whether the windows of all decoding sequences have a kernel: for :meth:`pack` and :meth:`advance`."""
         slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-        return bool(self._verified_G[table.group[slots_D]].all())
+        return bool(self._has_kernel_G[table.group[slots_D]].all())
 
-    def pack(self, plan: ForwardPlan) -> PackedStep:
-        """Each sequence's prefill rows, then its decode rows; see :func:`wedlm_core.engine.forward.pack.pack`."""
-        counts_S = plan.prefill_S + plan.decode_S
-        ends_S = np.cumsum(counts_S)
-        deepest = int((plan.cached_S + counts_S).max() - 1) // self._page_size + 1
-        rows = kernels.Rows(*np.empty((3, int(ends_S[-1])), dtype=np.int64))
-        picks = kernels.Picks(*np.empty((3, int(plan.decode_S.sum())), dtype=np.int64))
+    def pack(self, plan: ForwardPlan) -> tuple[PackedInput, PickedRows]:
+        """Each sequence's prefill rows, then its decode rows, from the windows; the picks are all decode rows."""
+        rows, picks = self._blank_rows(plan)
         kernels.pack_rows(_plan(plan), self._windows, self._tokens_SL, self._pages_SP, self._page_size, rows, picks)
-        return PackedStep(
+        return self._input(plan, rows), PickedRows(
+            row_R=torch.from_numpy(picks.row),
+            slot_R=torch.from_numpy(picks.slot),
+            position_R=torch.from_numpy(picks.position),
+        )
+
+    def pack_groups(self, plan: ForwardPlan, groups: Sequence[Group]) -> tuple[PackedInput, Picks]:
+        """Each sequence's prefill rows, then its decode rows, from the layouts of one group or more."""
+        flat, (rows, picks) = flatten(groups), self._blank_rows(plan)
+        place_R = np.empty_like(picks.row)
+        layout = layout_kernels.Layout(
+            token=flat.id_F.numpy(),
+            offset=flat.offset_F.numpy(),
+            next=flat.next_F.numpy(),
+            own=flat.self_F.numpy(),
+            first=flat.first_D.numpy(),
+        )
+        count = layout_kernels.pack_layouts(
+            _plan(plan), layout, self._tokens_SL, self._pages_SP, self._page_size, rows, picks, place_R
+        )
+        return self._input(plan, rows), Picks(
+            row_R=torch.from_numpy(picks.row[:count]),
+            slot_R=torch.from_numpy(picks.slot[:count]),
+            position_R=torch.from_numpy(picks.position[:count]),
+            flat_R=torch.from_numpy(place_R[:count]),
+            places=flat.id_F.shape[0],
+        )
+
+    def _blank_rows(self, plan: ForwardPlan) -> tuple[kernels.Rows, kernels.Picks]:
+        """Arrays for a kernel to write, with room for every row and for a pick of every decode row."""
+        decode = int(plan.decode_S.sum())
+        rows = np.empty((3, int(plan.prefill_S.sum()) + decode), dtype=np.int64)
+        return kernels.Rows(*rows), kernels.Picks(*np.empty((3, decode), dtype=np.int64))
+
+    def _input(self, plan: ForwardPlan, rows: kernels.Rows) -> PackedInput:
+        counts_S = plan.prefill_S + plan.decode_S
+        deepest = int((plan.cached_S + counts_S).max() - 1) // self._page_size + 1
+        return PackedInput(
             id_T=torch.from_numpy(rows.token),
             position_T=torch.from_numpy(rows.position),
             kv_slot_T=torch.from_numpy(rows.kv_slot),
             rows=PackedRows(
                 counts_S=counts_S,
                 cached_S=plan.cached_S,
-                starts_S=ends_S - counts_S,
+                starts_S=np.cumsum(counts_S) - counts_S,
                 pages_SP=torch.from_numpy(self._pages_SP[:, :deepest][plan.slots_S]),
-            ),
-            picks=PickedRows(
-                row_R=torch.from_numpy(picks.row),
-                slot_R=torch.from_numpy(picks.slot),
-                position_R=torch.from_numpy(picks.position),
             ),
         )
 

@@ -1,8 +1,9 @@
 """Packing on the device: the rows of one forward where only the device knows how many there are.
 
 The host knows a bound of each sequence's decode rows; their number, and with it where every row stands, comes from
-the window state on the device. The result equals :func:`wedlm_core.engine.forward.pack.pack` on the rows that are real;
-rows up to the padded total follow, which belong to no sequence and write their KV to a slot that no one reads.
+the window state on the device. Rows up to the padded total follow the real ones; they belong to no sequence and write
+their KV to a slot that no one reads. Tests hold the real rows equal to the readable packer's
+(``testing/engine/pack_oracle.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch import Tensor
 from wedlm_core.attention import DeviceRows
 from wedlm_core.decoding.compact import compact_indices
 from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.groups import FlatLayout, Group
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.forward.logits import Picks
-from wedlm_core.engine.forward.pack import Group
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray
 
@@ -28,7 +29,7 @@ __all__ = ["DeviceBatch", "Shape", "pack_on_device", "pick_on_device", "plan_fac
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the host knows of a forward that it runs ahead of.
+    """What the host knows of a forward that it does not wait for.
 
     Attributes:
         total: T, rows of the padded forward, at least the rows there can be.
@@ -69,13 +70,13 @@ def plan_facts(plan: ForwardPlan) -> IntArray:
 
 
 def pack_on_device(
-    facts_3S: Tensor, groups: list[Group], state: DeviceState, shape: Shape, page_size: int
+    facts_3S: Tensor, layout: FlatLayout | None, state: DeviceState, shape: Shape, page_size: int
 ) -> DeviceBatch:
     """Pack prefill rows and decode rows of all sequences, without the host looking at a device tensor.
 
     Args:
         facts_3S: :func:`plan_facts` on the device.
-        groups: windows of the decoding sequences, which come first.
+        layout: of the decoding sequences, which come first; None where there are none.
         state: tokens, contexts and page tables.
         shape: bounds.
         page_size: tokens per KV page.
@@ -83,10 +84,10 @@ def pack_on_device(
     slots_S, prefill_S, start_S = facts_3S
     start_S = torch.where(start_S < 0, state.context_S[slots_S], start_S)
     counts_S, place_S = prefill_S, torch.zeros_like(prefill_S)
-    if groups:
-        count_D = join_tensors([g.layout.count_S for g in groups])
+    if layout is not None:
+        count_D = layout.count_D
         counts_S = prefill_S + F.pad(count_D, (0, prefill_S.shape[0] - count_D.shape[0]))
-        place_S = F.pad(join_tensors([_bases(g) for g in groups]), (0, prefill_S.shape[0] - count_D.shape[0]))
+        place_S = F.pad(layout.first_D, (0, prefill_S.shape[0] - count_D.shape[0]))
     ends_S = counts_S.cumsum(0)
     row_T = torch.arange(shape.total, device=slots_S.device)
     seq_T = torch.searchsorted(ends_S, row_T, right=True).clamp_(max=slots_S.shape[0] - 1)
@@ -94,12 +95,11 @@ def pack_on_device(
     within_T = torch.where(real_T, row_T - (ends_S - counts_S)[seq_T], 0)
     slot_T, index_T = slots_S[seq_T], start_S[seq_T] + within_T
     id_T, position_T = state.tokens_SL[slot_T, index_T], index_T
-    if groups:
+    if layout is not None:
         decode_row_T = within_T - prefill_S[seq_T]
         decodes_T = (decode_row_T >= 0) & (seq_T < count_D.shape[0]) & real_T
         flat_T = torch.where(decodes_T, place_S[seq_T] + decode_row_T, 0)
-        offset_T = join_tensors([g.layout.offset_SR.flatten() for g in groups])[flat_T]
-        layout_id_T = join_tensors([g.layout.id_SR.flatten() for g in groups])[flat_T]
+        offset_T, layout_id_T = layout.offset_F[flat_T], layout.id_F[flat_T]
         context_T = (start_S + prefill_S)[seq_T]
         position_T = torch.where(decodes_T, context_T + offset_T, position_T)
         id_T = torch.where(decodes_T, layout_id_T, id_T)
@@ -121,28 +121,19 @@ def pack_on_device(
     )
 
 
-def _bases(group: Group) -> Tensor:
-    """Where each sequence's rows begin in the flat layout of all groups."""
-    sequences, places = group.layout.id_SR.shape
-    return group.base + places * torch.arange(sequences, device=group.layout.id_SR.device)
-
-
-def pick_on_device(groups: list[Group], batch: DeviceBatch, shape: Shape) -> Picks:
+def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, shape: Shape) -> Picks:
     """The rows that need logits, as many as the bound with padding (which repeats row 0, its result is put away)."""
-    wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
-    next_F = join_tensors([w.next_SR.flatten() for w in wanted])
-    self_F = join_tensors([w.self_SR.flatten() for w in wanted])
-    first_S, places = batch.first_S, next_F.shape[0]
+    first_S, places = batch.first_S, layout.next_F.shape[0]
     row_F = join_tensors([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
     slot_F = join_tensors([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
-    flat_R, _ = compact_indices(next_F | self_F, shape.wanted, fill=places)
+    flat_R, _ = compact_indices(layout.next_F | layout.self_F, shape.wanted, fill=places)
     known_R = flat_R.clamp(max=places - 1)
     row_R = torch.where(flat_R < places, row_F[known_R], 0)
     return Picks(
         row_R=row_R,
         flat_R=flat_R,
         slot_R=slot_F[known_R],
-        position_R=batch.position_T[row_R] + next_F[known_R],
+        position_R=batch.position_T[row_R] + layout.next_F[known_R],
         places=places,
         filtered=shape.filtered,
     )

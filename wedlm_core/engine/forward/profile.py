@@ -12,8 +12,8 @@ class StepProfile:
 
     Phases, in order: ``schedule`` (queues, pages, windows of the plan), ``pack`` (rows of the forward as
     tensors), ``model`` (the decoder), ``choose`` (logits and sampling), ``advance`` (commits and the next
-    window), ``fetch`` (copy to the host; none where compiled kernels advance), ``wait`` (for the device, where
-    the host runs ahead), ``consume`` (bookkeeping, finished generations). ``model`` and ``choose`` are the
+    window), ``fetch`` (copy to the host; none where CPU kernels advance), ``wait`` (for a forward in flight),
+    ``consume`` (bookkeeping, finished generations). ``model`` and ``choose`` are the
     forward; the rest is host time. On a GPU phases overlap: synchronise to read them.
 
     Attributes:

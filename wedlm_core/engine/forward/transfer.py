@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Arrival", "to_device"]
+__all__ = ["AsyncCopy", "to_device"]
 
 
 def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
@@ -23,8 +23,8 @@ def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-class Arrival:
-    """A device tensor on its way to the host, and the time at which the device got there."""
+class AsyncCopy:
+    """A copy of a device tensor to the host, and the device time at which it ends."""
 
     def __init__(self, value: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -38,13 +38,13 @@ class Arrival:
         self._at = time.perf_counter()
 
     def wait(self) -> np.ndarray:
-        """The values; blocks until they are there."""
+        """The values; blocks until the copy has ended."""
         if self._event is not None:
             self._event.synchronize()
         return self._host.numpy()
 
-    def seconds_since(self, earlier: Arrival) -> float:
-        """Device time between two arrivals, both waited for."""
+    def seconds_since(self, earlier: AsyncCopy) -> float:
+        """Device time between the ends of two copies, both waited for."""
         if self._event is None or earlier._event is None:
             return self._at - earlier._at
         return earlier._event.elapsed_time(self._event) / 1e3

@@ -1,9 +1,9 @@
 """Packing rows and advancing windows for ``verified``: what a step does beside the model and the choice of tokens.
 
-Integers and copies only, so results equal those of the torch path bit for bit: :func:`pack_rows` those of
-:func:`wedlm_core.engine.forward.pack.pack`, :func:`advance_windows` those of
-:class:`wedlm_core.decoding.strategies.VerifiedDecoding`. A verified window is drafts, then masks: physical order is
-logical, row r of a sequence stands at position ``context + r``, and every decode row needs logits.
+Integers and copies only, so results equal those of tensor operations bit for bit: :func:`pack_rows` those of the
+readable packer (``testing/engine/pack_oracle.py``), :func:`advance_windows` those of
+:class:`wedlm_core.decoding.strategies.verified.VerifiedDecoding`. A verified window is drafts, then masks: physical
+order is logical, row r of a sequence stands at position ``context + r``, and every decode row needs logits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The compiled step gives what the torch path gives: the same rows, picks, outcomes and window state, bit for bit."""
+"""The CPU kernels give what tensors give: the same rows, picks, outcomes and window state, bit for bit."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -13,16 +14,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from testing.engine.engines import run
+from testing.engine.mixed_requests import request_of
+from testing.engine.pack_oracle import Batch, pack, pick
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice
-from wedlm_core.decoding.strategies import VerifiedDecoding
+from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.decoding.window import Window
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.bounds import next_rows
-from wedlm_core.engine.forward.logits import Picks
+from wedlm_core.engine.forward.groups import Group, gather_groups
+from wedlm_core.engine.forward.logits import PickedRows, Picks
 from wedlm_core.engine.forward.outcome import fetch
-from wedlm_core.engine.forward.pack import Group, gather_groups, pack
-from wedlm_core.engine.forward.pack_cpu import CpuStep
+from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
@@ -45,7 +47,6 @@ def runner_of(folder: Path) -> Runner:
     config = EngineConfig(max_num_seqs=SLOTS, max_window=WIDEST, page_size=PAGE, max_model_len=128, num_pages=8)
     runner = Engine(*loaded(folder), config)._runner
     runner.mask_token_id = runner.state.mask_token_id = MASK
-    runner.state = runner.state  # what was compiled before took another id for the mask
     return runner
 
 
@@ -151,18 +152,40 @@ def restore(runner: Runner, before: dict[str, torch.Tensor]) -> None:
 
 def plain_groups(runner: Runner, plan: ForwardPlan, table: SlotTable) -> list[Group]:
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-    rows_D = next_rows(runner.refills(table, slots_D), plan.decode_S[: len(slots_D)], table.left(slots_D))
+    rows_D = runner.bounds(table, slots_D).next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
     context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
     return gather_groups(plan, table, runner.state, torch.from_numpy(plan.slots_S), context_S, rows_D)
 
 
 def spread(chosen: Choice, picks: Picks) -> Choice:
-    """By the flat layout, as the torch path has it."""
+    """By the flat layout, as groups have it."""
     parts = {}
     for f in fields(Choice):
         value_R = getattr(chosen, f.name)
         parts[f.name] = value_R.new_zeros(picks.places + 1).index_copy_(0, picks.flat_R, value_R)
     return Choice(**parts)
+
+
+def check_input(found: PackedInput, expected: Batch) -> None:
+    for name in ("id_T", "position_T", "kv_slot_T"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    for name in ("counts_S", "cached_S", "starts_S"):
+        np.testing.assert_array_equal(getattr(found.rows, name), getattr(expected.rows, name))
+    assert torch.equal(found.rows.pages_SP, expected.rows.pages_SP)
+    assert found.rows.pages_SP.is_contiguous()
+
+
+def check_picks(found: PickedRows, expected: Picks) -> None:
+    for f in fields(found):
+        value = getattr(expected, f.name)
+        same = torch.equal(getattr(found, f.name), value) if f.name.endswith("_R") else getattr(found, f.name) == value
+        assert same, f.name
+
+
+def check_groups(step: CpuStep, plan: ForwardPlan, groups: list[Group], batch: Batch) -> None:
+    packed, picks = step.pack_groups(plan, groups)
+    check_input(packed, batch)
+    check_picks(picks, pick(groups, batch))
 
 
 def check_outcome(found: StepOutcome, expected: StepOutcome) -> None:
@@ -194,7 +217,7 @@ FULL = Case(
 @example(decoding=[replace(FULL, left=3)], prefilling=[], order=list(range(SLOTS)), seed=0)
 @example(decoding=[replace(FULL, stops=(1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_step_equals_the_torch_path(
+def test_a_step_equals_the_step_by_tensors(
     qwen3_folder: Path, decoding: list[Case], prefilling: list[tuple[int, int]], order: list[int], seed: int
 ) -> None:
     if not decoding and not prefilling:
@@ -206,7 +229,7 @@ def test_a_step_equals_the_torch_path(
     for slot, case in zip(order, [*decoding, *[FULL] * SLOTS], strict=False):
         set_up(runner, case, slot)
     table = table_of(dict(zip(slots, decoding, strict=False)))
-    table.group[:] = next(i for i, d in enumerate(runner.decodings) if isinstance(d, VerifiedDecoding))
+    table.group[:] = runner.decodings.index(VerifiedDecoding())
     plan = ForwardPlan(
         sequences=[],
         slots_S=np.array(slots),
@@ -214,25 +237,19 @@ def test_a_step_equals_the_torch_path(
         prefill_S=np.array([c.prefill for c in decoding] + [rows for _, rows in prefilling]),
         decode_S=np.array([len(c.drafts) + c.masks + 1 for c in decoding] + [0] * len(prefilling)),
     )
-    step = runner._cpu_step
-    assert step is not None
+    step = CpuStep(runner.state, PAGE)
     assert step.takes(plan, table)
     before = snapshot(runner)
 
     groups = plain_groups(runner, plan, table)
-    batch, packed = pack(plan, groups, runner.state, PAGE), step.pack(plan)
-    for name in ("id_T", "position_T", "kv_slot_T"):
-        assert torch.equal(getattr(packed, name), getattr(batch, name)), name
-    for name in ("counts_S", "cached_S", "starts_S"):
-        np.testing.assert_array_equal(getattr(packed.rows, name), getattr(batch.rows, name))
-    assert torch.equal(packed.rows.pages_SP, batch.rows.pages_SP)
-    assert packed.rows.pages_SP.is_contiguous()
+    batch, (packed, found) = pack(plan, groups, runner.state, PAGE), step.pack(plan)
+    check_input(packed, batch)
     if not groups:
-        assert packed.picks.row_R.shape == (0,)
+        assert found.row_R.shape == (0,)
         return
-    picks = runner._picks(groups, batch)
-    for name in ("row_R", "slot_R", "position_R"):
-        assert torch.equal(getattr(packed.picks, name), getattr(picks, name)), name
+    picks = pick(groups, batch)
+    check_picks(found, picks)
+    check_groups(step, plan, groups, batch)
 
     chosen = choices_of(decoding, rng)
     (advance,) = runner.advance_groups(groups, spread(chosen, picks))
@@ -241,6 +258,36 @@ def test_a_step_equals_the_torch_path(
     check_outcome(step.advance(plan, chosen), expected)
     for name, value in snapshot(runner).items():
         assert torch.equal(value, after[name]), name
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_layouts_of_all_strategies_pack_as_by_the_oracle(agreeing_folder: Path, seed: int) -> None:
+    """On the states of real engines: all strategies mixed, chunked prefill, preemption, shared prefixes."""
+    rng = random.Random(seed)
+    page = rng.choice([2, 8])
+    config = EngineConfig(
+        max_num_seqs=8, max_batch_rows=rng.choice([20, 64]), prefill_chunk=rng.choice([None, 3]), max_window=4,
+        page_size=page, num_pages=rng.choice([40, 400]), overlap=False,
+    )  # fmt: skip
+    engine = Engine(*loaded(agreeing_folder), config)
+    runner, forward, mixed = engine._runner, engine._runner.forward, 0
+
+    def checked(plan: ForwardPlan, table: SlotTable) -> object:
+        nonlocal mixed
+        groups = plain_groups(runner, plan, table)
+        if groups:
+            batch = pack(plan, groups, runner.state, page)
+            check_groups(CpuStep(runner.state, page), plan, groups, batch)
+        mixed += len(groups) > 1
+        return forward(plan, table)
+
+    runner.forward = checked  # type: ignore[method-assign, assignment]
+    for number in range(12):
+        engine.add(request_of(rng.randrange(40), str(number)))
+        engine.step()
+    while engine.has_work():
+        engine.step()
+    assert mixed > 5
 
 
 # ---- whole runs -------------------------------------------------------------------------------------------
@@ -276,13 +323,13 @@ class Counted:
     """Forwards of an engine, by the way they went."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, enabled: bool) -> None:
-        self.compiled, self.plain = 0, 0
+        self.kernels, self.groups = 0, 0
         takes = CpuStep.takes
 
         def counted(step: CpuStep, plan: ForwardPlan, table: SlotTable) -> bool:
             taken = enabled and takes(step, plan, table)
-            self.compiled += taken
-            self.plain += not taken
+            self.kernels += taken
+            self.groups += not taken
             return taken
 
         monkeypatch.setattr(CpuStep, "takes", counted)
@@ -307,15 +354,15 @@ def test_runs_are_the_same_without_it(
             counted = Counted(patch, enabled=enabled)
             done = run(Engine(*loaded(agreeing_folder), config), requests_mixed(strategies))
         found.append([told(generation) for generation in done])
-        assert (counted.compiled > 0) == enabled
+        assert (counted.kernels > 0) == enabled
         if enabled:
-            assert (counted.plain > 0) == ("streaming" in strategies), "both ways work on the same state, in turns"
+            assert (counted.groups > 0) == ("streaming" in strategies), "both ways work on the same state, in turns"
     assert found[0] == found[1]
 
 
-def test_traced_engines_go_the_plain_way(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traced_engines_advance_by_groups(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch, enabled=True)
     requests = requests_mixed(("verified", "autoregressive"))[:3]
     done = run(Engine(*loaded(agreeing_folder), EngineConfig(max_window=4, trace=True)), requests)
     assert all(generation.trace for generation in done)
-    assert (counted.compiled, counted.plain) == (0, 0)
+    assert (counted.kernels, counted.groups) == (0, 0)

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from testing.engine.mixed_requests import request_of
+from testing.engine.pack_oracle import Batch, pack, pick
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.bounds import next_rows, wanted_rows
-from wedlm_core.engine.forward.pack import gather_groups, pack
+from wedlm_core.engine.forward.groups import FlatLayout, Group, flatten, gather_groups
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
@@ -31,7 +31,7 @@ def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
 
 
 def with_slack(plan: ForwardPlan, rng: random.Random, most: int) -> ForwardPlan:
-    """The plan as a host that runs ahead has it: decode rows, and KV entries without prefill rows, are bounds."""
+    """The plan as a host has it that does not wait: decode rows, and KV entries without prefill rows, are bounds."""
     slack_S = np.array([rng.randint(0, most) for _ in plan.sequences])
     return replace(
         plan,
@@ -45,10 +45,11 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
     state, size = runner.state, runner.pool.page_size
     context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-    refills = runner.refills(table, slots_D)
-    rows_D = next_rows(refills, plan.decode_S[: len(slots_D)], table.left(slots_D))
+    bounds = runner.bounds(table, slots_D)
+    rows_D = bounds.next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
     groups = gather_groups(plan, table, state, torch.from_numpy(plan.slots_S), context_S, rows_D)
     host = pack(plan, groups, state, size)
+    layout = flatten(groups) if groups else None
 
     loose = with_slack(plan, rng, 3)
     counts_S = loose.prefill_S + loose.decode_S
@@ -58,10 +59,10 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
         total=int(counts_S.sum()) + rng.randint(0, 5),
         max_rows=int(counts_S.max()),
         max_kv=int((loose.cached_S + counts_S).max()),
-        wanted=int(wanted_rows(refills, loose.decode_S[: len(slots_D)]).sum()),
+        wanted=int(bounds.wanted_rows(loose.decode_S[: len(slots_D)]).sum()),
         filtered=0,
     )
-    device = pack_on_device(torch.from_numpy(plan_facts(loose)), groups, state, shape, size)
+    device = pack_on_device(torch.from_numpy(plan_facts(loose)), layout, state, shape, size)
     real = host.rows.total
     for name in ("id_T", "position_T", "kv_slot_T"):
         assert torch.equal(getattr(device, name)[:real], getattr(host, name)), name
@@ -71,13 +72,13 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
     assert device.rows.kv_lengths_S.tolist() == (plan.cached_S + host.rows.counts_S).tolist()
     deepest = host.rows.pages_SP.shape[1]
     assert torch.equal(device.rows.pages_SP[:, :deepest].long(), host.rows.pages_SP)
-    if groups:
-        check_picks(runner, groups, host, device, shape)
+    if layout is not None:
+        check_picks(groups, layout, host, device, shape)
 
 
-def check_picks(runner: Runner, groups: list, host: object, device: DeviceBatch, shape: Shape) -> None:
-    expected = runner._picks(groups, host)  # type: ignore[arg-type]
-    found = pick_on_device(groups, device, shape)
+def check_picks(groups: list[Group], layout: FlatLayout, host: Batch, device: DeviceBatch, shape: Shape) -> None:
+    expected = pick(groups, host)
+    found = pick_on_device(groups, layout, device, shape)
     count = expected.row_R.shape[0]
     assert found.places == expected.places
     for name in ("row_R", "flat_R", "slot_R", "position_R"):

@@ -130,6 +130,6 @@ def test_no_rows_and_rows_that_are_not_contiguous() -> None:
 
 
 def test_which_form_serves_which_device() -> None:
-    assert chooser(torch.device("cpu"), compiled=True) is choose_cpu
+    assert chooser(torch.device("cpu"), cpu_kernels=True) is choose_cpu
     assert chooser(torch.device("cpu")) is choose
     assert chooser(torch.device("cuda")) is choose_gpu

@@ -1,42 +1,23 @@
-"""Packing: the rows of one forward, prefill chunks and window rows of all sequences, as flat tensors."""
+"""The readable packer: the rows of one forward and those that need logits, which every fast packer has to give."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wedlm_core.attention import PackedRows
-from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.window import RowLayout, Window, WindowParams, lay_out
 from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.groups import Group
 from wedlm_core.engine.forward.joining import join_tensors
+from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
+from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["Batch", "Group", "gather_groups", "pack"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Sequences ``start .. stop`` of a plan, which share a decoding.
-
-    Their layouts, flattened ``[S, R]``, stand one group after the other; ``base`` is where this one begins.
-    ``context_S`` counts the tokens whose KV precedes their decode rows.
-    """
-
-    decoding: Decoding
-    start: int
-    stop: int
-    base: int
-    slots_S: Tensor
-    context_S: Tensor
-    params: WindowParams
-    window: Window
-    layout: RowLayout
+__all__ = ["Batch", "pack", "pick"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,45 +42,15 @@ class Batch:
     slot_D: Tensor
 
 
-def gather_groups(
-    plan: ForwardPlan, table: SlotTable, state: DeviceState, slots_S: Tensor, context_S: Tensor, rows_D: IntArray
-) -> list[Group]:
-    """The windows of each run of decoding sequences that share a decoding (the plan sorts them so).
+def pack(plan: ForwardPlan, groups: Sequence[Group], state: DeviceState, page_size: int) -> Batch:
+    """Pack a plan: each sequence's prefill rows, then its decode rows.
 
     Args:
-        plan: the forward.
-        table: groups are read.
-        state: where the windows are.
-        slots_S: the plan's slots on the device.
-        context_S: int64 on the device, tokens whose KV precedes the decode rows of each sequence.
-        rows_D: decode rows that the refill at the end of this forward may lead to, at most.
+        plan: decoding sequences first, grouped; its counts are exact.
+        groups: windows of the decoding sequences.
+        state: tokens and page tables.
+        page_size: tokens per KV page.
     """
-    decoding_count = len(rows_D)
-    numbers = table.group[plan.slots_S[:decoding_count]]
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), decoding_count] if decoding_count else []
-    groups, base = [], 0
-    for start, stop in pairwise(edges):
-        width = max(1, int(plan.decode_S[start:stop].max()), int(rows_D[start:stop].max()))
-        window = state.windows.gather(slots_S[start:stop], width)
-        groups.append(
-            Group(
-                decoding=state.decodings[int(numbers[start])],
-                start=start,
-                stop=stop,
-                base=base,
-                slots_S=slots_S[start:stop],
-                context_S=context_S[start:stop],
-                params=state.params.gather(slots_S[start:stop]),
-                window=window,
-                layout=lay_out(window),
-            )
-        )
-        base += groups[-1].layout.id_SR.numel()  # windows may be narrower than the rows asked for: a head is none
-    return groups
-
-
-def pack(plan: ForwardPlan, groups: list[Group], state: DeviceState, page_size: int) -> Batch:
-    """Pack a plan: each sequence's prefill rows, then its decode rows (no per-sequence work but per group)."""
 
     def put(array: IntArray) -> Tensor:
         return torch.from_numpy(array).to(state.device, non_blocking=True)
@@ -137,4 +88,20 @@ def pack(plan: ForwardPlan, groups: list[Group], state: DeviceState, page_size: 
         row_D=row_D,
         flat_D=flat_D,
         slot_D=put(plan.slots_S[seq_D]),
+    )
+
+
+def pick(groups: Sequence[Group], batch: Batch) -> Picks:
+    """The rows of the forward that need logits, in their order."""
+    wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
+    next_F = join_tensors([w.next_SR.flatten() for w in wanted])
+    self_F = join_tensors([w.self_SR.flatten() for w in wanted])
+    picked_R = torch.nonzero((next_F | self_F)[batch.flat_D]).squeeze(1)
+    flat_R, row_R = batch.flat_D[picked_R], batch.row_D[picked_R]
+    return Picks(
+        row_R=row_R,
+        flat_R=flat_R,
+        slot_R=batch.slot_D[picked_R],
+        position_R=batch.position_T[row_R] + next_F[flat_R],
+        places=next_F.shape[0],
     )

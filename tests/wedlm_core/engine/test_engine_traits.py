@@ -1,0 +1,37 @@
+"""The engine asks strategies and attention backends for their traits, never for a name or a class."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testing.repository import ROOT
+from wedlm_core.attention import backend_names
+from wedlm_core.types import Strategy
+
+FILES = sorted((ROOT / "wedlm_core/engine").rglob("*.py"))
+LIBRARIES = {"triton"}  # also the name of a package, which is looked for
+ADMISSION = "admission.py"  # whether a request needs a mask token: the name alone tells autoregressive from verified
+
+
+def asked_for(path: Path) -> Iterator[str]:
+    """What a module says that only traits should say."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    known = {*backend_names(), *(strategy.value for strategy in Strategy)} - LIBRARIES
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known:
+            yield node.value
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Strategy":
+            yield ast.unparse(node)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            kind = ast.unparse(node.args[1])
+            if any(word in kind for word in ("Decoding", "Attention", "Plan", "Launch")):
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.name != ADMISSION], ids=lambda p: p.stem)
+def test_no_strategy_and_no_backend_is_known_by_name(path: Path) -> None:
+    assert not list(asked_for(path))

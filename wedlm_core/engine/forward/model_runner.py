@@ -1,0 +1,99 @@
+"""The decoder over packed rows: token ids in, hidden states out, keys and values written to the pool.
+
+Knows the model, attention and the KV pool; knows nothing of windows, slots or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wedlm_core.attention import (
+    AttentionBackend,
+    CpuAttentionBackend,
+    DeviceAttentionBackend,
+    DeviceRows,
+    PackedRows,
+)
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model import Decoder
+from wedlm_core.model.products import RowPadding, plain_padding
+
+if TYPE_CHECKING:
+    from wedlm_core.model.decoder_cpu import DecoderCpu
+
+__all__ = ["ModelRunner"]
+
+
+class ModelRunner:
+    """Runs a decoder with an attention backend over a KV pool.
+
+    Args:
+        model: the decoder, in evaluation mode, its rotary tables long enough for every window.
+        pool: KV tensors.
+        backend: attention.
+
+    Attributes:
+        head: hidden states ``[R, D]`` to logits ``[R, V]``.
+        padding: of the rows of a forward, and of those of the head.
+        device: of the model.
+    """
+
+    def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend) -> None:
+        self.model, self.pool, self.backend = model, pool, backend
+        self.device = model.embed.weight.device
+        self._decoder_cpu: DecoderCpu | None = None
+        self.head: Callable[[Tensor], Tensor] = model.lm_head
+        self.padding = _padding(self.device)
+        if backend.cpu_decoder:
+            from wedlm_core.model.decoder_cpu import DecoderCpu
+
+            self._decoder_cpu = DecoderCpu(model)
+            self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
+
+    def run(self, id_T: Tensor, position_T: Tensor, kv_slot_T: Tensor, rows: PackedRows) -> Tensor:
+        """Hidden states after the final norm.
+
+        Args:
+            id_T: int64 tokens.
+            position_T: int64 logical positions.
+            kv_slot_T: int64 slots of the KV pool that the rows write.
+            rows: what attention needs.
+
+        Returns:
+            ``[T', D]``, T' padded (:class:`RowPadding`); padding is any value.
+        """
+        heads = self.model.config.num_attention_heads
+        if self._decoder_cpu is not None:
+            plan_cpu = cast(CpuAttentionBackend, self.backend).plan(rows, self.pool, heads)
+            return self._decoder_cpu(id_T, position_T, kv_slot_T, self.pool, plan_cpu)
+        plan = self.backend.plan(rows, self.pool, heads)
+        total = id_T.shape[0]
+        padding = (0, self.padding(total) - total)
+        pool_rows = self.pool.flat_index(kv_slot_T)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self.pool.write(layer, pool_rows, k[:total], v[:total])
+            return plan.attend(layer, q)
+
+        return self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
+
+    def run_device_rows(self, id_T: Tensor, position_T: Tensor, kv_slot_T: Tensor, rows: DeviceRows) -> Tensor:
+        """:meth:`run` without host work, for backends that plan on the device; padding rows have slot -1."""
+        backend = cast(DeviceAttentionBackend, self.backend)
+        plan = backend.plan_device(rows, self.pool, self.model.config.num_attention_heads)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self.pool.write_entries(layer, kv_slot_T, k, v)
+            return plan.attend(layer, q)
+
+        return self.model(id_T, position_T, attend)
+
+
+def _padding(device: torch.device) -> RowPadding:
+    """For ``torch.mm``: so that rows are bitwise alike in any number on a CPU, as tiles are padded anyway on a GPU."""
+    return plain_padding() if device.type == "cpu" else RowPadding(few=8, many=8)

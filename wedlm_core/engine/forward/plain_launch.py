@@ -1,0 +1,78 @@
+"""Forwards that are done when the call returns: packed on CPU by kernels, their outcome on the host at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from wedlm_core.engine.forward.groups import gather_groups
+from wedlm_core.engine.forward.outcome import fetch, join
+from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput
+from wedlm_core.engine.forward.runner import Runner, StepDetail
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
+
+__all__ = ["PlainLaunch"]
+
+
+class PlainLaunch:
+    """Packs, runs and advances on CPU; the plan's counts are exact."""
+
+    def __init__(self) -> None:
+        self._step: CpuStep | None = None
+
+    def forward(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
+        """See :meth:`Runner.forward`."""
+        step = self._step_of(runner)
+        if not runner.config.trace and step.takes(plan, table):
+            return _by_kernels(runner, step, plan), []
+        return _by_groups(runner, step, plan, table)
+
+    def _step_of(self, runner: Runner) -> CpuStep:
+        """The kernels on the runner's state."""
+        if self._step is None or self._step.state is not runner.state:
+            self._step = CpuStep(runner.state, runner.pool.page_size)
+        return self._step
+
+
+def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome:
+    """Where windows have kernels: no small tensor operation around model and choices."""
+    packed, picks = step.pack(plan)
+    runner.profile.lap("pack")
+    hidden_TD = _run_model(runner, packed)
+    if not picks.row_R.shape[0]:
+        return join([])
+    chosen_R = runner.choose.by_row(hidden_TD, picks, runner.state, plan.slots_S)
+    runner.profile.lap("choose")
+    outcome = step.advance(plan, chosen_R)
+    runner.profile.lap("advance")
+    return outcome
+
+
+def _by_groups(
+    runner: Runner, step: CpuStep, plan: ForwardPlan, table: SlotTable
+) -> tuple[StepOutcome, list[StepDetail]]:
+    """Any strategies: the groups' windows are laid out and advanced as tensors."""
+    slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+    rows_D = runner.bounds(table, slots_D).next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
+    context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
+    groups = gather_groups(plan, table, runner.state, torch.from_numpy(plan.slots_S), context_S, rows_D)
+    if not groups:
+        return _by_kernels(runner, step, plan), []
+    packed, picks = step.pack_groups(plan, groups)
+    runner.profile.lap("pack")
+    hidden_TD = _run_model(runner, packed)
+    chosen_F = runner.choose(hidden_TD, picks, runner.state, plan.slots_S)
+    runner.profile.lap("choose")
+    parts, details = [], []
+    for advance in runner.advance_groups(groups, chosen_F):
+        parts.append(fetch(advance.detail.commit, advance.next_rows_S))
+        runner.profile.lap("fetch")
+        details.append(advance.detail)
+    return join(parts), details
+
+
+def _run_model(runner: Runner, packed: PackedInput) -> torch.Tensor:
+    hidden_TD = runner.model_runner.run(packed.id_T, packed.position_T, packed.kv_slot_T, packed.rows)
+    runner.profile.lap("model")
+    return hidden_TD
