@@ -124,7 +124,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read ({error}). Give a YAML file.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--config {path}: not YAML ({_fault(error)}). Mend it.") from None
+        raise ConfigError(f"--config {path}: not YAML ({_fault(error)}). Correct it.") from None
     if raw is None:
         return {}
     if not isinstance(raw, dict):

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, open_input, patiently
+from pipeline.sources.base import FileSource, open_input, read_with_retries
 from pipeline.sources.inflating import inflated
 from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.tabulate import tabulate
@@ -72,9 +72,9 @@ class TextSource(FileSource):
             SourceError: a file cannot be read to its end.
         """
         for number, file in enumerate(self.files):
-            yield from self._patient_slices(number, file, rows)
+            yield from self._slices_with_retries(number, file, rows)
 
-    def _patient_slices(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
+    def _slices_with_retries(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
         """A file's slices, a page in memory at a time; after an error that may pass, read again up to where it was."""
         running: Iterator[Slice] | None = None
         done = 0
@@ -89,7 +89,7 @@ class TextSource(FileSource):
                 running = None
                 raise
 
-        while slices := patiently(page, file.path):
+        while slices := read_with_retries(page, file.path):
             yield from slices
             done += len(slices)
 

@@ -198,6 +198,6 @@ class FaultyStorage:
         with self._operation("promote", target):
             self._inner.promote(source, target)
 
-    def sweep(self) -> None:
+    def sweep(self, before: float) -> None:
         with self._operation("sweep", layout.SCRATCH):
-            self._inner.sweep()
+            self._inner.sweep(before)

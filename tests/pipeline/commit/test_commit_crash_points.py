@@ -20,7 +20,7 @@ from pipeline import layout
 from pipeline.codec import SamplingParams
 from pipeline.commands.read import read
 from pipeline.commands.run import run_on
-from pipeline.commit import lease, ledger
+from pipeline.commit import ledger
 from pipeline.config import RunConfig
 from pipeline.schema import DATA_COLUMNS
 from pipeline.storage.local import LocalStorage
@@ -33,11 +33,6 @@ from testing.repository import ROOT
 BAD = {3: "", 9: None}
 ROWS = [{"prompt": BAD.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3}"} for i in range(11)]
 LATER = [{"prompt": f"Count from {i} to {i + 4}.", "topic": "late"} for i in range(20, 25)]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 
 class Case:
