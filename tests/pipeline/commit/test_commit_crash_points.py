@@ -58,7 +58,7 @@ class Case:
         config = replace(self.config, **fields)
         run_on(InlineExecutor(), config, storage or self.storage, lambda progress: None)
 
-    def bury(self) -> None:
+    def expire_lease(self) -> None:
         """A dead process cannot give its lease back, nor renew it."""
         expire_leases(self.storage)
 
@@ -104,7 +104,7 @@ def crashes(
         prepare(case)
         with pytest.raises(Killed):
             case.run(FaultyStorage(case.storage, CrashAt(at)), **fields)
-        case.bury()
+        case.expire_lease()
         yield case, moment
 
 
@@ -162,7 +162,7 @@ def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
             patch.setattr(ledger, "_COMPACT_SEGMENTS", 1000)
             with pytest.raises(Killed):
                 case.run(FaultyStorage(case.storage, _stop_at("publication record")))
-        case.bury()
+        case.expire_lease()
 
     monkeypatch.setattr(ledger, "_COMPACT_SEGMENTS", 1)
     for case, _ in crashes(make, prepare, until="part"):
@@ -189,7 +189,7 @@ def test_runs_that_die_one_after_the_other_at_random_moments_end_in_the_same_row
             try:
                 case.run(FaultyStorage(case.storage, CrashAt(draw.randrange(len(recorder.moments)))))
             except Killed:
-                case.bury()
+                case.expire_lease()
         case.run()
         case.check(expected)
 

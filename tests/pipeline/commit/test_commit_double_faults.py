@@ -1,4 +1,4 @@
-"""Two things that are lost at once, and odd ones: each is repaired, or one error says what mends it."""
+"""Two things that are lost at once, and odd ones: each is repaired, or one error says how to repair it."""
 
 from __future__ import annotations
 
