@@ -43,7 +43,8 @@ def main() -> int:
             sampling=pipeline.SamplingParams(max_tokens=args.max_tokens),
         )  # fmt: skip
     body = table(
-        ["rows in", "rows out", "missing", "duplicated", "changed", "failed", "tokens", "files", "seconds", "re-run, s"],
+        ["rows in", "rows out", "missing", "duplicated", "changed", "failed", "tokens", "files", "seconds",
+         "re-run, s"],
         [[outcome.rows_in, outcome.rows_out, outcome.missing, outcome.duplicated, outcome.changed, outcome.failed,
           outcome.tokens, outcome.parts, f"{outcome.seconds:.1f}", f"{outcome.again_seconds:.1f}"]],
     )  # fmt: skip

@@ -25,7 +25,7 @@ from pipeline.prompts.prefix_histogram import prefix_histogram
 def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
     data: st.DataObject, actors: int, held: int, count: int
 ) -> None:
-    dispatcher = Dispatcher(held=held, ahead=6)
+    dispatcher = Dispatcher(held=held, max_overtakes=6)
     runs: list[Assignment] = []
     done: Counter[str] = Counter()
     given_to: defaultdict[str, list[Assignment]] = defaultdict(list)
