@@ -1,4 +1,4 @@
-"""A storage that goes wrong on purpose, at a chosen operation or at random, in whatever process has a copy of it."""
+"""A storage that injects faults at a chosen operation or at random, in every process that uses it."""
 
 from __future__ import annotations
 
