@@ -1,4 +1,4 @@
-"""Find the largest entropy threshold that keeps an agreement: ``python -m jobs.calibrate --input prompts.parquet --floor 0.98``.
+"""Find the largest entropy threshold that keeps an agreement: ``python -m jobs.calibrate --input X --floor 0.98``.
 
 Generates for a sample of the rows with ``verified`` (the autoregressive output) and with ``streaming`` or
 ``reference`` under rising thresholds, in this process, and prints how far they agree and what a token costs. The
