@@ -1,10 +1,10 @@
-"""Find the entropy threshold a job can afford: ``python -m jobs.calibrate --input prompts.parquet --floor 0.98``.
+"""Find the largest entropy threshold that keeps an agreement: ``python -m jobs.calibrate --input X --floor 0.98``.
 
 Generates for a sample of the rows with ``verified`` (the autoregressive output) and with ``streaming`` or
 ``reference`` under rising thresholds, in this process, and prints how far they agree and what a token costs. The
-setting to use is the largest threshold that keeps agreement at or above the floor, with all smaller ones tried.
+setting to use is the largest threshold that keeps agreement at or above the floor, as all smaller ones tried do.
 Takes the options of ``jobs.generate`` (chat, template, per-row parameters and so on); writes nothing. Exit
-status: 0 found, 1 no threshold keeps the floor, 2 the configuration or the input is at fault.
+status: 0 found, 1 no threshold keeps the floor, 2 the configuration or the input is wrong.
 """
 
 from __future__ import annotations

@@ -47,23 +47,33 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields of RunConfig")
     parser.add_argument("--input", metavar="PATH", help="file, folder, glob or URL; or the name of a hub dataset")
     parser.add_argument("--output", metavar="FOLDER", help="where to write; a re-run continues there")
-    parser.add_argument("--output-format", choices=OUTPUT_FORMATS, help="of the published files")
-    parser.add_argument("--storage-options", type=parse_options, metavar="YAML", help="of the file systems of URLs")
+    parser.add_argument("--output-format", choices=OUTPUT_FORMATS, help="format of the published files")
+    parser.add_argument(
+        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file systems of URLs"
+    )
     parser.add_argument("--model", metavar="NAME", help='"tiny", a folder, a URL or a hub id')
     parser.add_argument("--actors", type=int, metavar="N", help="generate actors")
-    parser.add_argument("--mode", choices=MODES, help="what to do about an output that was begun before")
-    parser.add_argument("--retry-failed", action="store_true", default=None, help="do the output's failed rows again")
+    parser.add_argument(
+        "--mode", choices=MODES, help="what to do if the output exists: continue it, discard it, or stop"
+    )
+    parser.add_argument(
+        "--retry-failed", action="store_true", default=None, help="generate the output's failed rows again"
+    )
     parser.add_argument("--repair", action="store_true", default=None,
                         help="check every published file; generate rows of damaged or missing ones anew")  # fmt: skip
     parser.add_argument("--limit", type=int, metavar="ROWS", help="read this many rows at most")
     parser.add_argument("--prompt-column", metavar="NAME", help="column of text prompts")
     parser.add_argument("--prompt-template", metavar="JINJA", help='for example "{{ question }}"')
     parser.add_argument("--chat", action="store_true", default=None, help="wrap prompts in the chat template")
-    parser.add_argument("--system-prompt", metavar="TEXT", help="in front of each conversation that has none")
+    parser.add_argument("--system-prompt", metavar="TEXT", help="system message for conversations without one")
     parser.add_argument("--id-column", metavar="NAME", help="column of unique row ids")
     parser.add_argument("--on-long-prompt", choices=LONG_PROMPTS, help="what to do with prompts that do not fit")
-    parser.add_argument("--max-failed-fraction", type=float, metavar="SHARE", help="stop where more rows fail")
-    parser.add_argument("--max-row-deaths", type=int, metavar="N", help="quarantine a row that kills so often")
+    parser.add_argument(
+        "--max-failed-fraction", type=float, metavar="SHARE", help="stop if a larger share of the rows fails"
+    )
+    parser.add_argument(
+        "--max-row-deaths", type=int, metavar="N", help="quarantine a row after it has killed N processes"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -124,7 +134,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read ({error}). Give a YAML file.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--config {path}: not YAML ({_fault(error)}). Mend it.") from None
+        raise ConfigError(f"--config {path}: not YAML ({_fault(error)}). Correct it.") from None
     if raw is None:
         return {}
     if not isinstance(raw, dict):

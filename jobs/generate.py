@@ -1,7 +1,7 @@
 """Batch generation: ``python -m jobs.generate --input prompts.parquet --output out/ --model tiny``.
 
 Prints progress and a summary. Interrupted or killed, the same command continues. Exit status: 0 done,
-1 the run failed, 2 the configuration or the input is at fault, 130 or 143 interrupted.
+1 the run failed, 2 the configuration or the input is wrong, 130 or 143 interrupted.
 """
 
 from __future__ import annotations

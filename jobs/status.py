@@ -1,4 +1,4 @@
-"""State of an output, also while a run is writing to it: ``python -m jobs.status out/``."""
+"""Print the state of an output, even while a run is writing to it: ``python -m jobs.status out/``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the state; the exit status (2: no run there)."""
     parser = Parser(prog="python -m jobs.status", description=__doc__)
     parser.add_argument("output")
-    parser.add_argument("--storage-options", type=parse_options, metavar="YAML", help="of the file system of a URL")
+    parser.add_argument(
+        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
+    )
     args = parser.parse_args(argv)
     try:
         found = pipeline.status(args.output, storage_options=args.storage_options)

@@ -1,7 +1,7 @@
-"""Prove an output: ``python -m jobs.verify out/ [--input prompts.parquet]``.
+"""Verify an output: ``python -m jobs.verify out/ [--input prompts.parquet]``.
 
 Reads every published row and compares it with the run's ledger and checksums, and with ``--input`` against the
-input row by row. Exit status: 0 proven, 1 something differs, 2 nothing there to verify.
+input row by row. Exit status: 0 everything agrees, 1 something differs, 2 there is nothing to verify.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m jobs.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("output")
-    parser.add_argument("--input", metavar="PATH", help="what the run read, as given to it")
-    parser.add_argument("--storage-options", type=parse_options, metavar="YAML", help="of the file system of a URL")
+    parser.add_argument("--input", metavar="PATH", help="the input, as given to the run")
+    parser.add_argument(
+        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
+    )
     args = parser.parse_args(argv)
     try:
         found = pipeline.verify(args.output, input=args.input, storage_options=args.storage_options)

@@ -1,7 +1,7 @@
-"""Rows in, rows out, exactly once: batch generation over Ray Data.
+"""Batch generation over Ray: rows in, rows out, each exactly once.
 
-Knows tables, files, Ray and what was committed; knows nothing of tensors, training or command lines. Names
-are resolved on first use, so that importing the package pulls in neither torch nor Ray.
+Knows tables, files, Ray and what is committed; does not know tensors, training or command lines. Names are resolved on
+first use, so importing the package imports neither torch nor Ray.
 """
 
 from __future__ import annotations

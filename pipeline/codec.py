@@ -1,7 +1,7 @@
-"""The border to ``wedlm_core``: rows to Requests, Generations to Arrow columns. Pure; imports no torch.
+"""Converts between the pipeline and ``wedlm_core``: rows to Requests, Generations to Arrow columns. Imports no torch.
 
-With the actors it is the only part of the pipeline that knows ``wedlm_core``; what others need from there
-(``SamplingParams``, ``EngineConfig``, ``explain``) they take from here.
+Besides the worker and the prompt packages this is the only module of the pipeline that imports ``wedlm_core``; the
+others take what they need of it (``SamplingParams``, ``EngineConfig``, ``explain``) from here.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class RowResult:
-    """The verdict on one input row: its generations in sample order, or a failure (then no generation)."""
+    """The result of one input row: its generations in sample order, or a failure (then no generations)."""
 
     row_id: str
     params: SamplingParams | None = None
@@ -90,7 +90,7 @@ class RowResult:
 
 
 def params_of_row(base: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
-    """``base`` with a row's own values; a null keeps the base's.
+    """``base`` with a row's own values; a null keeps the value of ``base``.
 
     Raises:
         RequestError: a value is out of its range, of another type, or not a sampling parameter.
@@ -103,13 +103,13 @@ def params_of_row(base: SamplingParams, given: Mapping[str, Any]) -> SamplingPar
 
 
 def _integral(name: str, value: Any) -> Any:
-    # A column of integers that holds a null is floating point in pandas and JSON tools: 48.0 means 48.
+    # pandas and JSON tools turn a column of integers with a null into floats: 48.0 means 48.
     return int(value) if name in _INTEGERS and isinstance(value, float) and value.is_integer() else value
 
 
 @functools.lru_cache(maxsize=4096)
 def params_hash(params: SamplingParams) -> str:
-    """16 hex digits that are equal iff the sampling parameters are, seed apart (it has its own column)."""
+    """A hash (16 hex digits) of all sampling parameters but the seed, which has a column of its own."""
     plain = {k: v for k, v in asdict(params).items() if k != "seed"}
     return hashlib.blake2b(json.dumps(plain, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
@@ -143,7 +143,7 @@ def output_arrays(rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix
     """One array per output field: a value for each generation of each row, and one for each failed row.
 
     Args:
-        rows: verdicts, in input order.
+        rows: results, in input order.
         fields_: output fields, their names prefixed.
         prefix: the prefix.
         model: value of the ``model`` column.
@@ -200,7 +200,7 @@ def _struct_array(values: Sequence[Any], kind: pa.StructType) -> pa.Array:
 def dead_arrays(
     rows: Sequence[RowResult], raw: Sequence[str | None], fields_: Sequence[pa.Field], prefix: str, attempt: int
 ) -> list[pa.Array]:
-    """One array per dead-letter field from rows that all failed; ``raw``: those rows as text, where they have one."""
+    """One array per dead-letter field of failed rows; ``raw``: the text of a row that did not fit its columns."""
     failures = [row.failure or Failure(error_class="", message="") for row in rows]
     values: Mapping[str, Sequence[Any]] = {
         "row_id": [row.row_id for row in rows],

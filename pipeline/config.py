@@ -1,7 +1,7 @@
-"""RunConfig: everything a run depends on, frozen and validated; from code, YAML or the command line.
+"""RunConfig: all settings of a run, frozen and validated; built in code, from YAML or from a command line.
 
-What changes the output is in :meth:`RunConfig.fingerprint_fields`; everything else (actors, threads,
-units in flight) may change between a run and its continuation.
+:meth:`RunConfig.fingerprint_fields` holds the settings that change the output; all others (actors, threads, units in
+flight) may change between a run and its continuation.
 """
 
 from __future__ import annotations

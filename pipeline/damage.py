@@ -1,6 +1,6 @@
-"""What is found where an object of the output is not what the ledger or a publication says it is.
+"""Damage: an object of the output that is missing, unreadable or not what was committed, and the error that reports it.
 
-Nothing that was found damaged is read any further: its rows are generated anew.
+A damaged object is not read any further; its rows are generated again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline.errors import PipelineError
 __all__ = ["Damage", "FoundDamageError", "as_damage", "is_unreadable"]
 
 _UNREADABLE = (errno.EIO, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EUCLEAN)
-"""What a file system answers of a file that it cannot give back, however often it is asked."""
+"""Errors of a file system that holds a file and cannot read it; another attempt fails too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Damage:
 
 
 class FoundDamageError(PipelineError):
-    """Objects of the output are not what was committed. Raised before anything of them is used.
+    """Objects of the output are not what was committed. Raised before any of their content is used.
 
     Attributes:
         damages: each object with its fault.
@@ -43,11 +43,11 @@ class FoundDamageError(PipelineError):
 
 @contextmanager
 def as_damage(key: str) -> Iterator[None]:
-    """Turn what is met when the object ``key`` is read into damage: that it is missing, or cannot be given back.
+    """Turn errors of reading the object ``key`` into damage.
 
     Raises:
-        FoundDamageError: it is.
-        OSError, PipelineError: anything else, such as a store that does not answer.
+        FoundDamageError: the object is missing, or is there and cannot be read.
+        OSError, PipelineError: any other error, such as a store that does not answer.
     """
     try:
         yield
@@ -60,7 +60,7 @@ def as_damage(key: str) -> Iterator[None]:
 
 
 def is_unreadable(error: BaseException) -> bool:
-    """Whether an error, or what caused it, says that a file is there and cannot be read."""
+    """Whether an error, or its cause, says that a file exists but cannot be read."""
     cause = error.__cause__ if isinstance(error, PipelineError) else error
     return isinstance(cause, (PermissionError, IsADirectoryError)) or (
         isinstance(cause, OSError) and cause.errno in _UNREADABLE

@@ -1,4 +1,4 @@
-"""The exception tree of ``pipeline``. Messages name URLs and settings: credentials in them are masked."""
+"""The exceptions of ``pipeline``. Messages name URLs and settings; credentials in them are masked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,16 @@ class FingerprintError(OutputError, ValueError):
 
 
 class DamagedError(OutputError):
-    """A file of the output is missing, cut or altered, and cannot be made again without being asked to."""
+    """A file of the output is missing, cut or altered, and is not replaced unless the user asks for it.
+
+    Attributes:
+        fault: what is damaged and how; the message without the remedy.
+    """
+
+    def __init__(self, fault: str, remedy: str = "") -> None:
+        """``remedy``: what to do, as sentences; appended to the message."""
+        super().__init__(f"{fault}. {remedy}" if remedy else fault)
+        self.fault = redact(fault)
 
 
 class LeaseError(OutputError):

@@ -1,11 +1,10 @@
-"""Names of everything inside an output folder, once.
+"""The names of all files and folders inside an output folder.
 
-The state folder begins with two underscores: Arrow, Spark and Ray skip names with one, Hugging Face
+The name of the state folder begins with two underscores. Arrow, Spark and Ray skip names with one, Hugging Face
 ``datasets`` those with two, so plain readers of the whole folder see published data only.
 
-State that is written again and again is never written over: its name holds the epoch of its writer's lease, and the
-one with the highest epoch counts. So whatever a writer that slept through its lease does when it wakes up, it does
-to names that no longer count.
+State files are never overwritten: a file's name holds the epoch of its writer's lease, and the file with the highest
+epoch counts. So a writer that slept through its lease only touches names that no longer count.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ __all__ = [
     "named_units",
     "number_of",
     "part",
+    "position_of",
     "publication",
     "publication_record",
     "published_dead_letters",
@@ -51,7 +51,6 @@ __all__ = [
     "run_record",
     "segment",
     "segment_of",
-    "slot_of",
     "staged_attempt",
     "staged_dead",
     "staged_rows",
@@ -62,7 +61,7 @@ __all__ = [
 STATE = "__wedlm"
 RUN = f"{STATE}/run"
 EARLIER_RUN = f"{STATE}/run.json"
-"""Where development versions before this one kept the record of a run."""
+"""The run record of earlier development versions."""
 LEASES = f"{STATE}/lease"
 MANIFEST = f"{STATE}/manifest"
 LEDGER = f"{STATE}/ledger"
@@ -81,18 +80,18 @@ _PUBLICATION = re.compile(r"data-(\d{6,})(-r\d{3,})?")
 _PART = re.compile(r"part-\d{6,}(\.\w+)+")
 
 
-def publication(slot: int, revision: int = 0) -> str:
-    """The visible folder of a publication or of its revision; names sort in the order of slots."""
-    return f"data-{slot:06d}" + (f"-r{revision:03d}" if revision else "")
+def publication(position: int, revision: int = 0) -> str:
+    """The visible folder of a publication or of its revision; names sort in the order of positions."""
+    return f"data-{position:06d}" + (f"-r{revision:03d}" if revision else "")
 
 
 def is_publication(name: str) -> bool:
-    """Whether a folder has such a name."""
+    """Whether a folder's name is that of a publication."""
     return _PUBLICATION.fullmatch(name) is not None
 
 
-def slot_of(name: str) -> tuple[int, int]:
-    """Slot and revision of such a folder."""
+def position_of(name: str) -> tuple[int, int]:
+    """Position and revision in the name of a publication's folder."""
     found = _PUBLICATION.fullmatch(name)
     assert found is not None, "asked of publications only"
     return int(found[1]), int(found[2][2:]) if found[2] else 0
@@ -126,14 +125,14 @@ def epoch_of(key: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """What the name of a ledger segment says: its writer's epoch, and how many that one had put before it."""
+    """The parsed name of a ledger segment: the epoch of its writer, and its number among that writer's segments."""
 
     epoch: int
     number: int
 
 
 def discard_mark(epoch: int) -> str:
-    """Key by which the holder of a lease begins to discard an output; or of the fence in its place."""
+    """Key of the mark with which the holder of a lease begins to discard an output, or of the fence in its place."""
     return f"{DISCARDED}/{epoch:08d}"
 
 
@@ -160,17 +159,17 @@ def fenced(key: str) -> tuple[int, int] | None:
 
 
 def publishing(number: int, epoch: int) -> str:
-    """Where the holder of a lease assembles a publication before it is given its visible name."""
+    """Folder in which the holder of a lease assembles a publication before the publication gets its visible name."""
     return f"{PUBLISH}/{publication(number)}.{epoch:08d}"
 
 
 def publication_record(number: int, epoch: int) -> str:
-    """The record by which the holder of a lease decides a publication; or the fence in its place."""
+    """Key of the record with which the holder of a lease decides a publication, or of the fence in its place."""
     return f"{PUBLICATIONS}/{publication(number)}.{epoch:08d}.json"
 
 
 def number_of(key: str) -> tuple[int, int]:
-    """The number of the publication, and the epoch, that a key of one of these kinds belongs to."""
+    """Number and epoch of the publication that a state key belongs to; (-1, -1) for other files."""
     found = re.search(r"/data-(\d+)\.(\d+)", key)
     return (-1, -1) if found is None else (int(found[1]), int(found[2]))
 
@@ -201,12 +200,12 @@ def named_units(name: str) -> str:
 
 
 def staged_rows(unit_id: str, attempt: int, sha256: str) -> str:
-    """Key of a unit's generations as of an attempt; ``sha256``: of the object, so that no other takes its place."""
+    """Key of a unit's staged output rows as of an attempt; ``sha256`` of the object keeps different contents apart."""
     return f"{STAGED}/{unit_id}.{attempt}.{sha256[:16]}.rows.arrow"
 
 
 def staged_dead(unit_id: str, attempt: int, sha256: str) -> str:
-    """Key of a unit's dead letters as of an attempt; present only where a row failed."""
+    """Key of a unit's staged dead letters as of an attempt; only written if a row failed."""
     return f"{STAGED}/{unit_id}.{attempt}.{sha256[:16]}.dead.arrow"
 
 
@@ -217,10 +216,10 @@ def staged_attempt(key: str) -> tuple[str, int]:
 
 
 def crash_note(seconds: float, pid: int) -> str:
-    """Key of the note that a dying generate actor leaves; ``seconds`` since the epoch."""
+    """Key of the note that a dying generate actor leaves; ``seconds`` since 1970."""
     return f"{CRASHES}/{int(seconds * 1000):015d}-{pid}.txt"
 
 
 def time_of_crash_note(key: str) -> float:
-    """When such a note was left, in seconds since the epoch."""
+    """Time of a crash note, in seconds since 1970."""
     return int(key.rsplit("/", 1)[-1].split("-", 1)[0]) / 1000

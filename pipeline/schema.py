@@ -1,9 +1,8 @@
-"""Every column name and Arrow schema of the output, once.
+"""The column names and Arrow schemas of the output.
 
-Output table (version 1): the input columns with their Arrow types, then the columns of
-:data:`RESULT_FIELDS`. ``stats`` says how a row came to be and ``timings`` when: both may differ from run
-to run. All other result columns are *data*: with a deterministic strategy they are byte-identical for any
-number of actors.
+Output table (version 1): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
+(how a row was decoded) and ``timings`` may differ from run to run. With a deterministic strategy the columns of
+:data:`DATA_COLUMNS` are byte-identical for any number of actors.
 
 A column whose value is an attribute of ``Generation`` needs nothing but its field in :data:`RESULT_FIELDS`; any other
 needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``.
@@ -60,7 +59,7 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
 )
 
 DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "error", "seed")
-"""Result columns that a re-run reproduces byte for byte (with the input columns)."""
+"""Result columns that another run with the same settings reproduces byte for byte, as it does the input columns."""
 
 
 def data_columns(schema: pa.Schema, inputs: int, prefix: str = "") -> list[str]:
@@ -79,7 +78,7 @@ DEAD_FIELDS: tuple[pa.Field, ...] = (
 
 
 def result_fields(*, token_ids: bool, logprobs: bool, prefix: str = "") -> list[pa.Field]:
-    """The result columns of a run; the two optional ones are left out unless asked for."""
+    """The result columns of a run; ``token_ids`` and ``logprobs`` say whether these optional columns are included."""
     left_out = {name for name, wanted in (("token_ids", token_ids), ("logprobs", logprobs)) if not wanted}
     return [field.with_name(prefix + field.name) for field in RESULT_FIELDS if field.name not in left_out]
 

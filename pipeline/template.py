@@ -1,4 +1,4 @@
-"""Prompt templates: Jinja over a row's columns, in a sandbox and within limits. Knows no Arrow and no tokenizer."""
+"""Prompt templates: Jinja over a row's columns, sandboxed and with limits. Knows no Arrow and no tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 __all__ = ["WHOLE_ROW", "PromptTemplate", "check_template"]
 
 WHOLE_ROW = "row"
-"""In a template, the mapping of all columns, for names that are no identifiers (a column of that name wins)."""
+"""Template variable that maps column names to cells, for names that are no identifiers. A column named so wins."""
 
 
 @functools.cache
@@ -24,14 +24,18 @@ def _environment() -> BoundedEnvironment:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(text: str) -> tuple[BoundedTemplate, frozenset[str]]:
-    """The template and the variables it takes from outside."""
+    """The compiled template and its free variables."""
     template = BoundedTemplate(_environment(), text)
     every = meta.find_undeclared_variables(_environment().parse(text))
     return template, frozenset(every - set(_environment().globals))
 
 
 def check_template(text: str) -> None:
-    """Raise ConfigError unless ``text`` is a template, and one that ends where it is the same for every row."""
+    """Check a template before any row is rendered.
+
+    Raises:
+        ConfigError: ``text`` is not a template; or it uses no column and exceeds the limits, for every row alike.
+    """
     if not isinstance(text, str) or not text:
         raise ConfigError(f"prompt_template={text!r}: a template is text and not empty. Write for example "
                           "'{{ question }}'.")  # fmt: skip
@@ -40,10 +44,14 @@ def check_template(text: str) -> None:
         if not names:
             template.render({})
     except TemplateSyntaxError as error:
-        raise ConfigError(explain("prompt_template", text, f"not a Jinja template ({error})", "Mend it.")) from error
+        raise ConfigError(explain("prompt_template", text, f"not a Jinja template ({error})", "Correct it.")) from error
     except TemplateLimitError as error:
-        raise ConfigError(explain("prompt_template", text, f"no row can be rendered: {error}", "Mend it.")) from error
+        raise ConfigError(
+            explain("prompt_template", text, f"no row can be rendered: {error}", "Correct it.")
+        ) from error
     except Exception:
+        # Only a template without columns is rendered here, to find one that never ends. Whatever else its expressions
+        # raise is no fault of the configuration as such: rendering each row meets it again and fails that row.
         pass
 
 
@@ -51,7 +59,7 @@ class PromptTemplate:
     """A compiled template.
 
     Attributes:
-        names: the variables it takes from outside, :data:`WHOLE_ROW` among them where it is used.
+        names: its free variables, :data:`WHOLE_ROW` included if it is used.
     """
 
     def __init__(self, text: str) -> None:
@@ -60,15 +68,15 @@ class PromptTemplate:
 
     @property
     def takes_whole_row(self) -> bool:
-        """Whether it looks columns up in ``row``."""
+        """Whether it uses ``row``."""
         return WHOLE_ROW in self.names
 
     def render(self, row: Mapping[str, Any]) -> str:
         """The prompt of a row.
 
         Raises:
-            TemplateLimitError: it would take too long, or too much memory.
-            Exception: what Jinja or an expression of the template raises.
+            TemplateLimitError: rendering takes too long or too much memory.
+            Exception: whatever Jinja or an expression of the template raises.
         """
         try:
             return self._template.render(row if not self.takes_whole_row else {"row": row, **row})

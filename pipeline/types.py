@@ -1,4 +1,4 @@
-"""Frozen values that move between the parts of the pipeline. A leaf: imports nothing of this project."""
+"""Frozen data classes that the packages of the pipeline exchange. A leaf: imports nothing of this project."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class SourceFile:
         key: name inside the source, stable when the whole source moves; part of row ids.
         path: where to open it.
         digest: hash of size and (sampled) content; another digest under the same key is another file.
-        stamp: what the file system says of it without reading it (see :mod:`pipeline.sources.identity`); the same
-            stamp is the same content, another may be.
+        stamp: the file system's metadata of it (see :mod:`pipeline.sources.identity`). An equal stamp means equal
+            content; a different stamp may still have equal content.
     """
 
     key: str
@@ -31,7 +31,7 @@ class SourceFile:
 
 
 def derived_row_id(file_key: str, row: int) -> str:
-    """Row id where no id column is configured: file key and row number, stable under re-runs and moves."""
+    """Row id if no id column is configured: file key and row number, stable under re-runs and moves."""
     return f"{file_key}:{row}"
 
 
@@ -43,8 +43,8 @@ class Slice:
         file: index into the source's files.
         first_row: 0-based row number in the file.
         num_rows: at least one.
-        group: slices of one group are cheapest to read together (a Parquet row group; a stretch of lines).
-        start, stop: byte range, for sources that are read by bytes; else 0.
+        group: slices of one group are cheapest to read in one pass (a Parquet row group; a range of lines).
+        start, stop: byte range, for text files; else 0.
     """
 
     file: int
@@ -57,16 +57,16 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Consecutive rows of an object of the output: of a published part in some format, or of a staged unit (None).
+    """Consecutive rows of an object of the output: of a published part, or of a staged unit.
 
     Attributes:
-        key: of the object.
-        first_row, num_rows: of its rows.
-        format: of a published part.
-        sha256: of the whole object, where it is to be proven.
-        data_sha256: checksum of the data columns of these rows, where that is to be proven.
-        file_key, file_row, input_rows: of a staged unit, where its rows are in the input; ``file_key`` is None for
-            dead letters.
+        key: the object.
+        first_row, num_rows: which of its rows.
+        format: format of a published part; None for a staged unit.
+        sha256: SHA-256 of the whole object, to be checked before its rows are used; None: not checked.
+        data_sha256: checksum of the data columns of these rows, to be checked; None: not checked.
+        file_key, file_row, input_rows: where the rows of a staged unit are in the input, to check their ids;
+            ``file_key`` is None if they are not to be checked.
     """
 
     key: str
@@ -82,12 +82,15 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
-    """What is lost, redone and committed as a whole: a slice under an identity of its own.
+    """The unit of work: a slice of the input with an id, which is generated, staged and committed as a whole.
 
     Attributes:
-        attempt: 1, or for failed rows that are done again the number of this attempt.
-        previous: where the output rows of the attempt before are, if only those of them that failed are to be done.
-        input_sha256: checksum of the input rows as an attempt before has read them; None where there was none.
+        unit_id: hash of the file, the slice and the settings that change the output.
+        index: position in the input's units, from 0.
+        rows: the slice.
+        attempt: 1, or the number of this attempt if the unit is generated again.
+        previous: the output rows of the attempt before, if only its failed rows are to be generated again.
+        input_sha256: checksum of the input rows that the attempt before read; None if there was none.
     """
 
     unit_id: str
@@ -118,18 +121,19 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitRecord:
-    """A ledger entry: this unit's results are staged, whole, under the name that follows from it.
+    """A ledger entry: the results of this unit are staged, under the key that follows from the entry.
 
-    Counts are over the unit; ``samples`` are generations of rows that succeeded, ``data_sha256`` is the
-    checksum of the data columns (those that do not depend on load); ``engine_seconds`` is how long its actor's
-    engine had been ready when the unit was staged. ``failures`` counts failed rows by error class. Of a unit's
-    records that of the highest ``attempt`` counts; each speaks of the whole unit.
+    Counts are over the whole unit. Of a unit's records the one with the highest ``attempt`` counts.
 
     Attributes:
-        rows_sha256, dead_sha256: SHA-256 of the staged objects; of dead letters empty where no row failed.
+        samples: generations of rows that succeeded.
+        data_sha256: checksum of the data columns, see :data:`pipeline.schema.DATA_COLUMNS`.
+        engine_seconds: how long the actor's engine had been ready when the unit was staged.
+        rows_sha256, dead_sha256: SHA-256 of the staged objects; ``dead_sha256`` is empty if no row failed.
         input_sha256: checksum of the input rows, all columns, as they were read.
-        copy: 0 of the actor that had the unit first, counted on for those that did it again because that one was late.
-        redone: why the attempt before, whose good rows this one was to keep, was of no use; empty where it was.
+        copy: 0 for the first execution, 1 for a speculative backup on another actor.
+        redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
+        failures: number of failed rows by error class.
     """
 
     unit_id: str
@@ -159,7 +163,7 @@ class CommitRecord:
         return self.samples + self.failed_rows
 
     def since(self, before: CommitRecord) -> CommitRecord:
-        """What this attempt added: counts less those of the attempt ``before``; its rows are those done again."""
+        """The counts that this attempt added to those of the attempt ``before``; its rows are those generated again."""
         names = ("samples", "prompt_tokens", "completion_tokens", "decode_forwards", "rows_forwarded")
         own = {name: getattr(self, name) - getattr(before, name) for name in names}
         return replace(self, num_rows=before.failed_rows, **own)
@@ -178,12 +182,12 @@ class CommitRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Revocation:
-    """A ledger entry: what was committed for a unit up to an attempt counts no more, and is done again.
+    """A ledger entry: the results of a unit up to an attempt no longer count; the unit is generated again.
 
     Attributes:
-        unit_id, attempt: of the commitment.
-        reason: what was found of its results.
-        input_sha256: of the commitment: the next attempt has to read the same rows.
+        unit_id, attempt: the unit, and its latest attempt that no longer counts.
+        reason: what is wrong with the results.
+        input_sha256: checksum of the input rows of that attempt; the next attempt has to read the same rows.
     """
 
     unit_id: str
@@ -238,7 +242,7 @@ class Totals:
             failures=_added(self.failures, record.failures),
         )
 
-    def together_with(self, other: Totals) -> Totals:
+    def merged_with(self, other: Totals) -> Totals:
         """The sums of both."""
         own = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "failures"}
         return Totals(**own, failures=_added(self.failures, other.failures))

@@ -1,4 +1,4 @@
-"""Kills and damage, and what they cost: rows lost, doubled and wrong, work redone, the price of ledger and staging.
+"""Kills and damage, and what they cost: rows lost, duplicated and wrong, work redone, the price of ledger and staging.
 
     python -m benchmarks.pipeline.chaos --part reference          # undisturbed; the others compare with it
     python -m benchmarks.pipeline.chaos --part local-1            # local-2, s3-1, s3-2: store and actors, 19 events
@@ -123,7 +123,7 @@ def _figures(outcome: Outcome, config: dict[str, Any]) -> dict[str, Any]:
     alive = published.filter(pc.is_null(published["error"]))
     return {
         "rows": len(keys),
-        "doubled": sum(count - 1 for count in keys.values()),
+        "duplicated": sum(count - 1 for count in keys.values()),
         "failed": published.num_rows - alive.num_rows,
         "numbers": sorted(set(published["number"].to_pylist())) == list(range(len(keys))),
         "sha256": data_checksum(published, COLUMNS),
@@ -154,12 +154,12 @@ def report(folder: Path) -> None:
         seconds = per_kill * f["busy_seconds"] / max(1, f["tokens_generated"])
         wrong = 0 if f["sha256"] == base["sha256"] else "SOME"
         lines.append(
-            (part, *(f["kills"].get(kind, 0) for kind in EVENTS), base["rows"] - f["rows"], f["doubled"], wrong,
+            (part, *(f["kills"].get(kind, 0) for kind in EVENTS), base["rows"] - f["rows"], f["duplicated"], wrong,
              len(f["problems"]), seconds, f"{per_kill / f['tokens']:.2%}", round(f["seconds"]))
         )  # fmt: skip
     named = {"driver": "driver killed", "actor": "actor killed", "raylet": "raylet killed", "sigterm": "SIGTERM",
              "state": "state file emptied", "edit": "input edited", "frozen": "driver frozen"}  # fmt: skip
-    header = ("store-actors", *(named.get(kind, f"staged: {kind}") for kind in EVENTS), "rows lost", "rows doubled",
+    header = ("store-actors", *(named.get(kind, f"staged: {kind}") for kind in EVENTS), "rows lost", "rows duplicated",
               "rows wrong", "problems found by verify", "redone per event, s of one engine", "redone per event",
               "s")  # fmt: skip
     total = sum(sum(found[part]["kills"].values()) for part in SCENES if part in found)
@@ -177,7 +177,7 @@ def report(folder: Path) -> None:
         same = f["sha256_but_middle"] == f["expected"]
         body += (
             f"\n\nA row that kills its process: {f['failed']} row quarantined, {f['rows']} of {f['rows_in']} rows "
-            f"published, {f['doubled']} doubled, the data of the others {'equal' if same else 'DIFFERENT'}; "
+            f"published, {f['duplicated']} duplicated, the data of the others {'equal' if same else 'DIFFERENT'}; "
             f"{f['seconds']:.0f} s."
         )
     if "overhead" in found:

@@ -4,7 +4,7 @@
 
 Starts a server of the S3 protocol and a Ray session, both on loopback, puts the rows there as Parquet, runs
 them with the shipped model, and compares what is there afterwards with what went in: rows in and out, rows
-that are missing or doubled, columns that came through changed. Ends with status 1 if anything is wrong.
+that are missing or duplicated, columns that came through changed. Ends with status 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def main() -> int:
             sampling=pipeline.SamplingParams(max_tokens=args.max_tokens),
         )  # fmt: skip
     body = table(
-        ["rows in", "rows out", "missing", "doubled", "changed", "failed", "tokens", "files", "seconds", "re-run, s"],
-        [[outcome.rows_in, outcome.rows_out, outcome.missing, outcome.doubled, outcome.changed, outcome.failed,
+        ["rows in", "rows out", "missing", "duplicated", "changed", "failed", "tokens", "files", "seconds",
+         "re-run, s"],
+        [[outcome.rows_in, outcome.rows_out, outcome.missing, outcome.duplicated, outcome.changed, outcome.failed,
           outcome.tokens, outcome.parts, f"{outcome.seconds:.1f}", f"{outcome.again_seconds:.1f}"]],
     )  # fmt: skip
     note = (

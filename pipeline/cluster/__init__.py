@@ -1,5 +1,5 @@
-"""All of Ray: the session, the actors that generate, the tasks that read ahead and write parts.
+"""Everything that uses Ray: the session, the generate actors, the tasks that prefetch input and write part files.
 
-Nothing else in the pipeline imports Ray. Knows the worker that runs inside an actor, and units of the plan; knows
-nothing of what a command does with them, of the lease, the ledger or what is published.
+No other package of the pipeline imports Ray. Knows the worker that runs inside an actor, the units of the plan, and how
+one part file is written. Does not know the lease, the ledger, or when and why a command publishes.
 """

@@ -1,4 +1,4 @@
-"""The generate actors of a run, and the loop that feeds them: what the dispatcher decides, done with Ray."""
+"""The pool of generate actors, and the driver loop that feeds it: carries out the dispatcher's decisions with Ray."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from pipeline.cluster.session import ActorResources
 from pipeline.plan.job import Job
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader
-from pipeline.worker.row_isolation import TallyLike
+from pipeline.worker.row_isolation import BisectionLike
 
 __all__ = ["Pool", "generate"]
 
 _CONTROL_CALLS = 2
-_CHOICE = 8
-"""Units that wait for each actor at least."""
+_MIN_PREFETCHED = 8
+"""Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
 _END_SECONDS = 10.0
-"""How long a job that ends early waits for its reading to end."""
-_LOOK_SECONDS = 1.0
-"""How often the end of the job is looked at: what is late becomes clear by nothing happening."""
+"""How long a job that ends early waits for its prefetch thread."""
+_POLL_SECONDS = 1.0
+"""Longest wait for an event. A slow actor causes no event, so the dispatcher is asked at least this often."""
 
 
 class PooledGenerateActor(GenerateActor):
-    """Gets its job by reference: ``shared`` is one, with the tally, pickled."""
+    """Gets the job by reference. ``shared``: the pickled pair (reference to the job, crash bisection)."""
 
     def __init__(self, shared: bytes, num_threads: int, load: EngineLoader) -> None:
         import ray
 
-        job, tally = ray.cloudpickle.loads(shared)
-        super().__init__(ray.get(job), num_threads, load, tally)
+        job, bisection = ray.cloudpickle.loads(shared)
+        super().__init__(ray.get(job), num_threads, load, bisection)
 
 
 class Pool:
-    """Ray actors, ended with the block.
+    """The generate actors; a context manager that kills them at its end.
 
     Args:
-        job: what they do.
-        resources: of each.
-        load: makes their engines.
-        tally: of deaths.
-        held: units that each works on at once.
+        job: the resolved run that every actor works for.
+        resources: what each actor reserves.
+        load: makes an actor's engine.
+        bisection: records which units run in which process, and its deaths.
+        held: units that each actor works on at once.
     """
 
     def __init__(
-        self, job: Job, resources: ActorResources, load: EngineLoader, tally: TallyLike, held: int
+        self, job: Job, resources: ActorResources, load: EngineLoader, bisection: BisectionLike, held: int
     ) -> None:  # fmt: skip
         import ray
 
@@ -63,12 +63,12 @@ class Pool:
             num_cpus=resources.cpus,
             num_gpus=resources.gpus,
             max_restarts=-1,
-            max_task_retries=-1,  # the tally ends what cannot succeed
+            max_task_retries=-1,  # the crash bisection ends what cannot succeed
         )
-        # Of references among the arguments Ray would warn that they may be lost before a restart. Pickled apart, the
-        # job is kept for as long as the driver lives; the tally's actor is, for as long as its handle here.
-        shared = ray.cloudpickle.dumps((ray.put(job), tally))
-        self._tally = tally
+        # Ray warns of references among an actor's arguments: they may be lost before a restart. We pickle them
+        # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle below.
+        shared = ray.cloudpickle.dumps((ray.put(job), bisection))
+        self._bisection = bisection
         self.actors = [make.remote(shared, resources.threads, load) for _ in range(job.config.actors)]
 
     def __enter__(self) -> Pool:
@@ -82,17 +82,17 @@ class Pool:
                 ray.kill(actor, no_restart=True)
 
     def ready(self, actor: int) -> Any:
-        """A reference that is there once the actor can work."""
+        """A reference that resolves once the actor has loaded its model."""
         return self.actors[actor].ready.options(concurrency_group="control").remote()
 
     def run(self, given: Assignment, unit: PreparedUnit) -> Any:
         """A reference to what :meth:`GenerateActor.run` returns."""
         method = self.actors[given.actor].run.options(concurrency_group="units")
-        return method.remote(unit.unit.to_json(), given.copy, unit.block)
+        return method.remote(unit.unit.to_json(), given.execution, unit.block)
 
     def drop(self, given: Assignment) -> None:
         """See :meth:`GenerateActor.drop`."""
-        self.actors[given.actor].drop.options(concurrency_group="control").remote(given.unit_id, given.copy)
+        self.actors[given.actor].drop.options(concurrency_group="control").remote(given.unit_id, given.execution)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,23 +112,23 @@ class _Failed:
 
 
 _Event = _Ready | _Result | _Failed | PreparedUnit | None
-"""None: all units have been read."""
+"""None: there are no more units."""
 
 
 def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) -> Iterator[CommitRecord]:
-    """Run units on the actors; the record of each once, as they are done.
+    """Run units on the actors; yields the commit record of each unit once, in the order in which they finish.
 
     Args:
         pool: the actors.
-        units: read in a thread of its own, a bounded number ahead.
+        units: drawn from in a thread of its own; a bounded number of them waits.
         held: units that each actor works on at once.
     """
-    # A few more wait on the actor, so that a finished unit is followed at once.
-    dispatcher = Dispatcher(held=held + max(1, held // 4), ahead=_look_ahead(pool, held))
+    # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
+    dispatcher = Dispatcher(held=held + max(1, held // 4), max_overtakes=_prefetch_limit(pool, held))
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-    room = threading.Semaphore(_look_ahead(pool, held))
+    room = threading.Semaphore(_prefetch_limit(pool, held))
     stop = threading.Event()
-    reader = threading.Thread(target=_read, args=(units, events, room, stop), name="read-ahead", daemon=True)
+    reader = threading.Thread(target=_read, args=(units, events, room, stop), name="prefetch", daemon=True)
     prepared: dict[str, PreparedUnit] = {}
     for actor in range(len(pool.actors)):
         _when_done(pool.ready(actor), events, partial(_ready, actor))
@@ -143,13 +143,13 @@ def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) 
                 dispatcher.join(event.actor, now)
             elif isinstance(event, PreparedUnit):
                 prepared[event.unit.unit_id] = event
-                dispatcher.offer(event.unit.unit_id, event.sketch)
+                dispatcher.offer(event.unit.unit_id, event.histogram)
             elif isinstance(event, _Result):
                 yield from _settle(dispatcher, pool, event, prepared, now)
             elif event is None:
                 dispatcher.end_input()
             while (given := dispatcher.next(now)) is not None:
-                if given.copy == 0:
+                if given.execution == 0:
                     room.release()
                 _when_done(pool.run(given, prepared[given.unit_id]), events, partial(_result, given))
     finally:
@@ -158,37 +158,37 @@ def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) 
         reader.join(_END_SECONDS)
 
 
-def _look_ahead(pool: Pool, held: int) -> int:
-    """Units that are read and wait for an actor: as many as the actors hold, and enough to choose from."""
-    return len(pool.actors) * max(held, _CHOICE)
+def _prefetch_limit(pool: Pool, held: int) -> int:
+    """How many prefetched units may wait for an actor: as many as the actors hold, and enough to choose from."""
+    return len(pool.actors) * max(held, _MIN_PREFETCHED)
 
 
 def _settle(
     dispatcher: Dispatcher, pool: Pool, result: _Result, prepared: dict[str, PreparedUnit], now: float
 ) -> Iterator[CommitRecord]:
-    """What follows from a result: its record, if it is the first one of its unit."""
+    """Record a result: if it is the first one of its unit, drop the other execution and yield the commit record."""
     given = result.given
     if result.record is None:
         dispatcher.decline(given.unit_id, given.actor)
         return
-    late = dispatcher.done(given.unit_id, given.actor, now)
-    if late is None:
+    losers = dispatcher.done(given.unit_id, given.actor, now)
+    if losers is None:
         return
     del prepared[given.unit_id]
-    for run in late:
-        pool.drop(run)
+    for loser in losers:
+        pool.drop(loser)
     yield CommitRecord.from_json(result.record)
 
 
-class _Look:
-    """Nothing happened for a while."""
+class _Timeout:
+    """No event came in time."""
 
 
-def _next(events: queue.SimpleQueue[_Event]) -> _Event | _Look:
+def _next(events: queue.SimpleQueue[_Event]) -> _Event | _Timeout:
     try:
-        return events.get(timeout=_LOOK_SECONDS)
+        return events.get(timeout=_POLL_SECONDS)
     except queue.Empty:
-        return _Look()
+        return _Timeout()
 
 
 def _read(
@@ -218,10 +218,10 @@ def _result(given: Assignment, record: str | None) -> _Event:
 
 
 def _when_done(reference: Any, events: queue.SimpleQueue[_Event], event: Callable[[Any], _Event]) -> None:
-    """Put an event once the value of ``reference`` is there; a failure where it is an error."""
+    """Queue ``event(value)`` once ``reference`` resolves, or a :class:`_Failed` if it resolves to an error."""
 
-    def tell(future: Any) -> None:
+    def put_event(future: Any) -> None:
         error = future.exception()
         events.put(event(future.result()) if error is None else _Failed(error=error))
 
-    reference.future().add_done_callback(tell)
+    reference.future().add_done_callback(put_event)

@@ -1,52 +1,52 @@
-"""The tally of deaths in an actor of its own, where the death of another process does not reach it."""
+"""The crash bisection in a Ray actor of its own, so that it survives the processes whose deaths it records."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pipeline.config import RunConfig
-from pipeline.worker.crash_bisection import Attempt, Rows, Tally, Verdict
+from pipeline.worker.crash_bisection import Attempt, CrashBisection, Rows, Verdict
 
-__all__ = ["RemoteTally", "start_tally"]
+__all__ = ["RemoteBisection", "start_bisection"]
 
 
-class RemoteTally:
-    """The tally in a Ray actor. Should that be lost, it begins anew and has merely forgotten."""
+class RemoteBisection:
+    """A :class:`CrashBisection` in a Ray actor. If the actor is lost, the search starts again with no history."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def start(self, slot: str) -> Verdict:
-        """Waits for the answer."""
-        return self._ask("start", slot)
+    def start_process(self, worker: str) -> Verdict:
+        """Blocks for the answer."""
+        return self._ask("start_process", worker)
 
-    def leave(self, slot: str) -> None:
-        """Tells, and does not wait."""
-        self._handle.leave.remote(slot)
+    def end_process(self, worker: str) -> None:
+        """Does not block."""
+        self._handle.end_process.remote(worker)
 
-    def begin(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
-        """Waits for the answer."""
-        return self._ask("begin", unit_id, rows, process, alone=alone)
+    def begin_unit(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
+        """Blocks for the answer."""
+        return self._ask("begin_unit", unit_id, rows, process, alone=alone)
 
-    def enter(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
-        """Waits until it is known: the next thing may be this process's death."""
-        self._ask("enter", unit_id, process, step)
+    def begin_step(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
+        """Blocks until it is recorded: this process may die next."""
+        self._ask("begin_step", unit_id, process, step)
 
-    def suspects(self, unit_id: str) -> bool:
-        """Waits for the answer."""
-        return self._ask("suspects", unit_id)
+    def is_suspect(self, unit_id: str) -> bool:
+        """Blocks for the answer."""
+        return self._ask("is_suspect", unit_id)
 
-    def survive(self, unit_id: str, process: str) -> None:
-        """Tells, and does not wait; calls of one process arrive in order."""
-        self._handle.survive.remote(unit_id, process)
+    def finish_step(self, unit_id: str, process: str) -> None:
+        """Does not block; Ray keeps the order of one process's calls."""
+        self._handle.finish_step.remote(unit_id, process)
 
-    def finish(self, unit_id: str) -> None:
-        """Tells, and does not wait."""
-        self._handle.finish.remote(unit_id)
+    def finish_unit(self, unit_id: str) -> None:
+        """Does not block."""
+        self._handle.finish_unit.remote(unit_id)
 
-    def abandon(self, unit_id: str) -> None:
-        """Tells, and does not wait."""
-        self._handle.abandon.remote(unit_id)
+    def abandon_unit(self, unit_id: str) -> None:
+        """Does not block."""
+        self._handle.abandon_unit.remote(unit_id)
 
     def _ask(self, name: str, *args: Any, **options: Any) -> Any:
         import ray
@@ -54,8 +54,8 @@ class RemoteTally:
         return ray.get(getattr(self._handle, name).remote(*args, **options))
 
 
-def start_tally(config: RunConfig) -> RemoteTally:
-    """A tally in an actor of this session, which ends with it; on the driver's node where that has room."""
+def start_bisection(config: RunConfig) -> RemoteBisection:
+    """Start a crash bisection in an actor of this session, on the driver's node if that has room."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -66,4 +66,6 @@ def start_tally(config: RunConfig) -> RemoteTally:
         "max_task_retries": -1,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=True),
     }
-    return RemoteTally(ray.remote(Tally).options(**options).remote(config.max_row_deaths, config.max_engine_deaths))
+    return RemoteBisection(
+        ray.remote(CrashBisection).options(**options).remote(config.max_row_deaths, config.max_engine_deaths)
+    )

@@ -1,4 +1,4 @@
-"""Items that arrive together, taken together."""
+"""Drains an iterator in a thread: gives the consumer a list of everything that is ready each time it asks."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import threading
 from collections.abc import Iterator
 from typing import TypeVar
 
-__all__ = ["together"]
+__all__ = ["drain"]
 
 _T = TypeVar("_T")
-_MOST = 4096
-"""Items that wait at most: a consumer that is slower for long slows the source, and memory stays bounded."""
-_LOOK_SECONDS = 1.0
+_MAX_WAITING = 4096
+"""Items that wait at most. A slower consumer then blocks the source, so memory stays bounded."""
+_POLL_SECONDS = 1.0
 
 
-def together(items: Iterator[_T]) -> Iterator[list[_T]]:
-    """Lists of what arrived since the last look: one item where the consumer is quick, many where it is slow.
+def drain(items: Iterator[_T]) -> Iterator[list[_T]]:
+    """Lists of the items that became ready since the last list: one item for a fast consumer, many for a slow one.
 
-    ``items`` is drawn from in a thread of its own; what it raises is raised here, after what came before it.
+    A thread of its own draws from ``items``. An exception of ``items`` is raised here, after the items before it.
     """
-    inbox: queue.Queue[_T | _End] = queue.Queue(_MOST)
+    inbox: queue.Queue[_T | _End] = queue.Queue(_MAX_WAITING)
     stopped = threading.Event()
 
     def put(item: _T | _End) -> None:
         while not stopped.is_set():
             try:
-                inbox.put(item, timeout=_LOOK_SECONDS)
+                inbox.put(item, timeout=_POLL_SECONDS)
                 return
             except queue.Full:
                 continue
@@ -42,20 +42,20 @@ def together(items: Iterator[_T]) -> Iterator[list[_T]]:
             error = raised
         put(_End(error))
 
-    threading.Thread(target=draw, name="together", daemon=True).start()
+    threading.Thread(target=draw, name="drain", daemon=True).start()
     try:
         while True:
-            held: list[_T] = []
-            while not held or (not inbox.empty() and len(held) < _MOST):
+            ready: list[_T] = []
+            while not ready or (not inbox.empty() and len(ready) < _MAX_WAITING):
                 item = inbox.get()
                 if isinstance(item, _End):
-                    if held:
-                        yield held
+                    if ready:
+                        yield ready
                     if item.error is not None:
                         raise item.error
                     return
-                held.append(item)
-            yield held
+                ready.append(item)
+            yield ready
     finally:
         stopped.set()
 

@@ -1,7 +1,7 @@
-"""A unit on its way through Ray: one block of one row that holds the unit's table as Arrow IPC bytes.
+"""An envelope: a Ray block of one row that holds a unit's whole table as Arrow IPC bytes.
 
-Ray splits, merges and converts blocks as it sees fit. In an envelope it can do neither: a unit stays
-whole, and the user's columns keep their exact Arrow types.
+Ray may split, merge and convert blocks. It cannot do that to an envelope: a unit stays whole, and the user's columns
+keep their exact Arrow types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run needs of Ray: a session, tasks that read ahead, actors that generate, tasks that write parts."""
+"""The executor: runs the work of a command on Ray (a session, prefetch tasks, generate actors, part-writing tasks)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from pipeline import layout
 from pipeline.cluster.actor_pool import Pool, generate
-from pipeline.cluster.bisection_actor import start_tally
-from pipeline.cluster.drain import together
-from pipeline.cluster.prefetch import TASK_CPUS, read_ahead
+from pipeline.cluster.bisection_actor import start_bisection
+from pipeline.cluster.drain import drain
+from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
 from pipeline.cluster.session import ActorResources, check_workers, plan_actors, ray_session
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
@@ -29,31 +29,31 @@ __all__ = ["Executor", "RayExecutor", "units_per_actor"]
 
 _ADVICE = re.compile(r"\nFailed to .+? after \d+/\d+ attempts.*", re.DOTALL)
 _ROWS_PER_SLOT = 3
-"""Rows in an actor's units for each slot of its engine: some are done and wait for the rest of their unit."""
+"""Rows in an actor's units per engine slot. More than 1, as finished rows wait for the rest of their unit."""
 
 
 class Executor(Protocol):
-    """What a run needs to get its units done."""
+    """What a command needs to run units and write part files; tests implement it without Ray."""
 
     def session(self) -> AbstractContextManager[None]:
-        """Hold whatever the other calls need."""
+        """Hold the resources that the other calls need, for the duration of a block."""
         ...
 
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
-        """Generate and stage the units of ``work``; the records of those staged since the last look, in any order."""
+        """Generate and stage the units of ``work``; yields the records of newly staged units, in any order."""
         ...
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
-        """:func:`pipeline.commit.part_files.write_part` over jobs, read as they are written; results in order."""
+        """Apply :func:`pipeline.commit.part_files.write_part` to jobs, drawn lazily; results in their order."""
         ...
 
 
 class RayExecutor:
-    """The Ray session, graph and tasks.
+    """The executor on Ray.
 
     Args:
-        config: of the run.
-        load: makes each actor's engine, in its process.
+        config: the run's configuration.
+        load: makes each actor's engine, in the actor's process.
     """
 
     def __init__(self, config: RunConfig, load: EngineLoader = load_engine) -> None:
@@ -68,16 +68,16 @@ class RayExecutor:
         """See :class:`Executor`.
 
         Raises:
-            ResourceError: the cluster cannot hold the actors, or no process of it lives.
+            ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
             EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
         """
         resources = plan_actors(self._config)
         check_workers()
         held = units_per_actor(self._config, work.unit_rows, work.units)
-        return together(_run_graph(job, work, self._load, resources, held))
+        return drain(_run_graph(job, work, self._load, resources, held))
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
-        """In tasks, so that what is held of a part while it is written is not held here."""
+        """In Ray tasks, so that the driver's memory does not hold the parts."""
         import ray
 
         remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
@@ -94,14 +94,14 @@ class RayExecutor:
 def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
     """Units that an actor may hold at once.
 
-    One actor holds what keeps its engine full through the longest rows. Of several, each holds a sixteenth of its
-    share at most, unless its engine needs more to feed on: what a slow one has not taken, the others will do.
+    A single actor holds what keeps its engine full through the longest rows. Several actors each hold at most a
+    sixteenth of their share of the units (but enough to fill the engine), so that fast actors take over from slow ones.
     """
     wanted = config.resolved_units_in_flight(unit_rows)
     if config.actors == 1 or config.units_in_flight is not None:
         return wanted
-    feed = 1 + math.ceil(_ROWS_PER_SLOT * config.engine.max_num_seqs / (unit_rows * config.sampling.n))
-    return min(wanted, max(feed, units // (16 * config.actors)))
+    fill = 1 + math.ceil(_ROWS_PER_SLOT * config.engine.max_num_seqs / (unit_rows * config.sampling.n))
+    return min(wanted, max(fill, units // (16 * config.actors)))
 
 
 def _run_graph(
@@ -110,23 +110,23 @@ def _run_graph(
     import ray
 
     begin = time.time()
-    tally = start_tally(job.config)
+    bisection = start_bisection(job.config)
     try:
-        with Pool(job, resources, load, tally, held) as pool:
-            yield from generate(pool, read_ahead(job, work.tasks, resources, tally), held)
+        with Pool(job, resources, load, bisection, held) as pool:
+            yield from generate(pool, prefetch_units(job, work.tasks, resources, bisection), held)
     except ray.exceptions.RayError as error:
         raise _explained(error, job.storage, begin) from error
 
 
 def _without_advice(error: Exception) -> Exception:
-    """An error of ours as it was raised: Ray Data appends how often it tried, and settings of its own."""
+    """The error with its original message: Ray Data appends its number of attempts and advice on its own settings."""
     if isinstance(error, PipelineError) and error.args and isinstance(error.args[0], str):
         error.args = (_ADVICE.sub("", error.args[0]), *error.args[1:])
     return error
 
 
 def _explained(error: Exception, storage: Storage, since: float) -> Exception:
-    """What ended the graph, in the words of its cause; ``since``: when it began, seconds since the epoch."""
+    """The error to raise for a failed run, with its cause. ``since``: begin of the run, seconds since 1970."""
     import ray
 
     cause: Any = error
@@ -140,8 +140,8 @@ def _explained(error: Exception, storage: Storage, since: float) -> Exception:
     else:
         # What an actor raised in its constructor comes as the text of a traceback.
         said = str(cause).rsplit(f"{EngineDiedError.__name__}: ", 1)[-1].strip()
-        why = f"It left no note: it was killed from outside, or ran out of memory. Ray says: {said}"
+        why = f"It left no crash note: it was killed from outside, or ran out of memory. Ray says: {said}"
     return EngineDiedError(
         "a generate actor could not start, or actors died more often than max_engine_deaths allows. "
-        f"{why}\nWhat is committed stays; mend the cause and run again to continue."
+        f"{why}\nWhat is committed stays; fix the cause and run again to continue."
     )

@@ -1,4 +1,4 @@
-"""The generate actor: one model, one engine, one KV pool; several units at once; results staged at once."""
+"""The generate actor: one process with one model, one engine and one KV pool; runs several units and stages them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from pipeline.storage.protocol import Storage
 from pipeline.types import Unit
 from pipeline.worker.engine_thread import DroppedError, EngineThread
 from pipeline.worker.load_engine import EngineLoader
-from pipeline.worker.row_isolation import TallyLike
+from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.unit_worker import UnitWorker
 
 __all__ = ["ENGINE_DIED", "GenerateActor"]
 
 ENGINE_DIED = 70
-"""Exit status of an actor whose engine failed: its device state cannot be trusted, a fresh process can."""
+"""Exit status of an actor whose engine failed: its device state cannot be trusted, so a new process takes over."""
 _SWITCH_SECONDS = 2e-4
-"""How long a thread may keep the interpreter's lock from another. The engine's thread needs it many times a step,
-and would stand still for Python's 5 ms each time while a unit is encoded; so both go on side by side."""
+"""Python's thread switch interval in the actor. The engine's thread needs the interpreter lock many times per step;
+with Python's default of 5 ms it would wait that long each time while another thread encodes a unit."""
 
 
 class GenerateActor:
     """The class of the pool's Ray actors; :meth:`run` is called from several threads at once."""
 
-    def __init__(self, job: Job, num_threads: int, load: EngineLoader, tally: TallyLike) -> None:
+    def __init__(self, job: Job, num_threads: int, load: EngineLoader, bisection: BisectionLike) -> None:
         """Load the model.
 
         Raises:
-            EngineDiedError: the processes before this one died again and again, and nothing was achieved.
+            EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
         """
-        verdict = tally.start(_slot())
+        verdict = bisection.start_process(_worker_name())
         if not verdict.go_on:
-            raise EngineDiedError(f"{verdict.deaths} processes in a row died without any unit being done.")
+            raise EngineDiedError(f"{verdict.deaths} processes in a row died before any unit was done.")
         try:
             engine = load(job, num_threads)
         except Exception as error:
@@ -49,45 +49,45 @@ class GenerateActor:
         sys.setswitchinterval(_SWITCH_SECONDS)
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
-        self._tally = tally
-        self._worker = UnitWorker(job, thread, tally)
+        self._bisection = bisection
+        self._worker = UnitWorker(job, thread, bisection)
 
     def ready(self) -> None:
         """Returns once the model is loaded."""
 
-    def run(self, label: str, copy: int, block: pa.Table) -> str | None:
-        """Do a unit, from its envelope.
+    def run(self, label: str, execution: int, block: pa.Table) -> str | None:
+        """Run a unit.
 
         Args:
-            label: the unit.
-            copy: see :meth:`UnitWorker.run`. A copy of a unit that may have killed a process is declined.
-            block: its envelope.
+            label: the unit, as JSON.
+            execution: 0, or 1 for a speculative backup. A backup of a unit that may have killed a process is declined.
+            block: the unit's envelope.
 
         Returns:
-            The commit record of the staged unit; None where it was declined or dropped.
+            The commit record of the staged unit, as JSON; None if it was declined or dropped.
         """
         unit = Unit.from_json(label)
-        if copy and self._tally.suspects(unit.unit_id):
+        if execution and self._bisection.is_suspect(unit.unit_id):
             return None
         try:
-            return self._worker.run(unit, envelope.unpack(block), copy).to_json()
+            return self._worker.run(unit, envelope.unpack(block), execution).to_json()
         except DroppedError:
             return None
 
-    def drop(self, unit_id: str, copy: int) -> None:
+    def drop(self, unit_id: str, execution: int) -> None:
         """See :meth:`UnitWorker.drop`."""
-        self._worker.drop(unit_id, copy)
+        self._worker.drop(unit_id, execution)
 
 
-def _slot() -> str:
-    """What stays the same when this actor's process dies and Ray starts it anew."""
+def _worker_name() -> str:
+    """A name that stays the same when this actor's process dies and Ray starts another."""
     import ray
 
     return ray.get_runtime_context().get_actor_id() or "none"
 
 
 def _leave_note(storage: Storage, error: BaseException) -> None:
-    """Why this process ends, where the driver finds it: Ray keeps the traces of its workers to itself."""
+    """Write a crash note to the output, for the driver: Ray does not forward its workers' tracebacks."""
     note = "".join(traceback.format_exception(error))
     print(f"generate actor: ending this process\n{note}", file=sys.stderr, flush=True)
     with storage.create(layout.crash_note(time.time(), os.getpid())) as file:
@@ -95,7 +95,7 @@ def _leave_note(storage: Storage, error: BaseException) -> None:
 
 
 def _die(storage: Storage, error: BaseException) -> None:
-    """Leave a note and end the process at once: the units in flight go to a fresh one."""
+    """Write a crash note and end the process at once; Ray runs the units in flight again in a new process."""
     try:
         _leave_note(storage, error)
     finally:

@@ -1,8 +1,8 @@
-"""A private Ray session on loopback only: no socket of it takes connections from other machines.
+"""Keeps a private Ray session on loopback: none of its sockets accepts connections from other machines.
 
-Ray replaces the address 127.0.0.1 by the interface's own, and listens on every interface for any other address. The
-setting with which it serves desktops of one machine (an environment variable, read as Ray is imported) keeps it from
-both; without it, 15 of 18 sockets of a session took connections from anywhere (Ray 2.60, Linux).
+Ray replaces the address 127.0.0.1 by that of the network interface, and listens on every interface for any other
+address. Its setting for single-machine desktops (an environment variable, read when Ray is imported) turns both off.
+Without it, 15 of 18 sockets of a session accepted connections from anywhere (Ray 2.60, Linux).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 __all__ = ["LOOPBACK", "on_loopback", "warn_unless_on_loopback"]
 
 LOOPBACK = "127.0.0.1"
-"""The node's address in a private session. Ray binds to this one alone; for 127.0.0.2 it listens on all interfaces."""
+"""The node's address in a private session. Ray binds to this one only; for 127.0.0.2 it listens on all interfaces."""
 
 _VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _CONSTANT = "ENABLE_RAY_CLUSTER"
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 def on_loopback() -> Iterator[None]:
     """A block in which ``ray.init(_node_ip_address=LOOPBACK)`` starts a session on loopback only.
 
-    The processes that Ray starts inside the block inherit the variable. In this process Ray has read it already, so
-    the constant is set that holds what it read. Both are restored: later in this process, the caller may join another
-    cluster, or start one.
+    The processes that Ray starts inside the block inherit the variable. This process has imported Ray already, so the
+    constant that holds the variable's value is set too. Both are restored afterwards, as the caller may later join or
+    start another cluster in this process.
     """
     from ray._private import ray_constants
 
@@ -50,7 +50,7 @@ def on_loopback() -> Iterator[None]:
 
 
 def warn_unless_on_loopback() -> None:
-    """Say so where the session that runs is bound to another address: a version of Ray that does it otherwise."""
+    """Log a warning if the running session is bound to another address, as another version of Ray may do."""
     import ray
 
     addresses = [str(node["NodeManagerAddress"]) for node in ray.nodes()]

@@ -1,7 +1,7 @@
-"""Units read, rendered and tokenised ahead of the actors, by tasks of Ray Data, in input order.
+"""Prefetches units: Ray Data tasks read, render and tokenise them in input order before the actors need them.
 
-The tasks are handed to Ray Data some at a time, so that what is known of them at once does not grow with the
-dataset. The actors are none of its business: while one lot ends and the next begins they feed on what was read.
+Tasks are given to Ray Data in batches, so that the driver's memory does not grow with the dataset. The actors work on
+prefetched units while one batch of tasks ends and the next begins.
 """
 
 from __future__ import annotations
@@ -15,98 +15,98 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.cluster.prepare_task import prepare_units, read_sketch
+from pipeline.cluster.prepare_task import prepare_units, read_histogram
 from pipeline.cluster.session import ActorResources
 from pipeline.plan.job import Job
 from pipeline.plan.units import ReadTask
 from pipeline.types import Unit
-from pipeline.worker.row_isolation import TallyLike
+from pipeline.worker.row_isolation import BisectionLike
 
-__all__ = ["TASK_CPUS", "PreparedUnit", "read_ahead"]
+__all__ = ["TASK_CPUS", "PreparedUnit", "prefetch_units"]
 
 TASK_CPUS = 0.25
-"""CPUs that a reading task reserves; small, so that tasks fit beside the actors on a small machine."""
+"""CPUs that a prefetch task reserves; small, so that tasks fit beside the actors on a small machine."""
 _TASKS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedUnit:
-    """A unit whose envelope is in Ray's object store. ``sketch``: see :mod:`pipeline.prompts.prefix_histogram`."""
+    """A unit whose envelope is in Ray's object store. ``histogram``: see :mod:`pipeline.prompts.prefix_histogram`."""
 
     unit: Unit
     block: Any
-    sketch: Mapping[int, int]
+    histogram: Mapping[int, int]
 
 
-def read_ahead(
-    job: Job, tasks: Iterable[ReadTask], actors: ActorResources, tally: TallyLike
+def prefetch_units(
+    job: Job, tasks: Iterable[ReadTask], actors: ActorResources, bisection: BisectionLike
 ) -> Generator[PreparedUnit, None, None]:  # fmt: skip
-    """The units of ``tasks``, in order, as they are asked for and some more.
+    """The prepared units of ``tasks``, in order; Ray Data works some tasks ahead of the caller.
 
     Args:
-        job: what they belong to.
-        tasks: read lazily.
-        actors: what each actor reserves; tasks take their resources from the rest.
-        tally: of rows that kill.
+        job: the run that they belong to.
+        tasks: drawn lazily.
+        actors: what each actor reserves; tasks use the rest of the cluster.
+        bisection: finds rows that kill the process which renders or tokenises them.
     """
     left = iter(tasks)
     while some := list(itertools.islice(left, _TASKS_AT_ONCE)):
-        yield from _read(job, some, actors, tally)
+        yield from _read(job, some, actors, bisection)
 
 
 def _read(
-    job: Job, tasks: list[ReadTask], actors: ActorResources, tally: TallyLike
+    job: Job, tasks: list[ReadTask], actors: ActorResources, bisection: BisectionLike
 ) -> Iterator[PreparedUnit]:  # fmt: skip
     import ray
 
     units = [unit for task in tasks for unit in task.units]
-    blocks = _blocks(job, tasks, actors, tally)
+    blocks = _blocks(job, tasks, actors, bisection)
     for unit in units:
-        # The order of blocks is that of the units, and a sketch goes before each envelope.
-        sketch = read_sketch(ray.get(next(blocks)))
-        yield PreparedUnit(unit=unit, block=next(blocks), sketch=sketch)
+        # Two blocks for each unit, in order: its prefix histogram, then its envelope.
+        histogram = read_histogram(ray.get(next(blocks)))
+        yield PreparedUnit(unit=unit, block=next(blocks), histogram=histogram)
 
 
-def _blocks(job: Job, tasks: list[ReadTask], actors: ActorResources, tally: TallyLike) -> Iterator[Any]:
-    """References to the blocks that :func:`prepare_units` gives, in order."""
+def _blocks(job: Job, tasks: list[ReadTask], actors: ActorResources, bisection: BisectionLike) -> Iterator[Any]:
+    """References to the blocks that :func:`prepare_units` yields, in order."""
     import ray.data
     from ray.data import DataContext, ExecutionResources
 
     context = DataContext.get_current().copy()
-    # A block is closed as soon as it holds something: each envelope, hence each unit, is a block of its own.
+    # Ray closes a block as soon as it holds a row, so each histogram and each envelope is a block of its own.
     context.target_max_block_size = 1
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
     count = job.config.actors
     with DataContext.current(context), warnings.catch_warnings():
-        # Ray announces changes of arguments for which there is no other spelling yet.
+        # Ray warns of arguments that will change and for which it has no replacement yet.
         warnings.simplefilter("ignore", category=DeprecationWarning)
         warnings.simplefilter("ignore", category=FutureWarning)
         context.execution_options.exclude_resources = ExecutionResources(
             cpu=count * actors.cpus, gpu=count * actors.gpus
         )
         shared = ray.put(job)
-        reads = [partial(_prepare, task.units, shared, tally) for task in tasks]
+        reads = [partial(_prepare, task.units, shared, bisection) for task in tasks]
         dataset = ray.data.read_datasource(
             _source(reads),
             override_num_blocks=len(reads),
             num_cpus=TASK_CPUS,
-            max_retries=-1,  # the tally ends what cannot succeed
+            max_retries=-1,  # the crash bisection ends what cannot succeed
         )
         for bundle in dataset.iter_internal_ref_bundles():
             yield from bundle.block_refs
 
 
-def _prepare(units: Sequence[Unit], job: Any, tally: TallyLike) -> Iterator[pa.Table]:
-    """:func:`prepare_units`; ``job`` is a reference, so that it is sent once to each node."""
+def _prepare(units: Sequence[Unit], job: Any, bisection: BisectionLike) -> Iterator[pa.Table]:
+    """:func:`prepare_units` with the job by reference, so that Ray sends it once to each node."""
     import ray
 
-    return prepare_units(units, ray.get(job), tally)
+    return prepare_units(units, ray.get(job), bisection)
 
 
 def _source(reads: Sequence[Callable[[], Iterator[pa.Table]]]) -> Any:
-    """A data source of Ray Data with one task for each of ``reads``."""
+    """A Ray Data source with one task for each of ``reads``."""
     from ray.data import Datasource
     from ray.data.block import BlockMetadata
     from ray.data.datasource import ReadTask as RayReadTask

@@ -1,4 +1,4 @@
-"""Task body: units of the source become envelopes with their prepared rows; a row that kills the task is left out."""
+"""Body of a prefetch task: reads units, prepares their prompts, packs envelopes; isolates a row that kills the task."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from pipeline.cluster import envelope
 from pipeline.codec import Failure
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
-from pipeline.prompts.prefix_histogram import sketch_of
+from pipeline.prompts.prefix_histogram import prefix_histogram
 from pipeline.prompts.tokenize import PROMPT_IDS, failed_table, prepare_rows, prepare_table
 from pipeline.types import Unit
-from pipeline.worker.row_isolation import RowWatch, TallyLike
+from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
-__all__ = ["prepare_units", "read_sketch"]
+__all__ = ["prepare_units", "read_histogram"]
 
 
-def prepare_units(units: Sequence[Unit], job: Job, tally: TallyLike) -> Iterator[pa.Table]:
-    """Two blocks for each unit, in order: the sketch of its prompts, and its envelope.
+def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> Iterator[pa.Table]:
+    """Two blocks for each unit, in order: the prefix histogram of its prompts, and its envelope.
 
     Raises:
-        EngineDiedError: processes died again and again while they were reading these units.
+        EngineDiedError: more processes than allowed died in a row while they prepared these units.
     """
     process, task = uuid.uuid4().hex, f"read.{units[0].unit_id}"
-    verdict = tally.start(task)
+    verdict = bisection.start_process(task)
     if not verdict.go_on:
         raise EngineDiedError(
             f"{verdict.deaths} processes in a row died while they were reading {_place(units[0], job)} and what follows"
         )
-    # Row by row is slow, so rows are only watched where a process that was reading these units has died.
-    watch = RowWatch(tally, process, alone=True) if verdict.deaths else None
+    # Isolation runs row by row, which is slow; it is only used after a process has died on these units.
+    isolation = RowIsolation(bisection, process, alone=True) if verdict.deaths else None
     tables = job.source.read([unit.rows for unit in units])
     for unit, table in zip(units, tables, strict=True):
-        prepared = prepare_table(table, unit, job, None if watch is None else partial(_watched, watch))
-        yield _sketch(prepared, job)
+        prepared = prepare_table(table, unit, job, None if isolation is None else partial(_prepare_isolated, isolation))
+        yield _histogram_block(prepared, job)
         yield envelope.pack(prepared)
-    tally.leave(task)
+    bisection.end_process(task)
 
 
-def _watched(watch: RowWatch, rows: pa.Table, numbers: Sequence[int], unit: Unit, job: Job) -> pa.Table:
-    """:func:`prepare_rows`, leaving out the rows that kill."""
+def _prepare_isolated(
+    isolation: RowIsolation, rows: pa.Table, numbers: Sequence[int], unit: Unit, job: Job
+) -> pa.Table:
+    """:func:`prepare_rows` with row isolation: rows that kill the process become failed rows."""
 
     def prepare(some: Sequence[int]) -> list[pa.Table]:
         own = [numbers[i] for i in some]
@@ -56,8 +58,8 @@ def _watched(watch: RowWatch, rows: pa.Table, numbers: Sequence[int], unit: Unit
     run = f"read.{unit.unit_id}"
     if not rows.num_rows:
         return prepare_rows(rows, [], unit, job)
-    prepared = watch.run(run, rows.num_rows, prepare, quarantine)
-    watch.finish(run)
+    prepared = isolation.run(run, rows.num_rows, prepare, quarantine)
+    isolation.finish(run)
     return pa.concat_tables(prepared).combine_chunks()
 
 
@@ -65,7 +67,7 @@ def _quarantined(deaths: int) -> Failure:
     return Failure(
         error_class="QuarantinedRow",
         message=f"the process died {deaths} times while the prompt of this row alone was being rendered and tokenised, "
-        "and the row was then left out. Mend the row, and run with retry_failed.",
+        "and the row was then left out. Correct the row, and run with retry_failed.",
     )
 
 
@@ -73,17 +75,17 @@ def _place(unit: Unit, job: Job) -> str:
     return f"{job.source.files[unit.rows.file].path} at row {unit.rows.first_row}"
 
 
-def _sketch(prepared: pa.Table, job: Job) -> pa.Table:
-    """A block that :func:`read_sketch` reads; with one actor there is no choice, and nothing to tell."""
+def _histogram_block(prepared: pa.Table, job: Job) -> pa.Table:
+    """A block for :func:`read_histogram`; empty with one actor, as the dispatcher then has no choice."""
     config = job.config
-    sketch: Mapping[int, int] = {}
+    histogram: Mapping[int, int] = {}
     if config.actors > 1 and config.engine.prefix_caching:
         prompts = (ids for ids in prepared[PROMPT_IDS].to_pylist() if ids)
-        sketch = sketch_of(prompts, config.engine.page_size)
-    columns = {"prefix": list(sketch), "tokens": list(sketch.values())}
+        histogram = prefix_histogram(prompts, config.engine.page_size)
+    columns = {"prefix": list(histogram), "tokens": list(histogram.values())}
     return pa.table({name: pa.array([values], pa.list_(pa.int64())) for name, values in columns.items()})
 
 
-def read_sketch(block: pa.Table) -> dict[int, int]:
-    """Of a unit: prefix -> tokens."""
+def read_histogram(block: pa.Table) -> dict[int, int]:
+    """A unit's prefix histogram (prefix -> tokens) from its block."""
     return dict(zip(block["prefix"][0].as_py(), block["tokens"][0].as_py(), strict=True))

@@ -1,4 +1,4 @@
-"""Published files as a Ray dataset."""
+"""A Ray dataset over published part files."""
 
 from __future__ import annotations
 

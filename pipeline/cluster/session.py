@@ -1,4 +1,4 @@
-"""The Ray session and what its cluster has: use what runs, else start a private one on loopback."""
+"""The Ray session (joins a running cluster or starts a private one on loopback) and the resources of its cluster."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ __all__ = [
 PRIVATE_SYSTEM_CONFIG = {
     # Ray starts workers at low priority. Here they are the job itself, not a guest on the machine.
     "worker_niceness": 0,
-    # Reading tasks reserve a fraction of a CPU, so there are more workers than CPUs; by default the surplus is
-    # ended after a second's rest and started anew, imports and all, for the next task.
+    # Prefetch tasks reserve a fraction of a CPU, so there are more workers than CPUs. By default Ray ends the surplus
+    # after a second of idling and starts it again, imports included, for the next task.
     "num_workers_soft_limit": 8,
     "idle_worker_killing_time_threshold_ms": 60_000,
-    # Results of less than 100 kB would travel through the driver's own memory, and with them whole prepared units.
+    # By default results below 100 kB go through the driver's memory, and prepared units are that small.
     "max_direct_call_object_size": 4096,
 }
 """Settings of a private session."""
@@ -49,7 +49,7 @@ _CHATTY = (
     "ray.data._internal.execution.streaming_executor",
     "ray.data._internal.progress",
 )
-"""Loggers of Ray that report at length what is as it should be."""
+"""Ray loggers that are verbose about normal operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +125,10 @@ def _private_token() -> None:
 
 
 def check_workers() -> None:
-    """Let a worker process of the connected cluster do nothing at all.
+    """Run an empty task, to see whether worker processes of the cluster start at all.
 
     Raises:
-        ResourceError: such processes end before they do anything; what runs for ever would be started for ever.
+        ResourceError: they end as they start. Actors and tasks, retried without limit, would restart for ever.
     """
     import ray
 
@@ -138,13 +138,13 @@ def check_workers() -> None:
     except ray.exceptions.RayError as error:
         raise ResourceError(
             f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: {error}\n"
-            "Mend the session's runtime environment (its set-up hook, its packages) or the memory of its nodes; "
-            "Ray's logs hold what the processes said."
+            "Correct the session's runtime environment (its set-up hook, its packages) or the memory of its nodes; "
+            "Ray's logs hold the output of these processes."
         ) from error
 
 
 def _nothing() -> None:
-    """What :func:`check_workers` runs."""
+    """The task of :func:`check_workers`."""
 
 
 def plan_actors(config: RunConfig) -> ActorResources:
@@ -160,7 +160,7 @@ def plan_actors(config: RunConfig) -> ActorResources:
     total_gpus = sum(node.get("GPU", 0.0) for node in nodes)
     gpus = (1.0 if total_gpus > 0 else 0.0) if config.gpus_per_actor == "auto" else float(config.gpus_per_actor)
     if config.cpus_per_actor == "auto":
-        # Reading and tokenising need CPUs too; actors that take all of them would wait for their input for ever.
+        # Prefetch tasks need CPUs too: actors that reserve all of them would wait for their input for ever.
         cpus = min(1.0, math.floor(100 * _SHARE_FOR_ACTORS * total_cpus / config.actors) / 100)
     else:
         cpus = float(config.cpus_per_actor)

@@ -1,5 +1,5 @@
-"""One public verb a module: run, read, status, preview, estimate, calibrate, validate, verify; and what they share.
+"""The public commands, one module each: run, read, status, preview, estimate, calibrate, validate, verify.
 
-Knows every room below: cluster, worker, prompts, plan, commit, sources, sinks, storage. Knows no command line and no
-tensor. A verb needs nothing of another verb; what two of them need is in a module of its own here, or below.
+Knows all other packages of the pipeline; does not know command lines or tensors. A command uses no other command,
+except that the result of ``run`` can be read; what several of them need is in a module of its own here or below.
 """

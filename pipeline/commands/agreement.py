@@ -1,4 +1,4 @@
-"""How far two outputs agree, and how sure a sample is of it. Pure."""
+"""Measures how far two outputs agree, with confidence intervals. No side effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Z = 1.959964  # 95%, two-sided
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """An estimate and the ends of its 95% interval."""
+    """An estimate and its 95% confidence interval."""
 
     estimate: float
     low: float
@@ -25,8 +25,8 @@ class Interval:
 def wilson(share: float, count: int) -> Interval:
     """Wilson's score interval of a share seen in ``count`` samples.
 
-    Shares within samples (token agreement) are treated as if each sample agreed or not with that probability, which
-    overstates their spread: the interval is at least as wide as it has to be.
+    Token agreement is a share within each sample. It is treated as if each sample agreed entirely or not at all with
+    that probability, which overstates the spread: the interval is at least as wide as it has to be.
     """
     square = _Z * _Z
     centre = (share + square / (2 * count)) / (1 + square / count)
@@ -35,12 +35,12 @@ def wilson(share: float, count: int) -> Interval:
 
 
 def samples_to_show(share: float) -> int | None:
-    """How many samples that all agree put the low end of the interval at ``share``; None where none do (1)."""
+    """Number of samples that, all agreeing, put the low end of the interval at ``share``; None if no number does."""
     return None if share >= 1 else math.ceil(_Z * _Z * share / (1 - share))
 
 
 def token_agreement(ours: Sequence[int], other: Sequence[int]) -> float:
-    """Equal tokens at equal places over the longer length; 1 where both are empty."""
+    """Number of equal tokens at equal positions over the longer length; 1 if both are empty."""
     longer = max(len(ours), len(other))
     return sum(a == b for a, b in zip(ours, other, strict=False)) / longer if longer else 1.0
 
@@ -60,12 +60,12 @@ def extract(text: str, regex: str | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What counts as a good answer of each sample.
+    """The answers that count as correct for each sample.
 
     Attributes:
-        verified: the answer in the verified text; None where it has none.
-        gold: the input's own good answer as text; None where it has none or no column was given.
-        regex: how answers are found.
+        verified: the answer in the verified text; None if there is none.
+        gold: the input's own answer as text; None if it has none or no column was given.
+        regex: finds the answer in a text.
     """
 
     verified: Sequence[str | None]
@@ -81,7 +81,7 @@ class Answers:
 
 
 def answer_agreement(answers: Answers, texts: Sequence[str]) -> list[float]:
-    """Per sample 1 where the answer is the verified one's or the input's own good one, else 0."""
+    """For each sample 1.0 if its answer is that of the verified text or the input's own, else 0.0."""
     found = [extract(text, answers.regex) for text in texts]
     triples = zip(found, answers.verified, answers.gold, strict=True)
     return [float(one == verified or (one is not None and one == gold)) for one, verified, gold in triples]

@@ -1,4 +1,4 @@
-"""The beginning of a run: what is there is recovered and proven, what is to be done is planned."""
+"""Begins a run: recovers the output, checks that this run may continue it, and plans the work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A run that may generate: what it is to do, and what is there."""
+    """A run that is ready to generate: its job, and the ledger and manifest of its output."""
 
     job: Job
     ledger: Ledger
@@ -43,20 +43,20 @@ class Begun:
 
 
 def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origin: Origin) -> Begun:
-    """Recover what is there, and prove that this run may continue it.
+    """Recover the output, check that this run may continue it, and plan its units.
 
     Raises:
         DamagedError: published files or the record of the run are lost.
         FingerprintError: it was begun with other settings, or on other input.
     """
     found = recover(storage, lease, origin, repair=config.repair)
-    ledger, strange_segments = Ledger.load(storage, index.records, lease, origin.begun)
-    say([*found.notes, *strange_segments])
+    ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
+    say([*found.notes, *segment_notes])
     lease.forget_predecessors()
     job = replace(resolve_job(config, source_of(config, storage), storage), model_digest=model_digest(config))
     state, old = _plan(job, index, origin)
     manifest = _index(job, found, index, lease, known=old is not None)
-    clean(storage, manifest, index, lease.epoch, unnamed=True)
+    clean(storage, manifest, index, lease, unnamed=True)
     _check_published(config, manifest, index, ledger, storage)
     _check_touched(job, index, old)
     state = replace(state, units=len(index.units), rows=index.units.rows)
@@ -68,40 +68,40 @@ def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origi
 
 
 def _index(job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool) -> Manifest:
-    """Enter what is visible in the index; the manifest without what had to be given up.
+    """Enter the visible publications in the index; returns the manifest without those that had to be given up.
 
     Args:
-        job: of this run.
-        found: what is visible, and the folders of which nothing is known.
-        index: of the plan and the ledger.
-        lease: the caller's.
-        known: whether the settings of what is visible are.
+        job: the resolved run.
+        found: the visible publications, and published folders without a record.
+        index: planned and committed units.
+        lease: the caller's lease.
+        known: whether the run record is there, so that the settings of the published rows are known.
 
     Raises:
-        DamagedError: a list of units is lost; or the run's record is, and what is visible is none of this run's; or
-            what had to be given up holds rows that cannot be generated anew.
+        DamagedError: a list of units is lost; or the run record is lost and a published unit is not planned by this
+            run; or a publication that has to be given up holds rows that cannot be generated again.
     """
     manifest = found.manifest
     lists = index_publications(job.storage, manifest, index, job.rows, repair=job.config.repair)
-    if (lists.beyond or found.strange) and (record := index.stranded()) is not None:
-        names = [*(publication.name for publication in lists.beyond), *found.strange]
+    if (lists.lost or found.unrecorded) and (record := index.stranded()) is not None:
+        names = [*(publication.name for publication in lists.lost), *found.unrecorded]
         raise DamagedError(
             f"{job.storage.url}: {', '.join(names)} cannot be proven, and may hold rows of {record.file_key!r}, which "
             "is not in the input any more, so they cannot be generated anew: put the input file back, restore the "
             "state from a copy, or discard the run with mode='new'."
         )
-    for name in found.strange:
+    for name in found.unrecorded:
         remove_parts(job.storage, name)
         lists.notes.append(f"{job.storage.url}/{name}: no record names it; removed, its rows are generated anew")
-    for publication in lists.beyond:
+    for publication in lists.lost:
         manifest = give_up(job.storage, manifest, publication, lease)
         lists.notes.append(f"{job.storage.url}/{publication.name}: its list of units is lost; generated anew")
     say(lists.notes)
-    if not known and (strange := index.published.unplanned()) is not None:
+    if not known and (unplanned := index.published.unplanned()) is not None:
         raise DamagedError(
-            f"{job.storage.url}: the run's record is lost, and what is published there (unit {strange}) was made with "
-            "other settings (or input, or unit_rows) than these. Give the settings it was begun with, or discard the "
-            "run with mode='new'."
+            f"{job.storage.url}: the run's record is lost, and what is published there (unit {unplanned}) was made "
+            "with other settings (or input, or unit_rows) than these. Give the settings it was begun with, or discard "
+            "the run with mode='new'."
         )
     if dropped := index.drop_overtaken():
         say([f"{job.storage.url}: the ledger has earlier attempts of {dropped} units than are published; they are done "
@@ -110,10 +110,10 @@ def _index(job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool
 
 
 def _check_touched(job: Job, index: Index, old: RunState | None) -> None:
-    """Of input files that an earlier run has seen with another stamp, or whose stamps are lost, the content decides.
+    """Compare the content of input files whose stamp changed, or whose stamp is not known, with what was read.
 
     Raises:
-        FingerprintError: rows that were read are not what they were.
+        FingerprintError: rows that were generated for have changed.
     """
     suspects = list(range(len(job.source.files))) if old is None else touched(job.source, old.files)
     if count := check_committed_rows(job.source, index, suspects):
@@ -123,7 +123,7 @@ def _check_touched(job: Job, index: Index, old: RunState | None) -> None:
 
 
 def say(notes: Iterable[str]) -> None:
-    """Tell the user, a line each."""
+    """Log each note as a warning for the user."""
     for note in notes:
         _LOG.warning(note)
 
@@ -131,7 +131,11 @@ def say(notes: Iterable[str]) -> None:
 def _check_published(
     config: RunConfig, manifest: Manifest, index: Index, ledger: Ledger, storage: Storage
 ) -> None:  # fmt: skip
-    """Published files are there, or their rows are done again where that is asked for."""
+    """Check published files; with ``repair`` revoke the units of damaged ones.
+
+    Raises:
+        DamagedError: a file is missing or of another size, and ``repair`` is False.
+    """
     damages = find_published_damage(storage, manifest, prove=config.repair)
     if damages and not config.repair:
         raise DamagedError(describe_damage(storage.url, damages))
@@ -139,7 +143,7 @@ def _check_published(
 
 
 def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None]:
-    """Enter the units of the input; the record of the run as it is now, and as it was (None of one that begins).
+    """Enter the input's units in the index; returns the run record as it is now, and as it was (None for a new run).
 
     Raises:
         DamagedError: the record is lost, and the ledger does not agree with these settings.
@@ -159,26 +163,28 @@ def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | 
 
 
 def _check_ledger_agrees(job: Job, index: Index, lost: DamagedError | None) -> None:
-    """Unit ids follow from the settings and the input: where all of the ledger's are planned, the settings are its.
+    """Check that the ledger was written with these settings, without a run record.
+
+    Unit ids follow from the settings and the input: if all units of the ledger are planned, the settings are the same.
 
     Raises:
         DamagedError: they are not.
     """
-    fault = str(lost).split(". Run", 1)[0] if lost is not None else f"{job.storage.url}: the run's record is missing"
-    strange = next(index.strange_records(file.key for file in job.source.files), None)
-    if strange is not None or next(index.committed_units(), None) is None:
+    fault = lost.fault if lost is not None else f"{job.storage.url}: the run's record is missing"
+    unplanned = next(index.unplanned_records(file.key for file in job.source.files), None)
+    if unplanned is not None or next(index.committed_units(), None) is None:
         raise DamagedError(
-            f"{fault}, and what is committed there was made with other settings (or input, or unit_rows) than these. "
-            "Give the settings it was begun with, or discard the run with mode='new'."
+            f"{fault}, and what is committed there was made with other settings (or input, or unit_rows) than these",
+            "Give the settings it was begun with, or discard the run with mode='new'.",
         )
     say([f"{fault}; made anew, as the ledger agrees with the settings"])
 
 
 def prepare_output(config: RunConfig, storage: Storage, lease: Lease) -> Origin:
-    """Apply ``mode``; refuse a folder with someone else's tables, which readers would mix with ours.
+    """Apply ``mode``, and refuse a folder with tables of others, which readers would mix with ours.
 
     Returns:
-        Of the run that is there, or begins now.
+        The origin of the run that is there or begins now.
     """
     first = finish_discard(storage, lease)
     if config.mode == "new":

@@ -1,7 +1,7 @@
-"""``calibrate``: the largest entropy threshold whose output still agrees with ``verified``, on a sample of rows.
+"""``calibrate``: finds the largest entropy threshold whose output still agrees with ``verified``, on a sample of rows.
 
-``verified`` gives the autoregressive output; ``streaming`` and ``reference`` fill masks whose entropy is below a
-threshold and may differ. Which threshold a job can afford depends on its prompts, so it is measured on them.
+``verified`` gives the autoregressive output. ``streaming`` and ``reference`` fill masks whose entropy is below a
+threshold, and their output may differ. The threshold that a job can afford depends on its prompts, so it is measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipeline.worker.unit_worker import preview_table
 __all__ = ["GRID", "Calibration", "CalibrationConfig", "Trial", "bounds", "calibrate"]
 
 GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9, 1.4, 2.0, 3.0)
-"""Thresholds in nats that are tried first, ascending, until two in a row fail."""
+"""Thresholds in nats; tried in ascending order until two in a row fail."""
 _PREFIX = "__wedlm_out_"
 _FAILURES_TO_STOP = 2
 _PER_ROW = ("strategy", "entropy_threshold")
@@ -40,19 +40,19 @@ _PER_ROW = ("strategy", "entropy_threshold")
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationConfig:
-    """What is asked.
+    """What to calibrate, and for which floor.
 
     Attributes:
-        floor: agreement with verified output that has to be kept, in (0, 1].
-        measure: "token": equal tokens at equal places over the longer length, averaged over samples; "answer": share
+        floor: least agreement with the verified output, in (0, 1].
+        measure: "token": equal tokens at equal positions over the longer length, averaged over samples; "answer": share
             of samples whose answer is that of verified output, or the one in ``answer_column``.
-        strategy: the one to set a threshold for.
-        rows: sample size at most; the same rows every time.
+        strategy: the strategy whose threshold is searched.
+        rows: largest sample size; the same rows are taken every time.
         answer_regex: the answer in a text: the last match's first group (the whole match where it has none); None
             takes the whole text.
         answer_column: input column with good answers.
         confident: hold the lower end of the 95% interval to the floor, not the estimate.
-        refine: halvings of the gap between the last threshold that passed and the first that failed.
+        refine: how often the interval between the last threshold that passed and the first that failed is halved.
 
     Raises:
         ConfigError: a value is out of range, or a floor that a sample of this size cannot show.
@@ -85,12 +85,13 @@ class CalibrationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One setting on the sample.
+    """The result of one setting on the sample.
 
     Attributes:
         threshold: nats; None for ``verified``.
-        agreement: with verified output, and its 95% interval over samples.
-        tokens_per_forward, rows_per_token: sums over the sample.
+        agreement: agreement with the verified output, with its 95% interval over samples.
+        tokens_per_forward: generated tokens over decode forwards, over the whole sample.
+        rows_per_token: token rows forwarded per generated token, over the whole sample.
     """
 
     threshold: float | None
@@ -101,13 +102,13 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was found.
+    """The result of a calibration.
 
     Attributes:
-        threshold: the largest that passed with all smaller ones that were tried; None where none did.
-        verified: the output that the others are held against.
+        threshold: the largest threshold that passed, if all smaller ones that were tried passed too; None if none did.
+        verified: the verified output, which the others are compared with.
         trials: every threshold tried, ascending.
-        samples: compared samples; rows that fail have none.
+        samples: number of compared samples; failed rows have none.
     """
 
     threshold: float | None
@@ -117,11 +118,11 @@ class Calibration:
 
 
 def calibrate(config: RunConfig, wanted: CalibrationConfig) -> Calibration:
-    """Generate for a sample of the rows with ``verified`` and under thresholds, in this process; writes nothing.
+    """Generate for a sample with ``verified`` and with several thresholds, in this process; writes no output.
 
     Raises:
-        ConfigError: settings that leave nothing to calibrate, or a floor that the sample is too small to show.
-        SourceError: the input cannot be read, has no rows, or none of the sample's rows can be generated for.
+        ConfigError: the settings leave nothing to calibrate, or the sample is too small to show the floor.
+        SourceError: the input cannot be read, has no rows, or every row of the sample fails.
     """
     _check(config, wanted)
     config = replace(
@@ -155,14 +156,14 @@ class _Sample:
         self._engine = load_engine(job, job.config.num_threads)
 
     def generate(self, **sampling: Any) -> pa.Table:
-        """Output rows under the configured sampling parameters with these in place, names without prefix."""
+        """Output rows with these sampling parameters in place of the configured ones; column names without prefix."""
         config = replace(self._job.config, sampling=replace(self._job.config.sampling, **sampling))
         out = preview_table(replace(self._job, config=config), self._engine, self._unit, self._table)
         return out.rename_columns([name.removeprefix(_PREFIX) for name in out.column_names])
 
 
 def _read(job: Job, rows: int) -> pa.Table:
-    """A sample of the rows, prepared, in input order; which rows depends on the input and ``rows`` alone."""
+    """A prepared sample, in input order; which rows it has depends on the input and ``rows`` only."""
     found = heapq.nsmallest(rows, job.source.slices(1), key=lambda piece: _lot(job.source, piece))
     found.sort(key=lambda piece: (piece.file, piece.first_row))
     tables = []
@@ -181,9 +182,9 @@ def _lot(source: Source, piece: Slice) -> bytes:
 
 
 def bounds(held: Mapping[float, bool]) -> tuple[float | None, float | None]:
-    """The largest threshold below the first that failed, and that one; None where there is none.
+    """The largest threshold below the first one that failed, and that one; None if there is none.
 
-    One that passed above a failure is luck of the sample and does not count.
+    A threshold that passed above one that failed is chance and does not count.
     """
     over = min((threshold for threshold, passed in held.items() if not passed), default=None)
     best = max((threshold for threshold in held if over is None or threshold < over), default=None)
@@ -191,7 +192,7 @@ def bounds(held: Mapping[float, bool]) -> tuple[float | None, float | None]:
 
 
 class _Search:
-    """Tries thresholds and remembers."""
+    """Tries thresholds and keeps the results."""
 
     def __init__(self, sample: _Sample, wanted: CalibrationConfig) -> None:
         self._sample, self._wanted = sample, wanted
@@ -205,7 +206,7 @@ class _Search:
         self._trials: dict[float, Trial] = {}
 
     def _check_floor(self) -> None:
-        """Raise where perfect agreement of this sample would not show the floor."""
+        """Raise if even perfect agreement of this sample would not show the floor."""
         count, floor = len(self._kept), self._wanted.floor
         best, needed = wilson(1.0, count).low, samples_to_show(floor)
         if best < floor:
@@ -222,12 +223,12 @@ class _Search:
         if not any(answer is not None for answer in answers.verified):
             raise ConfigError(
                 f"answer_regex={wanted.answer_regex!r}: matches none of the {len(self._kept)} verified texts; the "
-                f"first is {self._column(self._base, 'text')[0]!r}. Mend it."
+                f"first is {self._column(self._base, 'text')[0]!r}. Correct it."
             )
         return answers
 
     def run(self) -> Calibration:
-        """The grid upwards until thresholds fail, then halvings."""
+        """Try the grid in ascending order until thresholds fail, then halve the interval."""
         failures = 0
         for threshold in GRID:
             failures = 0 if self._passes(threshold) else failures + 1

@@ -1,4 +1,4 @@
-"""``estimate``: tokens, time and bytes of a run, from a small sample through the real model in this process."""
+"""``estimate``: extrapolates tokens, time and bytes of a run from a small sample, run on the model in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SIGMAS = 1.96
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """An estimated total, and where 19 of 20 samples like this one would put it."""
+    """An estimated total with its 95% confidence interval."""
 
     low: float
     expected: float
@@ -41,11 +41,11 @@ class Spread:
 
     @classmethod
     def of(cls, sample: Sequence[float], population: int) -> Spread:
-        """The total over ``population`` rows from the values of some of them."""
+        """The total over ``population`` rows, from the values of a sample."""
         values = np.asarray(sample, float)
         count = len(values)
         error = values.std(ddof=1) / math.sqrt(count) if count > 1 else float(values.mean())
-        # What was sampled is known: of an input that was sampled whole, everything.
+        # Finite population correction: if all rows were sampled, the total is known.
         error *= math.sqrt(max(0, population - count) / max(1, population - 1))
         mean = float(values.mean())
         low = max(0.0, mean - _SIGMAS * error)
@@ -58,18 +58,18 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a run would take; an extrapolation from a sample, no promise.
+    """The cost of a run, extrapolated from a sample.
 
     Attributes:
-        rows: of the input.
-        sampled_rows: how many were generated for, spread over the input.
+        rows: rows of the input.
+        sampled_rows: rows generated for the sample, spread over the input.
         failed_rows: how many of these failed.
-        prompt_tokens, completion_tokens: of the whole run.
-        output_bytes: of the published files.
-        load_seconds: to load the model here.
+        prompt_tokens, completion_tokens: tokens of the whole run.
+        output_bytes: size of the published files.
+        load_seconds: time to load the model here.
         tokens_per_second: generated tokens of one engine on the sample, on this machine.
-        engine_slots: sequences that an engine holds at once.
-        seconds: number of actors -> time, the model's loading included, were each as fast as this one.
+        engine_slots: sequences that an engine runs at once.
+        seconds: number of actors -> time of the run, model loading included, if each actor is as fast as this engine.
     """
 
     rows: int
@@ -115,8 +115,8 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
     """Generate for a few rows in this process and extrapolate. Uses no Ray and writes no output.
 
     Args:
-        config: of the run.
-        rows: how many to sample; evenly spread over the input, the same ones each time.
+        config: the run's configuration.
+        rows: sample size; evenly spread over the input, the same rows each time.
         load: makes the engine.
 
     Raises:
@@ -135,7 +135,7 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
         engine = load(job, config.num_threads)
         ready = time.monotonic()
         unit = Unit(unit_id="sample", index=0, rows=Slice(file=0, first_row=0, num_rows=table.num_rows))
-        preview_table(job, engine, unit, table.slice(0, 1))  # what only the first forward costs is no part of a rate
+        preview_table(job, engine, unit, table.slice(0, 1))  # the one-off cost of the first forward does not count
         warm = time.monotonic()
         out = preview_table(job, engine, unit, table)
         seconds = time.monotonic() - warm

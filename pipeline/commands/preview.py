@@ -1,4 +1,4 @@
-"""``preview``: the first rows through the real model in this process, nothing written."""
+"""``preview``: runs the first rows on the model in this process and writes nothing."""
 
 from __future__ import annotations
 

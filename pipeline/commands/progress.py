@@ -1,4 +1,4 @@
-"""How far a run is: counts, rates and the time that is left. Knows no Ray."""
+"""Progress of a run: counts, rates and remaining time. Knows no Ray."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Progress", "ProgressTracker", "format_progress"]
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A moment of a run.
+    """The progress of a run at one moment.
 
     Attributes:
         total_rows: input rows of the run, those of earlier sessions included.
-        done: totals over everything committed.
-        session: totals over what this session committed.
-        seconds: that the engine longest at work has been ready in this session (the start of processes and
-            the loading of models left out); 0 before the first unit.
+        done: totals over all committed units.
+        session: totals over the units that this session committed.
+        seconds: time for which the first engine has been ready in this session (without the start of processes and
+            model loading); 0 before the first unit.
     """
 
     total_rows: int
@@ -29,12 +29,12 @@ class Progress:
 
     @classmethod
     def nothing(cls) -> Progress:
-        """Of a session that has nothing to do."""
+        """The progress of a session without work."""
         return cls(total_rows=0, done=Totals(), session=Totals(), seconds=0.0)
 
     def followed_by(self, later: Progress) -> Progress:
-        """Of this session when more work was found after this moment, and done until the moment ``later``."""
-        return replace(later, session=self.session.together_with(later.session), seconds=self.seconds + later.seconds)
+        """The progress at ``later``, for a session that found more work after this moment."""
+        return replace(later, session=self.session.merged_with(later.session), seconds=self.seconds + later.seconds)
 
     @property
     def tokens_per_second(self) -> float:
@@ -53,7 +53,7 @@ class Progress:
 
 
 class ProgressTracker:
-    """Adds up records and tells a listener."""
+    """Adds up ledger records and reports to a listener."""
 
     def __init__(self, total_rows: int, done: Totals, listen: Callable[[Progress], None]) -> None:
         self._total = total_rows
@@ -64,14 +64,14 @@ class ProgressTracker:
         listen(self.now())
 
     def add(self, record: CommitRecord, before: CommitRecord | None = None) -> None:
-        """One more unit; ``before``: its record of an earlier session, where failed rows of it were done again."""
+        """Count a unit; ``before``: the record that it replaces, if its failed rows were generated again."""
         self._done = self._done.plus(record)
         self._session = self._session.plus(record if before is None else record.since(before))
         self._seconds = max(self._seconds, record.engine_seconds)
         self._listen(self.now())
 
     def now(self) -> Progress:
-        """The current moment."""
+        """The current progress."""
         return Progress(total_rows=self._total, done=self._done, session=self._session, seconds=self._seconds)
 
 

@@ -1,4 +1,4 @@
-"""Reading an output back: what is published, in input order."""
+"""``read``: the published tables of an output, in input order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``run``: from a configuration to a published output, starting afresh or continuing."""
+"""``run``: generates for every row of the input and publishes the output; starts a run or continues it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def run(
 ) -> RunResult:
     """Generate for every row of ``dataset`` and publish the results in ``output``.
 
-    Called again with the same settings it continues what was interrupted, takes up new input files, and
-    does nothing where everything is done.
+    Called again with the same settings, it continues an interrupted run, includes new input files, and does nothing if
+    everything is done.
 
     Args:
         dataset: the input, see :class:`~pipeline.config.RunConfig`.
@@ -80,7 +80,7 @@ def run(
 def run_on(
     executor: Executor, config: RunConfig, storage: Storage, on_progress: Callable[[Progress], None]
 ) -> RunSummary:  # fmt: skip
-    """:func:`run` with the means of execution and the storage given."""
+    """:func:`run` with a given executor and storage."""
     with hold_lease(storage) as lease:
         return _run(executor, config, storage, lease, on_progress)
 
@@ -93,7 +93,7 @@ def _run(
     on_progress: Callable[[Progress], None],
 ) -> RunSummary:
     origin = prepare_output(config, storage, lease)
-    check_model(config)  # a model that is not there ends the run here, not in an actor
+    check_model(config)  # so that a missing model ends the run here and not in an actor
     with Index() as index:
         begun = begin(config, storage, lease, index, origin)
         index.units.mark_work(retry_failed=config.retry_failed)
@@ -112,7 +112,7 @@ def _run(
 
 
 def _is_published(index: Index, manifest: Manifest) -> bool:
-    """Whether readers see all of the ledger."""
+    """Whether all committed units are published, as of their latest attempt."""
     there = bool(manifest.publications) and next(index.units.unpublished(), None) is None
     return there and not outdated(manifest, index)
 
@@ -120,36 +120,36 @@ def _is_published(index: Index, manifest: Manifest) -> bool:
 def _generate_and_publish(
     executor: Executor, begun: Begun, index: Index, lease: Lease, on_progress: Callable[[Progress], None]
 ) -> tuple[Progress, float, Manifest]:
-    """Do the work that is marked and publish it; what turns out to be damaged meanwhile is done again, once.
+    """Generate the marked units and publish them; units that turn out to be damaged are generated again, once.
 
     Returns:
         The progress of this session, its wall-clock seconds, and the manifest.
     """
     job, ledger, manifest = begun.job, begun.ledger, begun.manifest
     session, seconds = Progress.nothing(), 0.0
-    done_again: set[str] = set()
+    repeated: set[str] = set()
     while True:
         if index.units.work_units:
-            last, took = _generate(executor, job, index, ledger, lease, on_progress)
-            session, seconds = session.followed_by(last), seconds + took
+            last, elapsed = _generate(executor, job, index, ledger, lease, on_progress)
+            session, seconds = session.followed_by(last), seconds + elapsed
         _check_inputs(job, index)
         try:
             return session, seconds, _publish(executor, job, index, lease, manifest)
         except FoundDamageError as error:
-            lease.verify()  # a successor may have published, and removed, what is missed here
-            manifest = Manifest.load(job.storage)  # revisions before the damage was found are published
+            lease.verify()  # a successor may have published and removed the missing files
+            manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found
             units = revoke(error.damages, manifest, index, ledger)
-            if done_again & units:
+            if repeated & units:
                 raise DamagedError(
-                    f"{job.storage.url}: what units {sorted(done_again & units)[:3]} had staged was damaged twice in "
+                    f"{job.storage.url}: what units {sorted(repeated & units)[:3]} had staged was damaged twice in "
                     f"this run, last {error.damages[0].fault}. Check the storage, and run again to continue."
                 ) from error
-            done_again |= units
+            repeated |= units
             index.units.mark_work(retry_failed=False)
 
 
 def _check_inputs(job: Job, index: Index) -> None:
-    """Before anything is published: the input is still what was planned and read.
+    """Check, before anything is published, that the input is still what was planned and read.
 
     Raises:
         FingerprintError, SourceError: it is not.
@@ -167,7 +167,7 @@ def _generate(
     lease: Lease,
     on_progress: Callable[[Progress], None],
 ) -> tuple[Progress, float]:
-    """Do the work that is marked; this session's last progress, and its wall-clock seconds."""
+    """Generate and commit the marked units; returns this session's last progress and its wall-clock seconds."""
     units = index.units
     begin = time.monotonic()
     tracker = ProgressTracker(units.rows, index.settled(), on_progress)

@@ -1,4 +1,4 @@
-"""A few rows from all over the input, always the same ones."""
+"""Samples rows that are spread over the whole input; always the same ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEW = 3
 
 
 def sample_units(units: PlannedUnits, rows: int) -> list[Unit]:
-    """Beginnings of evenly spread units that have at most ``rows`` rows together."""
+    """The first rows of evenly spread units, ``rows`` rows in all at most."""
     every = len(units)
     count = min(every, rows)
     if not count:
@@ -34,9 +34,10 @@ def sample_units(units: PlannedUnits, rows: int) -> list[Unit]:
 
 
 def prepared_sample(job: Job, rows: int) -> tuple[int, pa.Table | None]:
-    """The number of rows of the input, and a sample of them as the generate actor gets them; None of an empty input.
+    """The number of input rows, and a sample of them prepared as for a generate actor; None if the input is empty.
 
-    Where a template ends for none of the first rows, those are the sample: each of the others would take as long.
+    If the template exceeds its limits for all of the first rows, only those are the sample: every other row would take
+    as long.
     """
     with Index() as index:
         index.units.fill(plan_units(job.source, job.config.resolved_unit_rows(), "sample", job.config.limit))

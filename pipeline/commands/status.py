@@ -1,4 +1,4 @@
-"""``status``: what is committed, published and failed in an output, without touching a run that writes to it."""
+"""``status``: counts what is committed, published and failed in an output; never disturbs a run that writes to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run gives back: what it did, and the way to its output."""
+"""The result of a run: its summary and access to its output."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["RunResult", "RunSummary"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a run did.
+    """The summary of a run.
 
     Attributes:
-        output: the folder or URL, with whatever credentials it was given with: :meth:`describe` masks them.
+        output: the folder or URL as it was given, credentials included; :meth:`describe` masks them.
         total: totals over the whole output.
-        session: totals over what this call generated; all zero where everything had been done before.
+        session: totals over what this call generated; all zero if everything had been done before.
         seconds: wall-clock time of this call's generation, start of the actors included.
-        generating_seconds: the same without the start: while the engine longest at work was ready.
+        generating_seconds: the same without the start: since the first engine was ready.
         publications: folders of the output that hold published parts.
     """
 
@@ -67,7 +67,7 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """A finished run. ``storage_options``: of the output's file system."""
+    """A finished run. ``storage_options``: keyword arguments of the output's file system."""
 
     summary: RunSummary
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)

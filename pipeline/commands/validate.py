@@ -1,4 +1,4 @@
-"""``validate``: everything that can be known to be wrong before a model is loaded or a GPU is taken."""
+"""``validate``: checks everything that can be checked before a model is loaded or a GPU is reserved."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """What was found.
+    """The result of a validation.
 
     Attributes:
-        problems: what would stop the run; empty when it can begin.
+        problems: reasons why the run cannot begin; empty if it can.
         warnings: rows of a sample that would fail, with their reasons (10 at most).
         rows, files: size of the input.
-        prompt_column: where the prompts are ("prompt_template" where they are made by one).
-        sampled_rows, failed_rows: size of the sample, which is spread over the input, and how many would fail.
+        prompt_column: the column of prompts ("prompt_template" if a template makes them).
+        sampled_rows, failed_rows: size of a sample spread over the input, and how many of its rows would fail.
         max_prompt_tokens: longest prompt of the sample.
-        model_length: tokens that a prompt and its ``max_tokens`` may have together.
+        model_length: limit of prompt tokens plus ``max_tokens``.
     """
 
     problems: tuple[str, ...]
@@ -117,7 +117,7 @@ def _check_resources(config: RunConfig) -> None:
 
 
 def _check_continues(config: RunConfig, job: Job) -> None:
-    """What is there already was begun with the same settings, or is to be discarded."""
+    """Check that a run in the output was begun with the same settings, or is to be discarded."""
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     old = RunState.load(storage)
     if old is None or config.mode == "new":
@@ -128,7 +128,7 @@ def _check_continues(config: RunConfig, job: Job) -> None:
 
 
 def _facts(job: Job, *, tokenises: bool) -> dict[str, Any]:
-    """Size of the input, and how rows from all over it fare."""
+    """Size of the input, and the failures of a sample."""
     facts: dict[str, Any] = {"files": len(job.source.files), "prompt_column": job.prompt_column}
     if not tokenises:
         return {**facts, "rows": sum(piece.num_rows for piece in job.source.slices(_SAMPLE_ROWS))}

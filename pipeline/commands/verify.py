@@ -1,6 +1,6 @@
-"""``verify``: proves a published output against its ledger, its checksums and its source.
+"""``verify``: checks a published output against its ledger, its checksums and its source.
 
-Streams: memory does not grow with rows or units. Touches nothing.
+Streams, so memory does not grow with rows or units. Changes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Verification", "verify"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was checked and what was found.
+    """The result of a verification.
 
     Attributes:
         output: the folder or URL.
@@ -43,10 +43,10 @@ class Verification:
         output_rows: rows in the published files.
         failed_rows: input rows that failed.
         against_source: whether the input was read too, and compared.
-        problems: one line for each, at most 50; empty where the output is proven.
-        more_problems: how many there are beyond these.
-        notes: what was found and does not matter to the rows.
-        proved, not_proved: one line for each thing that was, or could not be.
+        problems: one line for each problem, at most 50; empty if the output is correct.
+        more_problems: number of problems beyond these.
+        notes: findings that do not affect the rows.
+        proved, not_proved: one line for each property that was proved, or could not be.
     """
 
     output: str
@@ -65,7 +65,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether no problem was found."""
         return not self.problems
 
 
@@ -111,7 +111,7 @@ def verify(
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)
         _check_ledger(manifest, index, state, found)
-        _check_strangers(storage, manifest, found)
+        _check_foreign_files(storage, manifest, found)
         options = {
             "storage_options": storage_options or {},
             "input_storage_options": input_storage_options,
@@ -157,7 +157,7 @@ def _not_proved(*, against_source: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]) -> Iterator[Source]:
-    """The source; what is in memory lies in a temporary folder meanwhile."""
+    """The source of ``input``; in-memory input is kept in a temporary folder for the duration of the block."""
     names = ("id_column", "limit", "columns")
     config = RunConfig(input=input, output=output, **{n: state.fingerprint[n] for n in names}, **options)
     with tempfile.TemporaryDirectory() as folder:
@@ -165,9 +165,9 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
 
 
 def _check_ledger(manifest: Manifest, index: Index, state: RunState, found: Findings) -> None:
-    """What is committed is published, once, as it was last."""
+    """Check that each committed unit is published once, as of its latest attempt."""
     for publication in manifest.publications:
-        for unit in index.published.units(publication.slot):
+        for unit in index.published.units(publication.position):
             unit_id = unit.unit.unit_id
             if unit.record is None:
                 found.problem(f"{publication.name}: unit {unit_id} is published, and the ledger lacks it")
@@ -176,7 +176,7 @@ def _check_ledger(manifest: Manifest, index: Index, state: RunState, found: Find
                     f"{publication.name}: unit {unit_id} is published as of attempt {unit.unit.attempt}, the ledger "
                     f"has attempt {unit.record.attempt}: run again to publish it"
                 )
-    for unit_id, count in index.published.doubled():
+    for unit_id, count in index.published.duplicates():
         found.problem(f"unit {unit_id} is published {count} times")
     for record in index.records.unpublished():
         found.problem(
@@ -188,8 +188,8 @@ def _check_ledger(manifest: Manifest, index: Index, state: RunState, found: Find
         found.problem(f"{state.units} units were planned, {published} are published")
 
 
-def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> None:
-    """Plain readers of the folder would take such files for ours."""
+def _check_foreign_files(storage: Storage, manifest: Manifest, found: Findings) -> None:
+    """Find files that plain readers of the folder would take for published ones."""
     ours = {f"{p.name}/{part.name}" for p in manifest.publications for part in p.parts}
     suffixes = tuple(format_.suffix for format_ in FORMATS.values())
     for key in itertools.chain.from_iterable(storage.walk(".")):
@@ -199,7 +199,7 @@ def _check_strangers(storage: Storage, manifest: Manifest, found: Findings) -> N
 
 
 def _check_source(source: Source, state: RunState, manifest: Manifest, index: Index, found: Findings) -> None:
-    """Whether the input's units, which are then in the index, are the output's."""
+    """Plan the input's units and check that they are the published ones, in input order."""
     changed = [f.key for f in source.files if f.key in state.files and state.files[f.key].digest != f.digest]
     for key in changed:
         found.problem(f"input file {key!r}: its content is not what the run read")
@@ -210,7 +210,7 @@ def _check_source(source: Source, state: RunState, manifest: Manifest, index: In
         found.problem(f"{_where(source, unit)}: not in the output")
     for publication in manifest.publications:
         last, ordered = -1, True
-        for there in index.published.units(publication.slot):
+        for there in index.published.units(publication.position):
             if there.planned is None:
                 found.problem(f"{publication.name}: unit {there.unit.unit_id} is of no row of the input")
             else:

@@ -1,6 +1,6 @@
-"""Published rows against the ledger's checksums and the source's rows, part by part.
+"""Checks published rows against the ledger's checksums and the source's rows, part by part.
 
-Streams: memory does not grow with rows or units.
+Streams, so memory does not grow with rows or units.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_PROBLEMS = 50
 
 @dataclass(kw_only=True)
 class Findings:
-    """Counts and problems, as they come."""
+    """Collects counts and problems during a verification."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(
         ("parts", "bytes", "units", "rows", "output_rows", "failed_rows"), 0))  # fmt: skip
@@ -45,11 +45,11 @@ class Findings:
     more: int = 0
 
     def add(self, name: str, count: int) -> None:
-        """Count something that was checked."""
+        """Add to a count of things checked."""
         self.counts[name] += count
 
     def problem(self, text: str) -> None:
-        """Something is wrong."""
+        """Add a problem."""
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(text)
         else:
@@ -58,7 +58,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the rows of a publication are held against."""
+    """What the rows of a publication are compared with."""
 
     state: RunState
     index: Index
@@ -66,21 +66,21 @@ class Expected:
 
     @property
     def prefix(self) -> str:
-        """Of the result columns."""
+        """Prefix of the result columns."""
         return self.state.fingerprint["column_prefix"]
 
-    def inputs(self, slot: int) -> Iterator[tuple[str, pa.Table]]:
-        """The source's units with their rows, in the order of a publication; those that it lacks are left out."""
+    def inputs(self, position: int) -> Iterator[tuple[str, pa.Table]]:
+        """The source's units with their rows, in the order of the publication; units the source lacks are left out."""
         if self.source is None:
             return
-        units = (unit.planned for unit in self.index.published.units(slot))
+        units = (unit.planned for unit in self.index.published.units(position))
         for task in read_tasks(unit for unit in units if unit is not None):
             tables = self.source.read([unit.rows for unit in task.units])
             yield from zip((unit.unit_id for unit in task.units), tables, strict=True)
 
 
 def check_publication(storage: Storage, publication: Publication, expected: Expected, found: Findings) -> None:
-    """The schema, files, rows and dead letters of a publication; what is wrong goes to ``found``."""
+    """Check the schema, files, rows and dead letters of a publication; problems are added to ``found``."""
     columns = expected.state.columns
     fields = list(publication.schema)[len(columns) :]
     if not publication.schema.equals(output_schema(columns, fields)):
@@ -88,24 +88,24 @@ def check_publication(storage: Storage, publication: Publication, expected: Expe
         return
     if not publication.dead_schema.equals(dead_schema(columns, expected.prefix)):
         found.problem(f"{publication.name}: its dead letters' schema is not that of the run's input")
-    inputs = expected.inputs(publication.slot)
+    inputs = expected.inputs(publication.position)
     failures = _Letters()
-    units = groupby(expected.index.published.units(publication.slot), key=lambda unit: unit.part)
+    units = groupby(expected.index.published.units(publication.position), key=lambda unit: unit.part)
     whole = True
     for part, key in zip(publication.parts, publication.part_keys, strict=True):
         held: Iterable[IndexedUnit] = next(units)[1] if part.rows else ()
-        intact = _check_bytes(storage, key, part, found)
-        if intact is None:
+        unchanged = _check_bytes(storage, key, part, found)
+        if unchanged is None:
             whole = False
         else:
-            _check_part(storage, key, publication, part, held, inputs, expected, failures, found, intact=intact)
+            _check_part(storage, key, publication, part, held, inputs, expected, failures, found, unchanged=unchanged)
         found.add("parts", 1)
         found.add("bytes", part.bytes)
     _check_letters(storage, publication, failures if whole else None, expected, found)
 
 
 def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
-    """The source's rows of a unit; those of units before it, which were not asked for, are passed over."""
+    """The source's rows of a unit; skips units before it."""
     found = next((table for own_id, table in inputs if own_id == unit_id), None)
     if found is None:
         raise SourceError("the input ended before these rows, or could not be read up to them")
@@ -113,7 +113,7 @@ def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
 
 
 def _check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -> bool | None:
-    """Whether the file is byte for byte what was published; None where it is not there."""
+    """Whether the file is byte for byte what was published; None if it is missing."""
     digest, size = hashlib.sha256(), 0
     try:
         with storage.open(key) as file:
@@ -126,7 +126,7 @@ def _check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) 
     if size != part.bytes or digest.hexdigest() != part.sha256:
         what = f"{size} bytes in the place of {part.bytes}" if size != part.bytes else "other bytes (SHA-256 differs)"
         found.problem(f"{key}: changed since it was published: {what}")
-        return False  # what is in it is looked at all the same: that tells which rows differ
+        return False  # its rows are compared all the same, to tell which differ
     return True
 
 
@@ -141,12 +141,12 @@ def _check_part(
     failures: _Letters,
     found: Findings,
     *,
-    intact: bool,
+    unchanged: bool,
 ) -> None:
-    """Each unit's rows against the ledger and the source."""
+    """Check each unit's rows against the ledger and the source."""
     wanted = part.rows
     try:
-        rows = wanted if intact else sum(table.num_rows for table in _tables(storage, key, publication))
+        rows = wanted if unchanged else sum(table.num_rows for table in _tables(storage, key, publication))
         stream = _Stream(_tables(storage, key, publication), publication.schema)
         for unit in units:
             source_rows = None if unit.planned is None else _rows_of(inputs, unit.unit.unit_id)
@@ -175,14 +175,14 @@ def _tables(storage: Storage, key: str, publication: Publication) -> Iterator[pa
 
 
 class _Stream:
-    """Rows taken in stretches."""
+    """Takes rows from a stream of tables, any number at a time."""
 
     def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         self._tables = tables
         self._held = schema.empty_table()
 
     def take(self, rows: int) -> pa.Table:
-        """The next so many rows, or fewer where there are no more."""
+        """The next ``rows`` rows, or fewer at the end."""
         while self._held.num_rows < rows and (table := next(self._tables, None)) is not None:
             self._held = pa.concat_tables([self._held, table])
         taken = self._held.slice(0, rows)
@@ -193,7 +193,7 @@ class _Stream:
 def _unit_faults(
     table: pa.Table, record: CommitRecord, source_rows: pa.Table | None, expected: Expected
 ) -> list[str]:  # fmt: skip
-    """What is wrong with a unit's output rows; the first fault of each kind."""
+    """The faults of a unit's output rows, at most one of each kind."""
     prefix, columns = expected.prefix, expected.state.columns
     faults = []
     if table.num_rows != record.output_rows:
@@ -217,7 +217,7 @@ def _unit_faults(
 
 
 def _wanted_ids(record: CommitRecord, source_rows: pa.Table | None, expected: Expected) -> list[str] | None:
-    """The unit's row ids in order; None where they are in a column of an input that is not at hand."""
+    """The unit's row ids in order; None if they come from a column of an input that was not given."""
     column = expected.state.fingerprint["id_column"]
     if column is None:
         return [derived_row_id(record.file_key, record.first_row + i) for i in range(record.num_rows)]
@@ -232,7 +232,7 @@ class _Letters:
         self._digest = hashlib.sha256()
 
     def add(self, table: pa.Table, prefix: str, found: Findings | None = None) -> None:
-        """Those of a table of output rows, or (without ``finish_reason``) all of one of dead letters."""
+        """Add the failed rows of a table of output rows, or all rows of a table of dead letters."""
         reason = f"{prefix}finish_reason"
         if reason in table.column_names:
             table = table.filter(pa.array(table[reason].to_numpy() == "error"))

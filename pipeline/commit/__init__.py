@@ -1,5 +1,5 @@
-"""Exactly once: the lease, the ledger, the run's record, staged units made into published parts, and their repair.
+"""The exactly-once protocol: lease, ledger, run record, publishing of staged units as part files, recovery and repair.
 
-Knows storage, staged and published files, and units by their identity; knows nothing of where rows come from, of
-prompts, engines or Ray.
+Knows the storage, the formats of staged and published files, and units by their ids. Does not know sources, prompts,
+engines or Ray.
 """

@@ -1,12 +1,12 @@
-"""Discarding an output, whatever is there, so that a kill in the middle leaves neither the old run nor half of it.
+"""Discards an output (``mode="new"``) so that a kill in the middle leaves neither the old run nor a part of it.
 
-A mark is put first: from then on nothing of the old run counts, and whoever begins next finishes the removal. The
-published files go before the state, and the mark goes last. Nothing that is removed is read first: what is damaged is
-as easy to discard as what is whole.
+First a mark is put: from then on nothing of the old run counts, and the next run completes the removal. Then the
+published files are removed, then the state, and last the mark. No file is read before it is removed, so damaged files
+are no obstacle.
 
-Should the one who discards fall asleep, or another writer of the old run, and wake up when a new run is there: leases
-stay, so what it puts bears an epoch from before the new run began; its mark, if it was not put before, meets a fence;
-and the new run counts its publications from a number on that nobody has used, so what it removes is not the new run's.
+A writer of the old run, or the process that discards it, may sleep and wake up during the new run. It does no harm.
+Leases stay, so whatever it puts has an epoch from before the new run. If its mark was not put yet, a fence is in its
+place. And it removes nothing of the new run, which numbers its publications from a number that nobody has used.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def discard(storage: Storage, lease: Lease) -> int:
 
 
 def finish_discard(storage: Storage, lease: Lease) -> int | None:
-    """Complete what other processes began to discard; those that never gave their lease back can begin no more.
+    """Complete a discard that another process began; put fences so that no former lease holder can begin one.
 
     Returns:
-        As :func:`discard`; None where nothing had been begun.
+        As :func:`discard`; None if no discard had been begun.
 
     Raises:
         LeaseLostError: another run took over; it goes on with the removal.
@@ -57,7 +57,7 @@ def parts_in(storage: Storage, folder: str) -> list[str]:
 
 
 def remove_parts(storage: Storage, folder: str) -> bool:
-    """Remove what a run may have put in a folder; whether the folder is gone: somebody else's files stay in it."""
+    """Remove a run's files from a folder; True if the folder is gone, False if files of others stay in it."""
     storage.delete_objects(parts_in(storage, folder))
     if storage.keys(folder):
         return False
@@ -67,14 +67,14 @@ def remove_parts(storage: Storage, folder: str) -> bool:
 
 def _remove(storage: Storage, lease: Lease) -> int:
     folders = [name for name in storage.folders() if layout.is_publication(name)]
-    used = [layout.slot_of(name)[0] for name in folders]
+    used = [layout.position_of(name)[0] for name in folders]
     used += [layout.number_of(key)[0] for kind in (layout.PUBLICATIONS, layout.UNITS) for key in storage.keys(kind)]
-    # Whoever is asleep is at work on the number behind these, at most.
+    # A sleeping writer works at most on the number after these.
     first = 2 + max(used, default=-1) if lease.predecessors else 0
     for name in folders:
         lease.verify()
         if not remove_parts(storage, name):
-            first = max(first, 1 + layout.slot_of(name)[0])
+            first = max(first, 1 + layout.position_of(name)[0])
     for folder in (layout.PUBLISH, layout.STAGED):
         lease.verify()
         storage.delete(folder)
@@ -82,10 +82,10 @@ def _remove(storage: Storage, lease: Lease) -> int:
     for keys in storage.walk(layout.STATE):
         lease.verify()
         storage.delete_objects([key for key in keys if not key.startswith(kept)])
-    storage.delete_objects(_marks(storage))  # the fences stay: whom they hold off may be asleep
+    storage.delete_objects(_marks(storage))  # the fences stay: the writers they stop may be asleep
     return first
 
 
 def _marks(storage: Storage) -> list[str]:
-    """Keys of the discards that were begun and are not complete."""
+    """Keys of the marks of discards that are not complete."""
     return [key for key in storage.keys(layout.DISCARDED) if storage.read(key).startswith(_BEGUN)]

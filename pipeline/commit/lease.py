@@ -1,13 +1,13 @@
-"""One writer per output: a lease that expires, so that a killed run does not lock its output for good.
+"""The lease: at most one writer per output. It expires, so a killed run does not lock its output for good.
 
-Leases are numbered by epochs; the highest counts, and an epoch is taken by a put that succeeds once. What a writer
-puts bears its epoch (see :mod:`pipeline.layout`), and epochs never come again: a lease that is given back stays as a
-mark. A holder that sleeps through its lease (a stopped process, a lost network) may wake up when another run has taken
-over: the successor then knows its epoch, and fences it off the next publication (see :mod:`pipeline.commit.publish`)
-and the ledger (see :mod:`pipeline.commit.ledger`). So it is not clocks on which exactly-once rests: they only decide
-who has to wait.
+Leases are numbered by epochs; the highest epoch counts, and each is taken by a put that succeeds only once. Every file
+that a writer puts has its epoch in its name (see :mod:`pipeline.layout`). Epochs are never used twice: a released lease
+stays as a marker. A holder that sleeps through its lease (a stopped process, a lost network) may wake up after another
+run has taken over. The successor knows its epoch and puts fences, so that it can no longer publish (see
+:mod:`pipeline.commit.publish`) or commit (see :mod:`pipeline.commit.ledger`). Exactly-once therefore does not depend on
+clocks; they only decide how long a successor waits.
 
-A lease that cannot be read holds nobody off: its holder either ended while it wrote it, or puts it anew soon.
+A lease that cannot be read does not block a new run: its holder died while it wrote the lease, or will renew it soon.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Holder:
     """Who holds (or held) a lease.
 
     Attributes:
-        epoch: of the lease.
-        token: of the holder; empty where the lease cannot be read.
-        process: None where the lease cannot be read.
+        epoch: epoch of the lease.
+        token: unique to the holder; empty if the lease cannot be read.
+        process: the holder's process; None if the lease cannot be read.
         expires: seconds since 1970, by the holder's clock.
-        released: whether it was given back.
+        released: whether the holder gave the lease back.
     """
 
     epoch: int
@@ -52,7 +52,7 @@ class Holder:
 
     @property
     def is_live(self) -> bool:
-        """Whether the lease was not given back, has not run out, and its holder is not known to be dead."""
+        """Whether the lease is neither released nor expired, and its holder is not known to be dead."""
         if self.released or self.process is None or self.expires <= time.time():
             return False
         return not self.process.has_ended()
@@ -62,12 +62,12 @@ class Holder:
         return "nobody knows who" if self.process is None else f"process {self.process.pid} on {self.process.host}"
 
     def to_bytes(self) -> bytes:
-        """What :meth:`parse` reads back."""
+        """Bytes that :meth:`parse` reads back."""
         return seal(asdict(self))
 
     @classmethod
     def parse(cls, key: str, data: bytes) -> Holder:
-        """Inverse of :meth:`to_bytes`; of a damaged lease what its name says."""
+        """Inverse of :meth:`to_bytes`; for a damaged lease only the epoch in its key is known."""
         try:
             raw: dict[str, Any] = unseal(data)
             return cls(**{**raw, "process": ProcessIdentity(**raw["process"]), "epoch": layout.epoch_of(key)})
@@ -79,18 +79,20 @@ class Lease:
     """A held lease; renewed in the background until released.
 
     Attributes:
-        epoch: higher than that of every holder before.
-        token: of this holder alone.
+        epoch: higher than that of every earlier holder.
+        token: unique to this holder.
+        taken: when it was taken, seconds since 1970 by this machine's clock.
     """
 
     def __init__(self, storage: Storage, ttl: float | None = None) -> None:
-        """Take the lease; ``ttl``: seconds for which it holds unless renewed, None is :data:`TTL_SECONDS`.
+        """Take the lease. ``ttl``: seconds until it expires unless renewed; None is :data:`TTL_SECONDS`.
 
         Raises:
             LeaseError: another live run holds it.
         """
         self._storage = storage
         self._ttl = TTL_SECONDS if ttl is None else ttl
+        self.taken = time.time()
         self.token = uuid.uuid4().hex[:16]
         self._process = ProcessIdentity.own()
         self._earlier = _holders(storage)
@@ -106,7 +108,7 @@ class Lease:
         if not storage.put_new(self._key, term.to_bytes()):
             raise LeaseError(f"{storage.url}: another run has begun to write there just now. Wait for it, or end it.")
         self._begin(term)
-        # Where a store has no conditional put, two that came at once may both be here: the later put counts.
+        # Without a conditional put in the store, two processes may get here at once: the later put counts.
         time.sleep(_SETTLE_SECONDS)
         self.verify()
         self._stop = threading.Event()
@@ -115,16 +117,16 @@ class Lease:
 
     @property
     def predecessors(self) -> tuple[int, ...]:
-        """Epochs of holders that never gave their lease back: they may be dead, or asleep."""
+        """Epochs of earlier holders that did not release their lease: they may be dead or asleep."""
         return tuple(holder.epoch for holder in self._earlier if not holder.released)
 
     def forget_predecessors(self) -> None:
-        """Drop the leases before this one, once their holders are fenced off."""
+        """Drop the leases before this one; to be called once fences stop their holders."""
         self._storage.delete_objects([layout.lease(holder.epoch) for holder in self._earlier])
         self._earlier = []
 
     def check(self) -> None:
-        """Raise LeaseLostError unless the lease is still ours; asks the store only once our term has run out."""
+        """Raise LeaseLostError unless the lease is still ours; asks the store only after our term has expired."""
         if time.time() >= self._expires or time.monotonic() >= self._expires_monotonic:
             self.verify()
 
@@ -136,7 +138,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Give it back, if it is still ours; where the store does not answer it runs out by itself."""
+        """Give the lease back if it is still ours; if the store does not answer, the lease expires by itself."""
         self._stop.set()
         self._thread.join()
         with suppress(SinkError, OSError):
@@ -145,7 +147,7 @@ class Lease:
                 self._storage.put(self._key, mark.to_bytes())
 
     def _is_ours(self) -> bool:
-        """Whether no later lease was taken. One of our own that was damaged is put anew by the next renewal."""
+        """Whether no later lease was taken. If our own lease is damaged, the next renewal writes it again."""
         holders = _holders(self._storage)
         if not holders or holders[-1].epoch != self.epoch:
             return False
@@ -155,18 +157,18 @@ class Lease:
         while not self._stop.wait(self._ttl / 3):
             try:
                 if not self._is_ours():
-                    return  # lost; check() says so once our term has run out
+                    return  # lost; check() raises once our term has expired
                 term = self._next_term()
                 self._storage.put(self._key, term.to_bytes())
                 self._begin(term)
-            except Exception:  # the store may be back for the next attempt, before our term runs out
+            except Exception:  # the store may be back for the next renewal, before our term expires
                 continue
 
     def _next_term(self) -> Holder:
         return Holder(epoch=self.epoch, token=self.token, process=self._process, expires=time.time() + self._ttl)
 
     def _begin(self, term: Holder) -> None:
-        """From now on the store has this term."""
+        """Remember the term that the store now holds."""
         self._expires = term.expires
         self._expires_monotonic = time.monotonic() + term.expires - time.time()
 
@@ -183,7 +185,7 @@ def hold_lease(storage: Storage) -> Iterator[Lease]:
     try:
         yield lease
     except (SinkError, OutputError, OSError):
-        # What is missing may have been published, and removed, by a run that took over: then that is the reason.
+        # Files may be missing because a run that took over published and removed them: then report that instead.
         with suppress(SinkError, OSError):
             lease.verify()
         raise
@@ -192,13 +194,13 @@ def hold_lease(storage: Storage) -> Iterator[Lease]:
 
 
 def current_holder(storage: Storage) -> Holder | None:
-    """Who is writing to an output now; None where nobody is."""
+    """The process that holds the lease of an output now; None if there is none."""
     holders = _holders(storage)
     return holders[-1] if holders and holders[-1].is_live else None
 
 
 def _holders(storage: Storage) -> list[Holder]:
-    """All leases that are there, oldest first."""
+    """All leases in the output, oldest first."""
     found = []
     for key in storage.keys(layout.LEASES):
         if layout.epoch_of(key) < 0:
@@ -206,14 +208,14 @@ def _holders(storage: Storage) -> list[Holder]:
         try:
             found.append(Holder.parse(key, read_state(storage, key)))
         except FileNotFoundError:
-            continue  # dropped by a successor since it was listed
+            continue  # a successor removed it after the listing
         except DamagedError:
             found.append(Holder(epoch=layout.epoch_of(key)))
     return sorted(found, key=lambda holder: holder.epoch)
 
 
 def _last_epoch(storage: Storage) -> int:
-    """Of an output whose leases are gone: the highest that anything there bears, as epochs must not come again."""
+    """The highest epoch in the names of an output whose leases are gone: epochs must not be used twice."""
     begins = (layout.RUN, layout.MANIFEST, layout.LEDGER, layout.FENCES, layout.DISCARDED)
     ends = (layout.PUBLICATIONS, layout.UNITS, layout.DEAD_LETTERS, layout.PUBLISH)
     epochs = [layout.epoch_of(key) for kind in begins for key in storage.keys(kind)]

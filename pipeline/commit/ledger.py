@@ -1,13 +1,13 @@
-"""The ledger: the only truth about what is committed. Append-only segments, each put in one piece.
+"""The ledger: the record of committed units, as append-only segments that are each written in one put.
 
-A unit is committed when a segment names it, and a segment is written only after the unit's results are
-staged. Committing a unit twice is harmless. Failed rows that are done again give their unit another entry with a
-higher attempt, which then counts. Results that turn out to be damaged are revoked by an entry of their own; the unit
-is then done as a further attempt.
+A unit is committed once a segment names it; a segment is written only after the results of its units are staged.
+Committing a unit twice is harmless. If failed rows are generated again, their unit gets another entry with a higher
+attempt, and that one counts. Damaged results are revoked by an entry of their own; the unit is then generated again
+as a further attempt.
 
-A segment bears the epoch of its writer's lease and its number in it. Who takes over from a writer that never gave its
-lease back puts a fence behind the segments that are there: should that one wake up in the middle of a put, its segment
-lies behind the fence, or bears an epoch from before the run began, and does not count.
+A segment's name holds the epoch of its writer's lease and a running number. A writer that takes over from one that did
+not release its lease puts a fence after the existing segments of that epoch. If the old writer wakes up in the middle
+of a put, its segment is behind the fence, or has an epoch from before the run began, and does not count.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pipeline.types import CommitRecord, Revocation
 __all__ = ["Ledger", "LedgerReading", "fence_ledger", "read_ledger"]
 
 _COMPACT_SEGMENTS = 64
-"""Segments beyond those that would hold all records, from which on they are written anew."""
+"""Segments beyond the number needed for all records; with more, the ledger is compacted."""
 _SEGMENT_RECORDS = 1024
-"""Records in a segment that is written anew."""
+"""Records per segment after compaction."""
 _READINGS = 5
-"""How often reading begins anew while another process writes segments anew."""
+"""How often reading starts again while another process compacts the ledger."""
 _READ_SEGMENTS = 32
 """Segments read at once."""
 
 
 @dataclass(kw_only=True)
 class LedgerReading:
-    """What was found in a ledger.
+    """The result of reading a ledger.
 
     Attributes:
-        segments: how many there are.
-        damaged: key and fault of each that cannot be read; what it named is done again.
-        foreign: keys of those that writers put after they had lost their lease; they do not count.
+        segments: number of segments that count.
+        damaged: key and fault of each segment that cannot be read; the units that only it names are generated again.
+        foreign: keys of segments that writers put after they had lost their lease; they do not count.
     """
 
     segments: int = 0
@@ -52,7 +52,7 @@ class LedgerReading:
     foreign: list[str] = field(default_factory=list)
 
     def describe(self, url: str) -> list[str]:
-        """One line for each file that does not count."""
+        """One line for each segment that does not count."""
         lines = [f"{url}/{key}: {fault}; the units that only this ledger segment names are done again"
                  for key, fault in self.damaged]  # fmt: skip
         lines += [f"{url}/{key}: put by a writer that had lost its lease; it does not count" for key in self.foreign]
@@ -60,18 +60,18 @@ class LedgerReading:
 
 
 def read_ledger(storage: Storage, records: CommittedUnits, since: int = 0) -> LedgerReading:
-    """Enter in the index what the ledger holds at this moment, without touching it; another process may be writing.
+    """Enter the ledger's records in the index. Read-only; another process may be writing the ledger meanwhile.
 
     Args:
         storage: the output.
-        records: of an index, to be filled.
-        since: the epoch in which the run was begun.
+        records: table of an index, to be filled.
+        since: the epoch in which the run began; earlier segments do not count.
     """
     for _ in range(_READINGS):
         try:
             return _read_once(storage, records, since)
         except FileNotFoundError:
-            records.clear()  # another process writes the segments anew: they are listed again
+            records.clear()  # another process compacts the ledger: list it again
     raise OutputError(f"{storage.url}: its ledger is being written anew all the time. Try again.")
 
 
@@ -112,7 +112,7 @@ def _enter(storage: Storage, keys: Sequence[str], records: CommittedUnits, readi
 
 
 def _read(storage: Storage, keys: Sequence[str], reading: LedgerReading) -> list[bytes | None]:
-    """Segments, None in the place of those that cannot be given back."""
+    """The bytes of segments; None for those that cannot be read."""
     try:
         return list(storage.read_many(keys))
     except FileNotFoundError:
@@ -135,7 +135,7 @@ def _parsed(line: str) -> CommitRecord | Revocation:
 
 
 def _fences(storage: Storage) -> dict[int, int]:
-    """Epoch -> number of its segments that count, where there is a fence. Of several the first one put counts least."""
+    """Epoch -> number of its segments that count, for epochs with a fence. Of several fences the lowest counts."""
     fences: dict[int, int] = {}
     for key in storage.keys(layout.FENCES):
         found = layout.fenced(key)
@@ -146,7 +146,7 @@ def _fences(storage: Storage) -> dict[int, int]:
 
 
 def fence_ledger(storage: Storage, epochs: Sequence[int]) -> None:
-    """From now on no further segment of these epochs counts; of those that have a fence nothing changes."""
+    """Put fences: from now on no further segment of these epochs counts. Existing fences stay as they are."""
     wanted = set(epochs) - set(_fences(storage))
     if not wanted:
         return
@@ -160,14 +160,14 @@ def fence_ledger(storage: Storage, epochs: Sequence[int]) -> None:
 
 
 class Ledger:
-    """Enters units in the output's state folder, and in the index. One writer.
+    """Commits units: writes segments and enters them in the index. For the holder of the lease.
 
     Attributes:
-        records: the index's, equal to what the state folder holds.
+        records: table of the index, kept equal to the ledger.
     """
 
     def __init__(self, storage: Storage, records: CommittedUnits, lease: Lease) -> None:
-        """``records``: of what the ledger holds already."""
+        """``records``: table of the index with what the ledger holds already."""
         self._storage = storage
         self._lease = lease
         self._segments = 0
@@ -175,13 +175,13 @@ class Ledger:
 
     @classmethod
     def load(cls, storage: Storage, records: CommittedUnits, lease: Lease, since: int = 0) -> tuple[Ledger, list[str]]:
-        """Read all segments; write them anew where they are many and small.
+        """Read all segments; compact them if they are many and small.
 
         Args:
             storage: the output.
-            records: of an index, to be filled.
-            lease: the caller's; ledgers of its predecessors are closed by this.
-            since: the epoch in which the run was begun.
+            records: table of an index, to be filled.
+            lease: the caller's; fences are put for its predecessors.
+            since: the epoch in which the run began; earlier segments do not count.
 
         Returns:
             The ledger, and a line for each segment that does not count.
@@ -195,14 +195,14 @@ class Ledger:
         return ledger, reading.describe(storage.url)
 
     def commit(self, records: Sequence[CommitRecord]) -> list[CommitRecord | None]:
-        """Enter units whose results are staged; for each what it takes the place of, if anything."""
+        """Commit units whose results are staged; returns for each the record that it replaces, if any."""
         before = [self.records.get(record.unit_id) if record.attempt > 1 else None for record in records]
         self._put(record.to_json() for record in records)
         self.records.add(records)
         return before
 
     def revoke(self, revocations: Sequence[Revocation]) -> None:
-        """Enter that the results of units count no more."""
+        """Enter that the results of these units no longer count."""
         self._put(revocation.to_json() for revocation in revocations)
         self.records.revoke(revocations)
 
@@ -212,12 +212,12 @@ class Ledger:
         self._storage.put(key, seal_lines(lines))
 
     def _compact(self) -> None:
-        # Whatever a kill leaves behind here names the same units again, which changes nothing.
+        # A kill in here leaves segments that name the same units twice, which changes nothing.
         source = itertools.chain((r.to_json() for r in self.records.revocations()), _lines(self.records))
         while batch := list(itertools.islice(source, _SEGMENT_RECORDS)):
             self._put(batch)
-        # Only what earlier epochs have put, and only while the lease is ours: should this process sleep here, what a
-        # successor has put, and what it goes by, stays.
+        # Remove segments of earlier epochs only, and only while the lease is ours: if this process sleeps here, the
+        # segments that a successor wrote or relies on stay.
         for keys in self._storage.walk(layout.LEDGER):
             self._lease.verify()
             self._storage.delete_objects([key for key in keys if self._is_earlier(key)])

@@ -1,6 +1,6 @@
-"""The records of what was published: publications, the list of their units, and the manifest.
+"""Publication records, the lists of their units, and the manifest of all publications.
 
-The manifest holds the publications' records once more, whole: each can be made again from the other.
+The manifest repeats the publication records in full, so each can be restored from the other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pipeline.storage.retry import with_retries
 __all__ = ["FENCE", "Manifest", "Publication", "index_publication", "write_units"]
 
 _VERSION = 3
-"""Of the record. 1 held the units themselves; 2 was named by a token."""
+"""Version of the record. 1 held the units themselves; 2 was named by a token."""
 FENCE = b"fenced off "
-"""What the object begins with that takes the place of a record which must not come."""
+"""First bytes of a fence: an object under the name of a record that must not be put any more."""
 _UNITS = pa.schema([("unit_id", pa.string()), ("attempt", pa.int32()), ("rows", pa.int64()), ("failed", pa.int64())])
 _BATCH_UNITS = 4096
 _CHUNK_BYTES = 2**16
@@ -37,21 +37,22 @@ _CHUNK_BYTES = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """Units that became visible together.
+    """A publication: units that became visible at once, as part files in one folder.
 
     Attributes:
-        number: publications and revisions are numbered from 0, in the order in which they were decided.
-        slot, revision: publications are numbered from 0, and so are those that took the place of each other.
-        epoch: of the lease under which it was decided.
-        format: of its files, see :data:`pipeline.sinks.FORMATS`.
-        schema, dead_schema: of the tables; the files may hold less exact types.
-        parts: its files, in input order.
-        dead_letters: the file of failed rows, if there were any.
-        units: the file that lists its units, in input order, one row for each: see :func:`write_units`.
+        number: running number of publications and revisions, in the order in which they were decided.
+        position: place of its rows in the output, counted from 0; a revision has the position of what it replaces.
+        revision: 0, or how many publications were at this position before.
+        epoch: epoch of the lease under which it was decided.
+        format: format of its files, see :data:`pipeline.sinks.FORMATS`.
+        schema, dead_schema: schemas of the two tables; the files may hold less exact types.
+        parts: its part files, in input order.
+        dead_letters: the file of failed rows; None if no row failed.
+        units: the file that lists its units in input order, see :func:`write_units`.
     """
 
     number: int
-    slot: int
+    position: int
     revision: int
     epoch: int
     format: str
@@ -64,21 +65,21 @@ class Publication:
     @property
     def name(self) -> str:
         """Its visible folder."""
-        return layout.publication(self.slot, self.revision)
+        return layout.publication(self.position, self.revision)
 
     @property
     def record_key(self) -> str:
-        """Where its record is."""
+        """Key of its record."""
         return layout.publication_record(self.number, self.epoch)
 
     @property
     def units_key(self) -> str:
-        """Where the list of its units is."""
+        """Key of the list of its units."""
         return layout.named_units(self.units.name)
 
     @property
     def part_keys(self) -> list[str]:
-        """Where its parts are."""
+        """Keys of its parts."""
         return [f"{self.name}/{part.name}" for part in self.parts]
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class Publication:
         return {
             "version": _VERSION,
             "number": self.number,
-            "slot": self.slot,
+            "slot": self.position,
             "revision": self.revision,
             "epoch": self.epoch,
             "format": self.format,
@@ -118,7 +119,7 @@ class Publication:
         dead = raw["dead_letters"]
         return cls(
             number=raw["number"],
-            slot=raw["slot"],
+            position=raw["slot"],
             revision=raw["revision"],
             epoch=raw["epoch"],
             format=raw["format"],
@@ -132,9 +133,9 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was decided and made visible, in that order: publications, and revisions in the place of some.
+    """All publications and revisions, in the order in which they were decided.
 
-    ``first``: the number from which they, and their slots, are counted.
+    ``first``: the number from which publications and positions are counted.
     """
 
     decided: tuple[Publication, ...] = ()
@@ -142,30 +143,30 @@ class Manifest:
 
     @property
     def publications(self) -> tuple[Publication, ...]:
-        """Those that are visible: the last of each slot, in the order of slots, which is that of the rows."""
-        last = {publication.slot: publication for publication in self.decided}
-        return tuple(last[slot] for slot in sorted(last))
+        """The visible publications: the last one of each position, in the order of positions (that of the rows)."""
+        last = {publication.position: publication for publication in self.decided}
+        return tuple(last[position] for position in sorted(last))
 
     @property
     def next_number(self) -> int:
-        """Of the publication that is decided next."""
+        """Number of the next publication."""
         return 1 + max((publication.number for publication in self.decided), default=self.first - 1)
 
     @property
-    def next_slot(self) -> int:
-        """Of the publication that takes the place of no other."""
-        return 1 + max((publication.slot for publication in self.decided), default=self.first - 1)
+    def next_position(self) -> int:
+        """Position of the next publication that is not a revision."""
+        return 1 + max((publication.position for publication in self.decided), default=self.first - 1)
 
     @classmethod
     def load(cls, storage: Storage, origin: Origin | None = None) -> Manifest:
-        """Read the latest manifest; empty where nothing was published.
+        """Read the latest manifest; empty if nothing was published.
 
         Args:
             storage: the output.
-            origin: of the run; None looks it up. Manifests from before it began do not count.
+            origin: origin of the run; None reads it. Manifests from before the run began do not count.
 
         Raises:
-            DamagedError: it cannot be read; a run makes it again from the publications' records.
+            DamagedError: it cannot be read; a run restores it from the publication records.
             OutputError: written by a version with other records.
         """
         origin = Origin.of(storage) if origin is None else origin
@@ -178,11 +179,12 @@ class Manifest:
             decided = tuple(Publication.parse(publication) for publication in raw["publications"])
             return cls(decided=decided, first=origin.first)
         except FileNotFoundError:
-            return cls.load(storage, origin)  # a later one has just taken its place
+            return cls.load(storage, origin)  # a later one has replaced it
         except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise DamagedError(
-                f"{storage.url}/{key}: the manifest is {error}. Run the same command as before again: it is made anew "
-                "from the records of what was published. The published files themselves are plain tables."
+                f"{storage.url}/{key}: the manifest is {error}",
+                "Run the same command as before again: it is made anew from the records of what was published. The "
+                "published files themselves are plain tables.",
             ) from error
 
     def save(self, storage: Storage, epoch: int) -> None:
@@ -195,12 +197,12 @@ class Manifest:
 
 
 def write_units(storage: Storage, key: str, units: Callable[[], Iterable[PublishedUnit]]) -> PartRecord:
-    """Write the list of a publication's units, an Arrow stream, some of them in memory at a time.
+    """Write the list of a publication's units as an Arrow stream, a batch in memory at a time.
 
     Args:
         storage: the output.
-        key: of the list.
-        units: gives them, in order; called again where writing has to be tried again.
+        key: key of the list.
+        units: gives the units in order; called again for every attempt at writing.
 
     Raises:
         SinkError: it failed repeatedly.
@@ -223,7 +225,7 @@ def _write_units(storage: Storage, key: str, units: Iterable[PublishedUnit]) -> 
 
 
 def index_publication(storage: Storage, publication: Publication, published: PublishedUnits) -> None:
-    """Enter a publication's units in the index, in the place of what was in its slot, some in memory at a time.
+    """Enter a publication's units in the index, a batch in memory at a time; they replace those at its position.
 
     Raises:
         DamagedError: the list of its units is missing or damaged.
@@ -233,7 +235,7 @@ def index_publication(storage: Storage, publication: Publication, published: Pub
         _check_list(storage, publication)
         units = _placed(publication, _read_units(storage, publication.units_key))
         shas = [part.sha256 for part in publication.parts]
-        published.replace(publication.slot, publication.part_keys, shas, publication.format, units)
+        published.replace(publication.position, publication.part_keys, shas, publication.format, units)
 
     key = f"{storage.url}/{publication.units_key}"
     try:
@@ -244,8 +246,9 @@ def index_publication(storage: Storage, publication: Publication, published: Pub
             raise
         fault = "missing" if missing else str(error)
         raise DamagedError(
-            f"{key}: the list of the units of {publication.name} is {fault}. Run the same command again: it is made "
-            "anew from the published rows; or restore it from a copy, or discard the run with mode='new'."
+            f"{key}: the list of the units of {publication.name} is {fault}",
+            "Run the same command again: it is made anew from the published rows; or restore it from a copy, or "
+            "discard the run with mode='new'.",
         ) from error
 
 
@@ -268,7 +271,7 @@ def _read_units(storage: Storage, key: str) -> Iterator[PublishedUnit]:
 def _placed(
     publication: Publication, units: Iterable[PublishedUnit]
 ) -> Iterator[tuple[PublishedUnit, int, int]]:  # fmt: skip
-    """Units with the number of their part and that of their first row in it. A unit lies in one part whole."""
+    """Units with the number of their part and of their first row in it. A unit never spans two parts."""
     ends = [part.rows for part in publication.parts]
     part = row = 0
     for unit in units:

@@ -1,4 +1,4 @@
-"""Published files: from rows wherever they are to one file, proven, written and hashed in one pass."""
+"""Writes a published file in one pass: reads rows from staged units or parts, checks, writes and hashes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class PartRecord:
-    """A file: its name in its folder, rows, bytes, and SHA-256 of the bytes."""
+    """A written file: its name in its folder, number of rows, size in bytes, and SHA-256."""
 
     name: str
     rows: int
@@ -42,27 +42,27 @@ class PartRecord:
 
     @classmethod
     def of(cls, key: str, rows: int, written: HashedFile) -> PartRecord:
-        """Of a file that has just been written under ``key``."""
+        """From a file that has just been written under ``key``."""
         return cls(name=key.rsplit("/", 1)[-1], rows=rows, bytes=written.tell(), sha256=written.sha256)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartDamage:
-    """What is in the place of a file that could not be written: the objects that are not what was committed."""
+    """The result of a file that could not be written: the damaged objects that it was to be made from."""
 
     damages: tuple[Damage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A kind of table. Picklable.
+    """Description of a published table (output rows or dead letters). Picklable.
 
     Attributes:
-        format: of its files.
-        schema: of its rows.
-        inputs: how many of the columns are the input's.
-        prefix: of the names of the others.
-        derived_ids: whether row ids follow from file and row number.
+        format: format of its files.
+        schema: schema of its rows.
+        inputs: number of its columns that are the input's; these come first.
+        prefix: prefix of the names of the other columns.
+        derived_ids: whether row ids are derived from file and row number.
     """
 
     format: PartFormat
@@ -72,19 +72,19 @@ class Rows:
     derived_ids: bool
 
     def reader(self, storage: Storage) -> PlaceReader:
-        """Reads such rows from an output."""
+        """A reader of such rows in an output."""
         return PlaceReader(storage, self.schema, self.inputs, self.prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputTables:
-    """What publishing knows of a run: where its output is, and its two tables.
+    """What publishing needs of a run: its storage and its two tables.
 
     Attributes:
         storage: the output.
-        rows: the table of generations.
-        dead_rows: the table of failed rows.
-        target_part_bytes: staged bytes of a part, about.
+        rows: the table of output rows.
+        dead_rows: the dead-letter table.
+        target_part_bytes: staged bytes per part, approximately.
     """
 
     storage: Storage
@@ -95,9 +95,9 @@ class OutputTables:
 
 @dataclass(frozen=True, kw_only=True)
 class PartJob:
-    """A part to write: rows from these places, in order, into one file. Picklable: parts can be written anywhere.
+    """A part file to write from the rows at some places, in order. Picklable: any process can write it.
 
-    With ``copy_of``, a part that is there already, and is of this checksum, is copied as it is.
+    With ``copy_of``, that part is copied instead, after a check of its SHA-256 (``copy_sha256``).
     """
 
     storage: Storage
@@ -109,7 +109,7 @@ class PartJob:
 
 
 def staged_place(record: CommitRecord, *, derived_ids: bool) -> Place:
-    """Where the output rows of a committed unit are staged, and what is known of them."""
+    """The staged output rows of a committed unit, with the checksum and row numbers to check."""
     return Place(
         key=layout.staged_rows(record.unit_id, record.attempt, record.rows_sha256),
         first_row=0,
@@ -122,13 +122,13 @@ def staged_place(record: CommitRecord, *, derived_ids: bool) -> Place:
 
 
 def staged_dead_place(record: CommitRecord) -> Place:
-    """Where its dead letters are."""
+    """The staged dead letters of a committed unit."""
     key = layout.staged_dead(record.unit_id, record.attempt, record.dead_sha256)
     return Place(key=key, first_row=0, num_rows=record.failed_rows, sha256=record.dead_sha256)
 
 
 def staged_keys(record: CommitRecord) -> tuple[str, ...]:
-    """The objects that a record speaks of."""
+    """Keys of the staged objects of a committed unit."""
     rows = layout.staged_rows(record.unit_id, record.attempt, record.rows_sha256)
     if not record.failed_rows:
         return (rows,)
@@ -136,7 +136,7 @@ def staged_keys(record: CommitRecord) -> tuple[str, ...]:
 
 
 def write_part(job: PartJob) -> PartRecord | PartDamage:
-    """Write one file from its pieces, a few of them in memory at a time; each is proven as it is read.
+    """Write one part file; each piece is checked as it is read, and few are in memory at a time.
 
     Raises:
         SinkError: it failed repeatedly.
@@ -155,7 +155,7 @@ def write_part(job: PartJob) -> PartRecord | PartDamage:
 
 
 def check_pieces(storage: Storage, rows: Rows, pieces: Iterable[Place]) -> tuple[Damage, ...]:
-    """All damage that there is among some places; each object is named once."""
+    """All damage among these places; each damaged object once."""
     reader = rows.reader(storage)
     found: dict[str, Damage] = {}
     for piece in pieces:
@@ -169,10 +169,10 @@ def check_pieces(storage: Storage, rows: Rows, pieces: Iterable[Place]) -> tuple
 
 
 def write_rows(storage: Storage, rows: Rows, key: str, pieces: Callable[[], Iterable[Place]]) -> PartRecord:
-    """Write one file from pieces of which there may be any number; ``pieces`` is called again for another try.
+    """Write one file from any number of pieces; ``pieces`` is called again for every attempt.
 
     Raises:
-        FoundDamageError: a piece is not what was committed; nothing is visible of the file.
+        FoundDamageError: a piece is not what was committed; no file is written.
         SinkError: it failed repeatedly.
     """
     return with_retries(lambda: _write(storage, rows, key, pieces()), _what(storage, key))
@@ -183,7 +183,7 @@ def _what(storage: Storage, key: str) -> str:
 
 
 def _copy(storage: Storage, source: str, key: str, rows: int, sha256: str) -> PartRecord:
-    with storage.create(key) as file:  # a copy that is not proven never gets its name
+    with storage.create(key) as file:  # a copy whose check fails is discarded
         hashed = HashedFile(file)
         check_object(storage, source, sha256, copy=hashed)
     return PartRecord.of(key, rows, hashed)

@@ -1,8 +1,8 @@
-"""Which process this is, and whether one that left its identity behind has ended.
+"""Identifies a process across time and containers, to tell whether the holder of a lease has ended.
 
-A host name and a process id name no process: containers share host names, process ids are given again, and each PID
-namespace counts its own. So an identity also holds the boot, the namespace and the moment the process started
-(Linux: ``/proc``). Where one of these is unknown or another's, nobody can tell: then a lease has to run out.
+Host name and process id do not identify a process: containers share host names, process ids are reused, and each PID
+namespace counts its own. So an identity also holds the boot id, the namespace and the start time of the process (Linux:
+``/proc``). If one of these is unknown or differs from this process's, nobody can tell, and the lease has to expire.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["ProcessIdentity"]
 
 _PROC = Path("/proc")
 _ENDED = "ZX"
-"""States of processes that have ended and are not yet reaped."""
+"""States (in ``/proc/PID/stat``) of processes that have ended but are not reaped yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessIdentity:
-    """A process of some machine.
+    """Identity of a process on some machine.
 
     Attributes:
-        host: its name, for people.
-        boot: id of the machine's boot; empty where it is unknown.
-        namespace: of process ids; empty where it is unknown.
-        pid: in that namespace.
-        started: clock ticks after the boot; -1 where it is unknown.
+        host: host name, for messages.
+        boot: id of the machine's boot; empty if unknown.
+        namespace: its PID namespace; empty if unknown.
+        pid: process id in that namespace.
+        started: start time in clock ticks after the boot; -1 if unknown.
     """
 
     host: str
@@ -40,7 +40,7 @@ class ProcessIdentity:
 
     @classmethod
     def own(cls) -> ProcessIdentity:
-        """Of this process."""
+        """The identity of this process."""
         pid = os.getpid()
         state = _state(pid)
         return cls(
@@ -52,7 +52,7 @@ class ProcessIdentity:
         )
 
     def has_ended(self) -> bool:
-        """Whether it is known to have ended: False where this process cannot tell."""
+        """Whether the process is known to have ended; False if this process cannot tell."""
         known = self.boot and self.namespace and self.started >= 0
         if not known or (self.boot, self.namespace) != (_boot(), _namespace()):
             return False
@@ -61,7 +61,7 @@ class ProcessIdentity:
         except ProcessLookupError:
             return True
         except OSError:
-            return False  # it is somebody else's: that says nothing of when it started
+            return False  # it belongs to another user: says nothing about when it started
         state = _state(self.pid)
         return state is not None and (state[1] != self.started or state[0] in _ENDED)
 
@@ -82,7 +82,7 @@ def _namespace() -> str:
 
 
 def _state(pid: int) -> tuple[str, int] | None:
-    """``(state, clock ticks from the boot to its start)`` of a process; None where that cannot be read."""
+    """``(state, start time in clock ticks after the boot)`` of a process; None if that cannot be read."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[19])

@@ -1,25 +1,24 @@
-"""From staged units to plain files that appear at once, in input order.
+"""Publishes staged units as plain files in input order; all files of a publication become visible at once.
 
-Steps, each of which a kill may interrupt: (1) write the part files, the dead letters and the list of units aside, and
-prove every staged unit while it is read; (2) put the publication record: from here on the publication is decided and
-only rolled forward; (3) give the folder its visible name (one rename; on object stores copies inside the store, all at
-once); (4) list it in the manifest; (5) remove the staged units. A run that begins calls
-:func:`pipeline.commit.recover.recover` first, which redoes (3) and (4) for a decided publication.
+The steps, any of which a kill may interrupt: (1) write the part files, the dead letters and the list of units to a
+hidden folder, and check every staged unit as it is read; (2) put the publication record: from then on the publication
+is *decided* and can only be completed; (3) give the folder its visible name (one rename; on object stores, copies
+inside the store); (4) list the publication in the manifest; (5) remove the staged units. A run that begins calls
+:func:`pipeline.commit.recover.recover` first, which repeats (3) and (4) for a decided publication.
 
-A revision (:mod:`pipeline.commit.revise`) takes the place of a publication some of whose rows were done again:
-it is a publication too, whose step (3) begins with removing the folder of the one before. A reader of the folder
-never sees both; for the moment between, one that lists the folder sees neither.
+A revision (:mod:`pipeline.commit.revise`) replaces a publication some of whose units were generated again. It is a
+publication too; its step (3) begins with removing the folder of the one before. A reader of the folder never sees
+both, but may list the folder in between and see neither.
 
-What a reader may see: :func:`pipeline.read` goes by the manifest, hence sees all of a publication or nothing
-of it, everywhere. A plain reader that lists the folder sees the same on a local file system; on an object
-store, between (2) and the end of (3), it sees some of the publication's parts: each of them whole, none twice,
-and no other files.
+What readers see: :func:`pipeline.read` follows the manifest, so it always sees all of a publication or nothing of it. A
+plain reader that lists the folder sees the same on a local file system. On an object store, between (2) and the end of
+(3), it sees some parts of the publication: each one complete, none twice, and no other files.
 
-The record's name holds the writer's epoch and its put succeeds once. Whoever takes over a lease that was not
-given back puts a fence under the name that the former holder would use: should that one wake up, its put fails.
+The record's key holds the writer's epoch, and its put succeeds only once. A run that takes over a lease that was not
+released puts a fence under the key that the former holder would use next: if that holder wakes up, its put fails.
 
-In memory are a publication's parts, of some hundred megabytes each; its units, of which there may be many
-millions, are read from the index and written out one after the other.
+Memory holds the records of a publication's parts (each of a few hundred megabytes), but not its units, of which there
+may be many millions: they are streamed from the index.
 """
 
 from __future__ import annotations
@@ -62,23 +61,23 @@ __all__ = [
 ]
 
 WriteParts = Callable[[Iterable[PartJob]], Iterable[PartRecord | PartDamage]]
-"""Runs :func:`pipeline.commit.part_files.write_part` over jobs, which it draws as it needs them; results in order."""
+"""Applies :func:`pipeline.commit.part_files.write_part` to jobs, which it draws lazily; results in order."""
 
 
 def publish(
     output: OutputTables, manifest: Manifest, index: Index, *, lease: Lease, write_parts: WriteParts | None = None
 ) -> Manifest:
-    """Make visible the planned units that are committed and not visible yet, in input order; the manifest then.
+    """Publish the planned units that are committed and not visible yet, in input order; returns the new manifest.
 
-    Where there are none, on the first publication of an empty input, one part without rows is published, so that
-    readers find a schema.
+    If there are none (the first publication of an empty input), one part without rows is published, so that readers
+    find a schema.
 
     Args:
         output: the output and its tables.
-        manifest: what is visible already.
-        index: of the plan, the ledger, and what is visible.
-        lease: the caller's; without it nothing is published.
-        write_parts: writes the parts; None does it here, one by one.
+        manifest: the publications so far.
+        index: planned, committed and published units.
+        lease: the caller's lease; without it nothing is published.
+        write_parts: writes the parts; None writes them one by one in this process.
 
     Raises:
         FoundDamageError: staged units are not what was committed; nothing is published.
@@ -87,7 +86,7 @@ def publish(
     """
     storage, number = output.storage, manifest.next_number
     folder = layout.publishing(number, lease.epoch)
-    storage.delete(folder)  # an attempt that met with damage may have left parts there
+    storage.delete(folder)  # an attempt that found damage may have left parts there
     derived = output.rows.derived_ids
     jobs = (
         PartJob(
@@ -107,7 +106,7 @@ def publish(
     )  # fmt: skip
     publication = Publication(
         number=number,
-        slot=manifest.next_slot,
+        position=manifest.next_position,
         revision=0,
         epoch=lease.epoch,
         format=output.rows.format.name,
@@ -121,15 +120,15 @@ def publish(
 
 
 def write_parts_here(jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
-    """One after the other, in this process."""
+    """Write parts one after the other in this process."""
     return map(write_part, jobs)
 
 
 def written(results: Iterable[PartRecord | PartDamage]) -> tuple[PartRecord, ...]:
-    """The records of files, all of which have been written.
+    """The records of part files, if all could be written.
 
     Raises:
-        FoundDamageError: some have not; names all that was found in all of them.
+        FoundDamageError: some could not; holds the damages of all of them.
     """
     every = list(results)
     damages = [damage for result in every if isinstance(result, PartDamage) for damage in result.damages]
@@ -155,7 +154,7 @@ def _grouped(records: Iterable[CommitRecord], target_bytes: int, derived_ids: bo
 def write_dead_letters(
     storage: Storage, number: int, lease: Lease, rows: Rows, pieces: Callable[[], Iterator[Place]]
 ) -> PartRecord | None:
-    """Write the dead-letter table of a publication; None where there are no failed rows.
+    """Write the dead-letter table of a publication; None if there are no failed rows.
 
     Raises:
         FoundDamageError: pieces are not what was committed; names all of them.
@@ -170,7 +169,7 @@ def write_dead_letters(
 
 
 def decide(storage: Storage, manifest: Manifest, publication: Publication, index: Index, lease: Lease) -> Manifest:
-    """Publish what is written under its publishing name: steps (2) to (5); the manifest as it then is.
+    """Steps (2) to (5) for a publication whose files are written; returns the new manifest.
 
     Raises:
         LeaseLostError: another run took over.
@@ -181,43 +180,43 @@ def decide(storage: Storage, manifest: Manifest, publication: Publication, index
     try:
         manifest = make_visible(storage, manifest, (publication,), lease.epoch)
     except FileNotFoundError as error:
-        lease.verify()  # a successor has discarded all
+        lease.verify()  # a successor may have discarded everything
         raise DamagedError(
-            f"{storage.url}: the parts of {publication.name} were removed before they became visible ({error}). Run "
-            "again to continue."
+            f"{storage.url}: the parts of {publication.name} were removed before they became visible ({error})",
+            "Run again to continue.",
         ) from error
     index_publication(storage, publication, index.published)
-    lease.verify()  # what is removed now is nobody else's
-    clean(storage, manifest, index, lease.epoch)
+    lease.verify()  # so that nothing of a successor is removed
+    clean(storage, manifest, index, lease)
     return manifest
 
 
 def make_visible(storage: Storage, manifest: Manifest, decided: tuple[Publication, ...], epoch: int) -> Manifest:
-    """Steps (3) and (4) for publications in the order of their numbers; what is done already is left."""
+    """Steps (3) and (4) for publications in the order of their numbers; steps already done are skipped."""
     manifest = replace(manifest, decided=(*manifest.decided, *decided))
-    last = {publication.slot: publication for publication in manifest.decided}
+    last = {publication.position: publication for publication in manifest.decided}
     for publication in decided:
-        if last[publication.slot] is not publication:
-            continue  # another has taken its place since
+        if last[publication.position] is not publication:
+            continue  # a revision replaces it
         for revision in range(publication.revision):
-            storage.delete(layout.publication(publication.slot, revision))
+            storage.delete(layout.publication(publication.position, revision))
         storage.promote(layout.publishing(publication.number, publication.epoch), publication.name)
     manifest.save(storage, epoch)
     return manifest
 
 
-def clean(storage: Storage, manifest: Manifest, index: Index, epoch: int, *, unnamed: bool = False) -> None:
-    """Remove what is published from the staging folder, and what runs that were killed left unfinished.
+def clean(storage: Storage, manifest: Manifest, index: Index, lease: Lease, *, unnamed: bool = False) -> None:
+    """Remove staged units that are published, and unfinished files that killed runs left behind.
 
-    Of what was written in later epochs, or for publications that this manifest does not know, nothing is touched:
-    should this process sleep here, it is a successor's.
+    Files of later epochs, and of publications that this manifest does not know, are left alone: if this process sleeps
+    here, they are a successor's.
 
     Args:
         storage: the output.
-        manifest: what is visible.
-        index: of the ledger and of what is visible.
-        epoch: of the caller's lease.
-        unnamed: also what is staged and not in the ledger; no unit may be under way.
+        manifest: the visible publications.
+        index: the ledger's records and the published units.
+        lease: the caller's lease.
+        unnamed: also remove staged units that the ledger does not name; only while no unit is running.
     """
     for keys in storage.walk(layout.STAGED):
         staged = [(key, *layout.staged_attempt(key)) for key in keys]
@@ -231,11 +230,13 @@ def clean(storage: Storage, manifest: Manifest, index: Index, epoch: int, *, unn
     named = {layout.published_dead_letters(p.dead_letters.name) for p in visible if p.dead_letters is not None}
     named |= {p.units_key for p in visible}
     there = itertools.chain(storage.keys(layout.DEAD_LETTERS), storage.keys(layout.UNITS))
-    storage.delete_objects([key for key in there if key not in named and _is_past(key, manifest, epoch)])
-    unfinished = {key.rpartition("/")[0] for key in storage.keys(layout.PUBLISH) if _is_past(key, manifest, epoch)}
+    storage.delete_objects([key for key in there if key not in named and _is_past(key, manifest, lease.epoch)])
+    unfinished = {
+        key.rpartition("/")[0] for key in storage.keys(layout.PUBLISH) if _is_past(key, manifest, lease.epoch)
+    }
     for folder in sorted(unfinished):
         storage.delete(folder)
-    storage.sweep()
+    storage.sweep(before=lease.taken)
 
 
 def _is_past(key: str, manifest: Manifest, epoch: int) -> bool:

@@ -1,4 +1,4 @@
-"""The files that readers see, and their rows: what is not as it was published is an error that names the file."""
+"""Reads published part files; a file that is not as it was published is an error that names it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ class PublishedPart:
         return join(self.storage.url, self.key)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Its rows, piece by piece."""
+        """Its rows, as tables of bounded size.
+
+        Raises:
+            DamagedError: the file is missing or not as it was published.
+        """
         try:
             with self.storage.open(self.key) as file:
                 yield from FORMATS[self.format].tables(file, self.schema)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EIO):
-                raise  # the store's trouble
+                raise  # the store does not answer: no damage
             fault = "missing" if isinstance(error, FileNotFoundError) else f"not as it was published ({error})"
             raise DamagedError(describe_damage(self.storage.url, [Damage(key=self.key, fault=fault)])) from error
 
 
 def published_rows(storage: Storage, publication: Publication) -> list[PublishedPart]:
-    """The parts of its table of generations, in input order."""
+    """The parts of a publication, in input order."""
     return [
         PublishedPart(
             storage=storage,
@@ -60,7 +64,7 @@ def published_rows(storage: Storage, publication: Publication) -> list[Published
 
 
 def published_dead_letters(storage: Storage, publication: Publication) -> list[PublishedPart]:
-    """Its dead-letter table; empty where no row failed."""
+    """The dead-letter file of a publication, as a list of at most one; empty if no row failed."""
     if publication.dead_letters is None:
         return []
     key = layout.published_dead_letters(publication.dead_letters.name)

@@ -1,6 +1,6 @@
-"""What a run finds in an output when it begins: decided publications rolled forward, lost records made again.
+"""Recovery, when a run begins: completes decided publications and restores lost records.
 
-Truth, from the most to the least: the publications' records, the manifest (which holds them once more, whole), the
+Which state wins, from the first to the last: the publication records, the manifest (which repeats them in full), the
 published files themselves.
 """
 
@@ -26,32 +26,31 @@ __all__ = ["Recovery", "give_up", "recover"]
 
 
 class Recovery:
-    """What was found.
+    """The result of a recovery.
 
     Attributes:
-        manifest: what is visible.
-        notes: one line for each thing that was not as it should be.
-        strange: published folders that no record names; only where a repair was asked for.
+        manifest: the visible publications.
+        notes: one line for each problem that was found and corrected.
+        unrecorded: published folders that no record names; only with ``repair``.
     """
 
     def __init__(self) -> None:
         self.manifest = Manifest()
         self.notes: list[str] = []
-        self.strange: list[str] = []
+        self.unrecorded: list[str] = []
 
 
 def recover(storage: Storage, lease: Lease, origin: Origin | None = None, *, repair: bool = False) -> Recovery:
-    """Finish publications that were decided before a kill; former holders of the lease can decide nothing after this.
+    """Complete publications that were decided before a kill; put fences so that no former lease holder decides more.
 
     Args:
         storage: the output.
-        lease: held by the caller.
-        origin: of the run; None looks it up. Records from before it began do not count.
-        repair: leave published folders of which nothing can be known to the caller, and give up records whose files
-            are gone.
+        lease: the caller's lease.
+        origin: origin of the run; None reads it. Records from before the run began do not count.
+        repair: leave published folders without a record to the caller, and give up records whose files are gone.
 
     Raises:
-        DamagedError: there are such folders or records, and ``repair`` is not asked for.
+        DamagedError: there are such folders or records, and ``repair`` is False.
     """
     origin = Origin.of(storage) if origin is None else origin
     found, damaged = Recovery(), False
@@ -60,7 +59,7 @@ def recover(storage: Storage, lease: Lease, origin: Origin | None = None, *, rep
     except DamagedError as error:
         damaged = True
         found.manifest = Manifest(first=origin.first)
-        found.notes.append(f"{str(error).split('. Run', 1)[0]}; made anew from the records of what was published")
+        found.notes.append(f"{error.fault}; made anew from the records of what was published")
     _put_lost_records(storage, found)
     first = found.manifest.next_number
     roll = partial(_roll_forward, storage, found, lease, origin.begun, repair=repair)
@@ -76,9 +75,9 @@ def recover(storage: Storage, lease: Lease, origin: Origin | None = None, *, rep
 
 
 def give_up(storage: Storage, manifest: Manifest, publication: Publication, lease: Lease) -> Manifest:
-    """Take a publication back: its record becomes a fence, its folder goes, its units are to be published anew."""
+    """Withdraw a publication: a fence replaces its record, its folder is removed, its units will be published again."""
     storage.put(publication.record_key, _fence())
-    manifest = replace(manifest, decided=tuple(p for p in manifest.decided if p.slot != publication.slot))
+    manifest = replace(manifest, decided=tuple(p for p in manifest.decided if p.position != publication.position))
     manifest.save(storage, lease.epoch)
     storage.delete(publication.name)
     return manifest
@@ -89,14 +88,14 @@ def _fence() -> bytes:
 
 
 def _put_lost_records(storage: Storage, found: Recovery) -> None:
-    """Put anew the records that only the manifest still has whole."""
+    """Restore publication records that are missing or damaged from the manifest."""
     there = set(storage.keys(layout.PUBLICATIONS))
     for publication in found.manifest.decided:
         key, wanted = publication.record_key, publication.to_bytes()
         try:
             fault = "" if key in there and read_state(storage, key) == wanted else "not what was decided"
         except DamagedError as error:
-            fault = str(error)
+            fault = error.fault
         if fault:
             fault = fault if key in there else "missing"
             found.notes.append(f"{storage.url}/{key}: {fault}; made anew from the manifest")
@@ -104,10 +103,10 @@ def _put_lost_records(storage: Storage, found: Recovery) -> None:
 
 
 def _roll_forward(storage: Storage, found: Recovery, lease: Lease, since: int, *, repair: bool) -> None:
-    """Make visible what was decided and is not in the manifest.
+    """Make the publications visible that are decided and not in the manifest.
 
     Raises:
-        DamagedError: the files of one are gone, and ``repair`` is not asked for.
+        DamagedError: the files of one are gone, and ``repair`` is False.
     """
     known = {publication.number for publication in found.manifest.decided}
     decided: dict[int, Publication] = {}
@@ -128,8 +127,9 @@ def _roll_forward(storage: Storage, found: Recovery, lease: Lease, since: int, *
             gone = next(p for p in new if not _is_there(storage, p))
             if not repair:
                 raise DamagedError(
-                    f"{storage.url}/{gone.record_key}: the files of this publication are gone ({error}). Restore "
-                    f"{gone.name} from a copy, or run again with repair=True (--repair): its rows are generated anew."
+                    f"{storage.url}/{gone.record_key}: the files of this publication are gone ({error})",
+                    f"Restore {gone.name} from a copy, or run again with repair=True (--repair): its rows are "
+                    "generated anew.",
                 ) from error
             found.notes.append(f"{storage.url}/{gone.record_key}: its files are gone; what it held is published again")
             storage.put(gone.record_key, _fence())
@@ -142,41 +142,44 @@ def _is_there(storage: Storage, publication: Publication) -> bool:
 
 
 def _record(storage: Storage, key: str, found: Recovery) -> Publication | None:
-    """A publication's record; None of a fence, and of a record that never came to be."""
+    """A publication's record; None for a fence, and for a record that was never written completely."""
     try:
         data = read_state(storage, key)
         return None if data.startswith(FENCE) else Publication.parse(unseal(data))
     except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        # It is in no manifest, so nothing that was staged for it has been removed: the units are published again.
+        # No manifest lists it, so its staged units have not been removed: they are published again.
         found.notes.append(f"{storage.url}/{key}: this record is {error}; what it was to publish is published again")
-        # The name stays taken: it may be the fence that holds off a writer which is asleep.
+        # Keep the key taken: this may be the fence that stops a writer which is asleep.
         storage.put(key, _fence())
         return None
 
 
 def _check_folders(storage: Storage, found: Recovery, *, repair: bool) -> None:
-    """Remove published folders whose place another has taken; of those that no record names nothing is known.
+    """Remove published folders that a revision replaced, and find published folders that no record names.
 
     Raises:
-        DamagedError: there is such a folder, and ``repair`` is not asked for.
+        DamagedError: no record names a folder, and ``repair`` is False.
     """
-    visible = {publication.slot: publication for publication in found.manifest.publications}
+    visible = {publication.position: publication for publication in found.manifest.publications}
     names = {publication.name for publication in visible.values()}
     for name in storage.folders():
         if not layout.is_publication(name) or name in names:
             continue
-        if not parts_in(storage, name):  # somebody's own, or empty
+        if not parts_in(storage, name):  # not a run's, or empty
             continue
-        slot, revision = layout.slot_of(name)
-        superseded = slot in visible and revision < visible[slot].revision and storage.exists(visible[slot].name)
+        position, revision = layout.position_of(name)
+        superseded = (
+            position in visible and revision < visible[position].revision and storage.exists(visible[position].name)
+        )
         if not (superseded or repair):
             raise DamagedError(
                 f"{storage.url}/{name}: no record names this publication: it was lost, so what is in the folder cannot "
-                "be proven. Restore the record from a copy, or run again with repair=True (--repair): the folder is "
-                "removed and its rows are generated anew."
+                "be proven",
+                "Restore the record from a copy, or run again with repair=True (--repair): the folder is removed and "
+                "its rows are generated anew.",
             )
         if superseded:
             found.notes.append(f"{storage.url}/{name}: replaced since; removed")
             remove_parts(storage, name)
         else:
-            found.strange.append(name)
+            found.unrecorded.append(name)

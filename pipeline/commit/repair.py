@@ -1,8 +1,9 @@
-"""Damage in an output, and what follows from it: whose rows are affected, and that they are generated anew.
+"""Repairs damage in an output: finds the units whose rows are affected, and revokes them so that they run again.
 
-Staged units are proven when they are read for publishing; what is damaged is revoked and done again in the same run.
-Published files are looked at when a run begins (each is there, of its size) and are proven when they are read for a
-revision; they are only replaced where the user asks for it (``repair``), and then every one of them is proven first.
+Staged units are checked when they are read for publishing; damaged ones are revoked and generated again in the same
+run. Published files are checked for existence and size when a run begins, and for their checksum when they are read
+for a revision. They are only replaced if the user asks for it (``repair``), after the checksum of every file was
+checked.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ __all__ = ["Lists", "describe_damage", "find_published_damage", "index_publicati
 
 _LOG = logging.getLogger(__name__)
 _NAMED = 3
-"""Damaged files that a message names."""
+"""Most damaged files that a message names."""
 
 
 @dataclass(kw_only=True)
 class Lists:
-    """What became of lists of units that were lost.
+    """The result of restoring lists of units.
 
     Attributes:
-        notes: a line for each list that was made again.
-        beyond: publications whose list cannot be made again.
+        notes: a line for each restored list.
+        lost: publications whose list cannot be restored.
     """
 
     notes: list[str] = field(default_factory=list)
-    beyond: list[Publication] = field(default_factory=list)
+    lost: list[Publication] = field(default_factory=list)
 
 
 def index_publications(
     storage: Storage, manifest: Manifest, index: Index, rows: Rows, *, repair: bool = False
 ) -> Lists:  # fmt: skip
-    """Enter what is visible in the index. A list of units that is lost is made again from the published rows.
+    """Enter the visible publications in the index. A list of units that is lost is restored from the published rows.
 
     Args:
         storage: the output.
-        manifest: what is visible.
-        index: of the plan and the ledger.
-        rows: of the output table.
-        repair: go on without publications whose list cannot be made again.
+        manifest: the visible publications.
+        index: planned and committed units.
+        rows: the output table.
+        repair: go on without publications whose list cannot be restored.
 
     Raises:
-        DamagedError: one is lost, and the rows are not what the ledger says.
+        DamagedError: a list cannot be restored, as the published rows do not match the ledger.
     """
     lost: list[tuple[Publication, DamagedError]] = []
     for publication in manifest.publications:
@@ -71,40 +72,42 @@ def index_publications(
     found = Lists()
     for publication, why in lost:
         try:
-            _make_list_again(storage, publication, index, rows, why)
+            _restore_list(storage, publication, index, rows, why)
         except DamagedError:
             if not repair:
                 raise
-            found.beyond.append(publication)
+            found.lost.append(publication)
             continue
         index_publication(storage, publication, index.published)
         found.notes.append(f"{storage.url}/{publication.units_key}: lost or damaged; made anew from the published rows")
     return found
 
 
-def _make_list_again(
+def _restore_list(
     storage: Storage, publication: Publication, index: Index, rows: Rows, why: DamagedError
 ) -> None:  # fmt: skip
     aside = f"{layout.SCRATCH}/{publication.name}.units"
-    refusal = (
-        f"{str(why).split('. Run', 1)[0]}, and it cannot be made anew: {{fault}}. Restore it from a copy, or run again "
-        f"with repair=True (--repair): the rows of {publication.name} are generated anew."
+    remedy = (
+        f"Restore it from a copy, or run again with repair=True (--repair): the rows of {publication.name} are "
+        "generated anew."
     )
     try:
         for key, part in zip(publication.part_keys, publication.parts, strict=True):
-            check_object(storage, key, part.sha256)  # nothing is decoded that was not proven
+            check_object(storage, key, part.sha256)  # decode nothing before its checksum was checked
         again = write_units(storage, aside, lambda: _units_found(storage, publication, index, rows))
     except (FoundDamageError, SinkError, pa.ArrowException, ValueError, KeyError) as fault:
-        raise DamagedError(refusal.format(fault=fault)) from fault
+        raise DamagedError(f"{why.fault}, and it cannot be made anew: {fault}", remedy) from fault
     finally:
         storage.delete(aside)
     if again.sha256 != publication.units.sha256:
-        raise DamagedError(refusal.format(fault="the published rows are not those of the ledger"))
+        raise DamagedError(
+            f"{why.fault}, and it cannot be made anew: the published rows are not those of the ledger", remedy
+        )
     write_units(storage, publication.units_key, lambda: _units_found(storage, publication, index, rows))
 
 
 def _units_found(storage: Storage, publication: Publication, index: Index, rows: Rows) -> Iterator[PublishedUnit]:
-    """The units of a publication, found by the checksums of their rows among those that no other publication holds."""
+    """The units of a publication, found by comparing checksums of its rows with those of unpublished units."""
     names = data_columns(rows.schema, rows.inputs, rows.prefix)
     candidates = index.publishable()
     for key in publication.part_keys:
@@ -127,7 +130,7 @@ def _units_found(storage: Storage, publication: Publication, index: Index, rows:
 
 
 def find_published_damage(storage: Storage, manifest: Manifest, *, prove: bool) -> tuple[Damage, ...]:
-    """Published files that are missing or not of their size; with ``prove`` also those of another checksum."""
+    """Published files that are missing or of another size; with ``prove`` also those with another checksum."""
     found: list[Damage] = []
     letters = storage.sizes(layout.DEAD_LETTERS) if manifest.publications else {}
     for publication in manifest.publications:
@@ -157,7 +160,7 @@ def _files(publication: Publication) -> Iterator[tuple[str, PartRecord]]:
 
 
 def describe_damage(url: str, damages: Sequence[Damage]) -> str:
-    """What is wrong with published files, and what to do."""
+    """The error message for damaged published files."""
     named = "; ".join(f"{url}/{damage.key}: {damage.fault}" for damage in damages[:_NAMED])
     more = f"; and {len(damages) - _NAMED} more" if len(damages) > _NAMED else ""
     return (
@@ -167,17 +170,17 @@ def describe_damage(url: str, damages: Sequence[Damage]) -> str:
 
 
 def _revocations_for(damages: Iterable[Damage], manifest: Manifest, index: Index) -> list[Revocation]:
-    """The commitments that damaged objects stand for, each once.
+    """The revocations for the units of damaged objects, one per unit.
 
     Raises:
-        DamagedError: an object is of no unit.
+        DamagedError: an object belongs to no unit.
     """
     found: dict[str, Revocation] = {}
     for damage in damages:
         for unit_id, attempt in _units_of(damage, manifest, index):
             record = index.records.get(unit_id)
             if record is not None and record.attempt > attempt:
-                continue  # its rows lie elsewhere by now
+                continue  # a later attempt counts, whose rows are elsewhere
             found[unit_id] = Revocation(
                 unit_id=unit_id,
                 attempt=attempt,
@@ -188,25 +191,25 @@ def _revocations_for(damages: Iterable[Damage], manifest: Manifest, index: Index
 
 
 def _units_of(damage: Damage, manifest: Manifest, index: Index) -> list[tuple[str, int]]:
-    """Ids of the units, and the attempts, whose rows or dead letters an object holds."""
+    """``(unit id, attempt)`` of the units whose rows or dead letters an object holds."""
     if damage.key.startswith(f"{layout.STAGED}/"):
         return [layout.staged_attempt(damage.key)]
     for publication in manifest.publications:
-        units = index.published.units(publication.slot)
+        units = index.published.units(publication.position)
         if damage.key in publication.part_keys:
             number = publication.part_keys.index(damage.key)
             return [(u.unit.unit_id, u.unit.attempt) for u in units if u.part == number]
         letters = publication.dead_letters
         if letters is not None and damage.key == layout.published_dead_letters(letters.name):
             return [(u.unit.unit_id, u.unit.attempt) for u in units if u.unit.failed]
-    raise DamagedError(f"{damage.key}: {damage.fault}, and it belongs to no unit. Discard the run with mode='new'.")
+    raise DamagedError(f"{damage.key}: {damage.fault}, and it belongs to no unit", "Discard the run with mode='new'.")
 
 
 def revoke(damages: Sequence[Damage], manifest: Manifest, index: Index, ledger: Ledger) -> set[str]:
-    """Take back what was committed for damaged objects; the units that are to be done again.
+    """Revoke the units of damaged objects; returns the ids of the units to generate again.
 
     Raises:
-        DamagedError: a unit's rows are not in the input any more; nothing is taken back.
+        DamagedError: a unit's rows are no longer in the input; then nothing is revoked.
     """
     if not damages:
         return set()

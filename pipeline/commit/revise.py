@@ -1,6 +1,6 @@
-"""Revisions: a publication again, with the units that were done once more as they are now.
+"""Revisions: publishes a publication again with the latest attempts of its units.
 
-Knows tables' places and the publication protocol; nothing of Ray or models.
+Knows where rows are stored and how a publication is made; does not know Ray or models.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["outdated", "revise"]
 
 def outdated(manifest: Manifest, index: Index) -> list[Publication]:
     """The visible publications that hold a unit of which the ledger has a later attempt."""
-    slots = index.published.outdated()
-    return [publication for publication in manifest.publications if publication.slot in slots]
+    positions = index.published.outdated()
+    return [publication for publication in manifest.publications if publication.position in positions]
 
 
 def revise(
@@ -37,15 +37,15 @@ def revise(
     lease: Lease,
     write_parts: WriteParts | None = None,
 ) -> Manifest:
-    """Put a publication in the place of ``publication`` that holds the latest attempt of each of its units.
+    """Replace ``publication`` by one that holds the latest attempt of each of its units; returns the new manifest.
 
     Args:
         output: the output and its tables.
-        manifest: what is visible.
-        publication: one of it.
-        index: of the ledger and what is visible.
-        lease: the caller's; without it nothing is published.
-        write_parts: writes the parts; None does it here.
+        manifest: the publications so far.
+        publication: a visible one.
+        index: committed and published units.
+        lease: the caller's lease; without it nothing is published.
+        write_parts: writes the parts; None writes them one by one in this process.
 
     Raises:
         FoundDamageError: published parts or staged units are not what was committed; nothing is published.
@@ -57,12 +57,12 @@ def revise(
     rows = replace(output.rows, format=format_, schema=publication.schema)
     letters = replace(output.dead_rows, format=format_, schema=publication.dead_schema)
     folder = layout.publishing(number, lease.epoch)
-    storage.delete(folder)  # an attempt that met with damage may have left parts there
+    storage.delete(folder)  # an attempt that found damage may have left parts there
     jobs = _part_jobs(output.storage, rows, publication, index, folder)
     parts = written((write_parts or write_parts_here)(jobs))
     dead = write_dead_letters(storage, number, lease, letters, lambda: _joined(_dead_pieces(publication, index)))
     units = write_units(
-        storage, layout.units(number, lease.epoch), lambda: map(_latest, index.published.units(publication.slot))
+        storage, layout.units(number, lease.epoch), lambda: map(_latest, index.published.units(publication.position))
     )
     revision = replace(
         publication,
@@ -77,8 +77,8 @@ def revise(
 
 
 def _part_jobs(storage: Storage, rows: Rows, publication: Publication, index: Index, folder: str) -> Iterator[PartJob]:
-    """The parts again, one part's units in memory at a time."""
-    for number, group in groupby(index.published.units(publication.slot), key=lambda unit: unit.part):
+    """A job for each part; the units of one part are in memory at a time."""
+    for number, group in groupby(index.published.units(publication.position), key=lambda unit: unit.part):
         units, part = list(group), publication.parts[number]
         pieces = (_piece(unit, derived_ids=rows.derived_ids) for unit in units)
         yield PartJob(
@@ -100,9 +100,9 @@ def _piece(unit: IndexedUnit, *, derived_ids: bool) -> Place:
 
 
 def _dead_pieces(publication: Publication, index: Index) -> Iterator[Place]:
-    """Where the dead letters of a revision are: those of units as they were, and of later attempts."""
+    """The dead letters of a revision: of unchanged units in the old table, of later attempts as they are staged."""
     row = 0
-    for unit in index.published.units(publication.slot):
+    for unit in index.published.units(publication.position):
         failed = unit.unit.failed
         if unit.latest is not None:
             if unit.latest.failed_rows:
@@ -116,7 +116,7 @@ def _dead_pieces(publication: Publication, index: Index) -> Iterator[Place]:
 
 
 def _joined(pieces: Iterable[Place]) -> Iterator[Place]:
-    """Neighbours in one part are read in one pass."""
+    """Merge adjacent pieces of a part, so that they are read in one pass."""
     held: Place | None = None
     for piece in pieces:
         if (

@@ -1,6 +1,6 @@
-"""The record of a run: what it was begun with, so that a continuation is the same run or a clear error.
+"""The run record: the settings and input a run was begun with. A continuation has to match them or is an error.
 
-It is never written over: each is named by its writer's epoch, and the latest counts (see :mod:`pipeline.layout`).
+A record is never overwritten: its key holds the writer's epoch, and the latest counts (see :mod:`pipeline.layout`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OTHER_VERSION = (
     "with, or write to a new folder, or discard it with mode='new'."
 )
 _VERSION = 2
-"""Of the state folder. 1 had one ``run.json``, and objects without checksums."""
+"""Version of the state folder. 1 had one ``run.json``, and objects without checksums."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileIdentity:
-    """An input file as a run has seen it; see :class:`~pipeline.types.SourceFile`."""
+    """The identity of an input file when a run read it; see :class:`~pipeline.types.SourceFile`."""
 
     digest: str
     stamp: str
@@ -39,17 +39,17 @@ class FileIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What the record holds.
+    """The content of a run record.
 
     Attributes:
-        begun: epoch in which the run was begun; what bears an earlier one belongs to a run that was discarded.
-        first: number from which its publications, and their slots, are counted: a writer of a run that was discarded
-            may yet do things to lower ones.
+        begun: epoch in which the run began; files of earlier epochs belong to a discarded run.
+        first: number from which its publications and positions are counted: a sleeping writer of a discarded run may
+            still write lower ones.
         fingerprint: setting -> plain value, for everything that changes the output.
-        unit_rows: how the source was cut; a continuation cuts it the same way.
-        files: file key -> identity of the source files seen so far.
+        unit_rows: input rows per unit; the same for every continuation.
+        files: file key -> identity of each source file that the run has read so far.
         columns: schema of the passed-through input columns.
-        units, rows: of the input, when a run last began.
+        units, rows: size of the input when a run last began.
     """
 
     begun: int
@@ -67,7 +67,7 @@ class RunState:
         return hashlib.blake2b(json.dumps(self.fingerprint, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def save(self, storage: Storage, epoch: int) -> None:
-        """Write it, as the holder of the lease of this epoch."""
+        """Write the record, as the holder of the lease of this epoch."""
         raw = {
             "version": _VERSION,
             "schema_version": SCHEMA_VERSION,
@@ -86,10 +86,10 @@ class RunState:
 
     @classmethod
     def load(cls, storage: Storage) -> RunState | None:
-        """Read the latest; None where no run was begun.
+        """Read the latest record; None if no run was begun.
 
         Raises:
-            DamagedError: it cannot be read; the next run makes it again where the ledger proves that it may.
+            DamagedError: it cannot be read; the next run restores it if the ledger agrees with its settings.
             OutputError: written by a version with another schema.
         """
         keys = storage.keys(layout.RUN)
@@ -101,11 +101,12 @@ class RunState:
         try:
             return cls._parse(unseal(read_state(storage, key)), storage.url)
         except FileNotFoundError:
-            return cls.load(storage)  # a later one has just taken its place
+            return cls.load(storage)  # a later one has replaced it
         except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise DamagedError(
-                f"{storage.url}/{key}: the run's record is {error}. Run the same command again: it is made anew where "
-                "the ledger agrees with the settings; or discard the run with mode='new'."
+                f"{storage.url}/{key}: the run's record is {error}",
+                "Run the same command again: it is made anew where the ledger agrees with the settings; or discard the "
+                "run with mode='new'.",
             ) from error
 
     @classmethod
@@ -127,7 +128,7 @@ class RunState:
         )
 
     def continued_by(self, new: RunState, url: str) -> RunState:
-        """The state of a continuation: this run's settings and cut, with the files that ``new`` adds.
+        """The record of a continuation: this record plus the files that ``new`` adds.
 
         Raises:
             FingerprintError: a setting, the columns, or a file's content differs; each difference is named.
@@ -151,14 +152,14 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a run's record says of where it comes from; see :class:`RunState`. Nothing is excluded where it is lost."""
+    """``begun`` and ``first`` of :class:`RunState`. The defaults, used if the record is lost, exclude nothing."""
 
     begun: int = 0
     first: int = 0
 
     @classmethod
     def of(cls, storage: Storage) -> Origin:
-        """Of the run that is there.
+        """The origin of the run in an output.
 
         Raises:
             OutputError: written by a version with another schema.
@@ -171,14 +172,14 @@ class Origin:
 
 
 def is_begun(storage: Storage) -> bool:
-    """Whether a run was begun in an output, by this version or an earlier one; also where its record is lost."""
+    """Whether a run was begun in an output, by this version or an earlier one, even if its record is lost."""
     kinds = (layout.RUN, layout.LEDGER, layout.PUBLICATIONS)
     return any(storage.keys(kind) for kind in kinds) or storage.exists(layout.EARLIER_RUN)
 
 
 def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """One line per setting that differs: name, then value, value now."""
-    # Through JSON and back, so that tuples and lists, and enums and text, compare as what is stored.
+    """One line per setting that differs: its name, the old value and the new one."""
+    # Through JSON and back, so that tuples equal the stored lists, and enums the stored text.
     new = json.loads(json.dumps(new))
     absent = "(not set)"
     return [

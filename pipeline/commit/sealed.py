@@ -1,7 +1,7 @@
-"""State objects that say whether they are whole: JSON documents and lines of JSON, each with a checksum inside.
+"""State files with a checksum inside (JSON documents and JSON lines), so that damage is noticed when they are read.
 
-A power loss, a full disk or a damaged sector can leave a file empty, cut or altered. What such a file says must not be
-believed, and what it fails with must be one kind of error, wherever it is read.
+A power loss, a full disk or a damaged sector can leave a file empty, cut or altered. Reading such a file raises
+DamagedError, wherever it is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     """Inverse of :func:`seal`.
 
     Raises:
-        DamagedError: the bytes are not a whole document; says in what way, not of which file.
+        DamagedError: the bytes are not a whole document. The message says how; the caller adds the file's name.
     """
     if not data.strip(b"\0 \n"):
         raise DamagedError("empty" if not data else f"{len(data)} bytes of nothing")
@@ -53,8 +53,8 @@ def read_state(storage: Storage, key: str) -> bytes:
     """A state object's bytes.
 
     Raises:
-        DamagedError: it is there and cannot be given back.
-        FileNotFoundError: it is not there.
+        DamagedError: it exists and cannot be read.
+        FileNotFoundError: it does not exist.
         SinkError: the store does not answer.
     """
     try:

@@ -1,4 +1,4 @@
-"""What a run is to do: the job, its units, what of them is left, and whether the input is still what was planned.
+"""The plan of a run: its job, its units, failed rows to retry, and the check that the input has not changed.
 
-Knows sources and what is committed; knows no prompt, no engine and no Ray.
+Knows sources, schemas and what is committed. Does not know prompts, engines or Ray.
 """

@@ -1,8 +1,8 @@
-"""Whether what was generated comes from the input as it is: the content decides where the file system is in doubt.
+"""Checks that the input has not changed since rows were generated from it.
 
-Each unit's record holds a checksum of the rows that were read for it, made while they were read. A file whose stamp
-(see :mod:`pipeline.sources.identity`) is what it was needs no second look. Of one with another stamp the units that
-are committed are read once more and compared; one that differs ends the run before anything of it is published.
+Each unit's ledger record holds a checksum of its input rows. A file with an unchanged stamp (see
+:mod:`pipeline.sources.identity`) is not read again. If the stamp has changed, the committed units of the file are read
+again and their checksums compared; a difference ends the run before anything of the file is published.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _THREADS = 16
 
 
 def touched(source: Source, known: Mapping[str, FileIdentity]) -> list[int]:
-    """Numbers of the source's files that have another stamp than an earlier run has seen."""
+    """Numbers of the source's files whose stamp differs from the one that an earlier run recorded."""
     return [
         number for number, file in enumerate(source.files) if file.key in known and known[file.key].stamp != file.stamp
     ]
 
 
 def changed_since_planned(source: Source) -> tuple[list[int], list[str]]:
-    """What has become of the source's files since they were planned.
+    """Compare the stamps of the source's files with those at planning.
 
     Returns:
-        Numbers of those that have another stamp now, and paths of those that are gone: what was read of these was
-        checked when it was read.
+        Numbers of the files whose stamp has changed, and paths of the files that are gone. Rows of the latter were
+        checked when they were read.
 
     Raises:
-        SourceError: a file cannot be asked for.
+        SourceError: the file system does not answer.
     """
     options = source.options if isinstance(source, FileSource) else {}
 
-    def look(file: SourceFile) -> str | None:
+    def stamp(file: SourceFile) -> str | None:
         try:
             return stamp_now(file.path, options)
         except FileNotFoundError:
@@ -51,20 +51,20 @@ def changed_since_planned(source: Source) -> tuple[list[int], list[str]]:
         except OSError as error:
             raise SourceError(f"{file.path}: cannot be looked at ({error}). Check it and run again.") from error
 
-    far = any(is_url(file.path) for file in source.files)
-    with ThreadPoolExecutor(_THREADS if far else 1) as threads:
-        stamps = list(threads.map(look, source.files))
+    remote = any(is_url(file.path) for file in source.files)
+    with ThreadPoolExecutor(_THREADS if remote else 1) as threads:
+        stamps = list(threads.map(stamp, source.files))
     pairs = list(zip(source.files, stamps, strict=True))
     changed = [number for number, (file, now) in enumerate(pairs) if now is not None and now != file.stamp]
     return changed, [file.path for file, now in pairs if now is None]
 
 
 def check_committed_rows(source: Source, index: Index, files: Collection[int]) -> int:
-    """Read the committed units of some files again; how many there are.
+    """Read the committed units of these files again and compare their checksums; returns the number of units.
 
     Raises:
-        FingerprintError: one does not hold the rows that were read for it.
-        SourceError: a file cannot be read any more as it was planned.
+        FingerprintError: the rows of a unit have changed.
+        SourceError: a file can no longer be read as it was planned.
     """
     count = 0
     wanted = frozenset(files)
@@ -84,5 +84,5 @@ def check_committed_rows(source: Source, index: Index, files: Collection[int]) -
 
 
 def _committed(index: Index, files: frozenset[int]) -> Iterator[Unit]:
-    """Planned units of these files that have a record, each with the checksum of what was read for it."""
+    """Planned units of these files that have a record, each with the recorded checksum of its input rows."""
     return (unit for unit in index.committed_units() if unit.rows.file in files)

@@ -1,4 +1,4 @@
-"""A resolved run: configuration, source and schemas together, as tasks and actors receive it."""
+"""The job: a resolved run (configuration, source, storage and schemas), as tasks and actors receive it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ _KINDS: tuple[tuple[PromptKind, str, str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Picklable; the configuration's ``input`` is dropped, the source stands for it.
+    """A resolved run. Picklable.
 
     Attributes:
-        prompt_kind, prompt_column: what the prompts are and where; of a template, where is the setting's name.
+        config: the configuration, without its ``input``.
+        source: the input.
+        storage: the output.
+        prompt_kind, prompt_column: kind of the prompts, and their column; for a template the name of the setting.
         columns: the input columns that pass through.
-        schema: of the output table.
-        dead_schema: of the dead-letter table.
-        model_digest: of the model as the run found it; empty where nobody has looked.
+        schema: schema of the output table.
+        dead_schema: schema of the dead-letter table.
+        model_digest: digest of the model when the run began; empty if it was not computed.
     """
 
     config: RunConfig
@@ -62,7 +65,7 @@ class Job:
 
     @property
     def output(self) -> OutputTables:
-        """What publishing needs to know of it."""
+        """What publishing needs of this run."""
         return OutputTables(
             storage=self.storage,
             rows=self.rows,
@@ -86,10 +89,10 @@ class Job:
 
 
 def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
-    """Find the columns that the configuration names, and the schemas that follow.
+    """Find the columns that the configuration names, and derive the schemas.
 
     Raises:
-        SourceError: a column is missing, ambiguous or twice there.
+        SourceError: a column is missing, ambiguous or occurs twice.
         ConfigError: an input column has the name of an output column, or a type that the output's format lacks.
     """
     names = source.schema.names
@@ -120,7 +123,7 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
 
 
 def new_run_record(job: Job, model_digest: str, origin: Origin | None = None) -> RunState:
-    """The record of a run that begins now, with this model."""
+    """The run record of a run that begins now, with a model of this digest."""
     origin, config = origin or Origin(), job.config
     return RunState(
         begun=origin.begun,

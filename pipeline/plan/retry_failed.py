@@ -1,7 +1,7 @@
-"""Failed rows done again: which they are, where their units' other rows are, and both put together.
+"""Retries failed rows: finds them, and merges their new results with the other rows of their units.
 
-A unit keeps its id; its next attempt covers its failed rows only, and its results are the rows of the attempt
-before with those replaced. Knows tables and places; nothing of Ray or models.
+A unit keeps its id. Its next attempt covers its failed rows only; the result is the output of the attempt before with
+these rows replaced. Knows tables and where rows are stored; does not know Ray or models.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["failed_rows", "load_place", "merge_retried", "with_previous"]
 
 
 def with_previous(units: Iterable[Unit], index: Index, *, derived_ids: bool) -> Iterator[Unit]:
-    """Units as they are to be done: those of a later attempt with what is known of the one before.
+    """Add to units of a later attempt the output rows and the input checksum of the attempt before.
 
-    Where that was revoked, or its record is lost, all rows of the unit are done again.
+    If that attempt was revoked, or its record is lost, all rows of the unit are generated again.
     """
     for unit in units:
         if unit.attempt == 1:
@@ -46,12 +46,12 @@ def with_previous(units: Iterable[Unit], index: Index, *, derived_ids: bool) -> 
 
 
 def failed_rows(out: pa.Table, prefix: str) -> list[int]:
-    """Numbers, within their unit, of the input rows that failed, from the unit's output rows."""
+    """Numbers of the failed input rows within their unit, from the unit's output rows."""
     return _row_numbers(out, prefix)[_failed(out, prefix)].tolist()
 
 
 def _row_numbers(out: pa.Table, prefix: str) -> np.ndarray:
-    """Of each output row the number of its input row: that goes up where a sample 0 is."""
+    """The number of the input row of each output row; a new input row begins at each sample 0."""
     return np.cumsum(out[f"{prefix}sample_index"].to_numpy() == 0) - 1
 
 
@@ -60,12 +60,12 @@ def _failed(out: pa.Table, prefix: str) -> np.ndarray:
 
 
 def merge_retried(before: pa.Table, retried: pa.Table, prefix: str) -> pa.Table:
-    """A unit's output rows: ``before`` with the failed ones replaced by ``retried``, in input order.
+    """A unit's output rows: ``before`` with the failed rows replaced by ``retried``, in input order.
 
     Args:
         before: output rows of the attempt before.
-        retried: output rows of the failed ones' next attempt, in the same order.
-        prefix: of the result columns.
+        retried: output rows of the new attempt at the failed rows, in the same order.
+        prefix: prefix of the result columns.
     """
     failed = _failed(before, prefix)
     numbers = _row_numbers(before, prefix)

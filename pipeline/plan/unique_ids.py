@@ -1,6 +1,7 @@
-"""Whether the ids of a column are unique, in memory that does not grow with the number of rows.
+"""Checks that the ids of a column are unique, in memory that does not grow with the number of rows.
 
-Hashes go to files by their first bits, as many files as keep each small; equal ids meet in the same file.
+Hashes of the ids are spread over files by their first bits, so that each file fits in memory and equal ids are in the
+same file.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pipeline.types import SourceFile, Unit
 __all__ = ["check_unique_ids"]
 
 _PART_ROWS = 2**19
-"""Rows of which the hashes are sorted at once, and are held before they are written."""
+"""Number of hashes that are sorted at once, and that are buffered before they are written."""
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 
 
 def check_unique_ids(source: Source, units: PlannedUnits, column: str) -> None:
-    """Every id is there and occurs once. Writes 24 bytes per row to the folder for temporary files.
+    """Check that no id is null and none occurs twice. Writes 24 bytes per row to the folder for temporary files.
 
     Raises:
         SourceError: a null or repeated id, with the row it is in.
@@ -67,7 +68,7 @@ def _entries(source: Source, units: PlannedUnits, column: str) -> Iterator[np.nd
 
 
 def _hashed(ids: list[object], file: SourceFile, unit: Unit, column: str) -> np.ndarray:
-    """128 bits of each id, as two numbers: equal by chance in no input that fits on disks."""
+    """A 128-bit hash of each id as two numbers; accidental collisions are negligible at any input size."""
     for offset, value in enumerate(ids):
         if value is None or isinstance(value, (list, dict, float)):
             raise SourceError(
@@ -90,7 +91,7 @@ def _spread(folder: Path, entries: np.ndarray, bits: int) -> None:
 
 
 def _equal(entries: np.ndarray) -> tuple[int, int] | None:
-    """The rows of two entries of the same hash, the first in the input of all such."""
+    """The row numbers of two entries with the same hash, the first such pair in the input; None if there is none."""
     ordered = entries[np.lexsort((entries["row"], entries["low"], entries["high"]))]
     same = (ordered["high"][1:] == ordered["high"][:-1]) & (ordered["low"][1:] == ordered["low"][:-1])
     places = np.flatnonzero(same)

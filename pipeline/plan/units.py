@@ -1,4 +1,4 @@
-"""The plan: the source's slices as units with an identity, and how they are gathered for reading."""
+"""Plans units: gives the source's slices ids, and groups units into read tasks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ReadTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What an executor is to do.
+    """The work of an executor.
 
     Attributes:
-        tasks: in input order; read once, as far as the work has come.
-        units: how many they hold together.
-        unit_rows: rows of the largest.
+        tasks: read tasks in input order; drawn once and lazily.
+        units: number of units in all tasks.
+        unit_rows: rows of the largest unit.
     """
 
     tasks: Iterable[ReadTask]
@@ -38,7 +38,7 @@ class Work:
 
     @classmethod
     def of(cls, units: Iterable[Unit]) -> Work:
-        """Work of units that fit in memory."""
+        """From a list of units."""
         units = list(units)
         most = max((unit.rows.num_rows for unit in units), default=0)
         return cls(tasks=read_tasks(units), units=len(units), unit_rows=most)
@@ -48,7 +48,7 @@ def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | No
     """All units of the source, in input order; the same on every run over the same files.
 
     Args:
-        source: what to cut.
+        source: the input.
         unit_rows: rows per unit.
         fingerprint: hash of everything that changes the output.
         limit: rows at most; the last unit is shortened.
@@ -76,10 +76,10 @@ def _unit_id(file: SourceFile, rows: Slice, fingerprint: str) -> str:
 
 
 def read_tasks(units: Iterable[Unit]) -> Iterator[ReadTask]:
-    """Units in input order, gathered so that a task reads neighbouring rows once; one task's are in memory."""
+    """Group units in input order into tasks that read adjacent rows in one pass; one task is in memory at a time."""
     held: list[Unit] = []
     for unit in units:
-        if held and not _together(held, unit):
+        if held and not _reads_with(held, unit):
             yield ReadTask(units=tuple(held))
             held = []
         held.append(unit)
@@ -87,11 +87,11 @@ def read_tasks(units: Iterable[Unit]) -> Iterator[ReadTask]:
         yield ReadTask(units=tuple(held))
 
 
-def _together(held: list[Unit], unit: Unit) -> bool:
-    """Whether ``unit`` is better read with the units held than by another task."""
+def _reads_with(held: list[Unit], unit: Unit) -> bool:
+    """Whether ``unit`` should be read by the same task as the units in ``held``."""
     last = held[-1]
     if last.rows.file != unit.rows.file or len(held) >= _MOST_UNITS_PER_TASK:
         return False
-    # Starting a task costs about as much as reading a few units; rows that are skipped cost as much as others.
+    # Starting a task costs about as much as reading a few units; skipping a row costs as much as reading it.
     adjacent = last.index + 1 == unit.index and len(held) < _FEW_UNITS
     return adjacent or last.rows.group == unit.rows.group

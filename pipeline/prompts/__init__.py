@@ -1,4 +1,5 @@
-"""From rows of the input to token ids: templates rendered, messages and text tokenised, a model's files found.
+"""Turns input rows into token ids: renders templates and chats, tokenises; finds and checks the model's files.
 
-Knows the job, its sources and a tokenizer; knows no engine, no Ray and nothing of what is committed.
+Knows the job, hidden columns of its source, a tokenizer, and the stored rows of an earlier attempt (to retry failed
+rows only). Does not know engines, Ray, the ledger or publishing.
 """

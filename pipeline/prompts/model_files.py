@@ -1,4 +1,4 @@
-"""The model as driver and tokenising tasks see it: a folder, a tokenizer, an identity. Imports no torch."""
+"""The model's files: finds the folder, hashes and checks it, loads the tokenizer. Imports no torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def model_folder(config: RunConfig) -> Path:
-    """The model's local folder, downloaded where need be.
+    """The model's local folder; downloads it if necessary.
 
     Raises:
         WeightsError: it cannot be found.
@@ -39,7 +39,7 @@ def model_digest(config: RunConfig) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """The same of a model's local folder."""
+    """:func:`model_digest` of a local folder."""
     digest = hashlib.blake2b(digest_size=12)
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt":
@@ -57,21 +57,21 @@ def _check_digest(config_key: str, wanted: str, folder: Path) -> None:
 
 
 def check_same_model(config: RunConfig, wanted: str) -> None:
-    """Whether this process loads what the driver has seen; once per process.
+    """Check that this process loads the same model as the driver; computed once per process.
 
     Args:
         config: names the model.
-        wanted: its digest; nothing is checked where it is empty.
+        wanted: the driver's digest; empty skips the check.
 
     Raises:
-        ConfigError: the model's files were changed since the run began.
+        ConfigError: the model's files have changed since the run began.
     """
     if wanted:
         _check_digest(config.model_name, wanted, model_folder(config))
 
 
 def check_model(config: RunConfig) -> None:
-    """Whether the model is there with what the run needs; reads no weights and no tokenizer, so it is quick.
+    """Check that the model's folder has what the run needs; quick, as it loads neither weights nor tokenizer.
 
     Raises:
         WeightsError: the model cannot be found.
@@ -99,7 +99,7 @@ def _positions(folder: Path) -> int:
 
 
 def model_length(config: RunConfig) -> int:
-    """Tokens that a prompt and its ``max_tokens`` may have together, in the engine that the run will use.
+    """The limit of prompt tokens plus ``max_tokens`` in the run's engine.
 
     Raises:
         WeightsError: the model cannot be found.

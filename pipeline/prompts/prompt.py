@@ -1,4 +1,4 @@
-"""One row's prompt: the text to encode or the token ids that its cells stand for, or why they stand for neither."""
+"""Makes one row's prompt (text to encode, or token ids) from its cells."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NO_TEXT = "not valid UTF-8 text"
 
 
 class TemplateRenderError(RequestError):
-    """The prompt template has no text for a row."""
+    """The prompt template cannot be rendered for a row."""
 
 
 def prompt_of(value: Any, job: Job, tools: Any = None) -> str | list[int]:
-    """Text or token ids of one cell of the prompt column.
+    """The text or token ids of one cell of the prompt column.
 
     Raises:
         RequestError: null, empty, or of a wrong type.
@@ -43,7 +43,7 @@ def prompt_of(value: Any, job: Job, tools: Any = None) -> str | list[int]:
 
 
 def text_prompt(text: str, job: Job, tools: Any = None) -> str:
-    """The text to encode: as it is, or in the chat template.
+    """The text to encode: the text itself, or the chat template around it.
 
     Raises:
         RequestError: empty.
@@ -94,7 +94,7 @@ def _mappings(name: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Structs of a column all have the same fields: those that one lacks are null there, and absent in truth."""
+    """Drop null fields: all structs of a column have the same fields, so an absent one is stored as null."""
     if isinstance(value, Mapping):
         return {k: _without_nulls(v) for k, v in value.items() if v is not None}
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value

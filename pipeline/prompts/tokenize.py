@@ -1,4 +1,4 @@
-"""Prompts rendered and tokenised. A bad row is marked here, never dropped."""
+"""Prepares the rows of a unit: renders and tokenises their prompts. A bad row is marked as failed, never dropped."""
 
 from __future__ import annotations
 
@@ -57,26 +57,26 @@ _PREPARED = (
 
 
 _Prompt = str | list[int] | Failure
-"""Of a row: text to encode, ids as they are, or why there is neither."""
+"""The prompt of a row: text to encode, token ids, or a failure."""
 
 
 PrepareRows = Callable[[pa.Table, Sequence[int], Unit, Job], pa.Table]
 
 
 def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | None = None) -> pa.Table:
-    """The passed-through columns of a unit, and for each row its id and its prompt's token ids or failure.
+    """Prepare a unit: its passed-through columns, and for each row its id and its prompt's token ids or failure.
 
-    Notes in the table's metadata what the worker enters in the ledger: the checksum of what was read
-    (:data:`INPUT_SHA256`), and why results of an attempt before are of no use, if so (:data:`REDONE`).
+    The table's metadata holds what the worker enters in the ledger: the checksum of the input rows
+    (:data:`INPUT_SHA256`), and why the good rows of the attempt before cannot be kept, if so (:data:`REDONE`).
 
     Args:
-        table: the unit's input rows; of a further attempt, those that failed are taken.
-        unit: their identity.
-        job: says what to make of them.
-        prepare: in the place of :func:`prepare_rows`.
+        table: all input rows of the unit; a retry prepares only those that failed.
+        unit: the unit.
+        job: the resolved run.
+        prepare: replaces :func:`prepare_rows`.
 
     Raises:
-        SourceError: an attempt before has read other rows.
+        SourceError: the attempt before read other rows.
     """
     digest = data_checksum(table, table.column_names)
     if unit.input_sha256 not in (None, digest):
@@ -92,9 +92,9 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
 
 
 def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], str]:
-    """Numbers of the rows of a unit that are to be done: all, or of a further attempt those that failed.
+    """Numbers of the rows to generate (all, or for a retry the failed ones), and the damage of the attempt before.
 
-    Where what the attempt before has left is damaged, also all; and what was found of it.
+    If the results of the attempt before are damaged, all rows are generated again.
     """
     if unit.previous is None:
         return range(table.num_rows), ""
@@ -105,7 +105,7 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], s
 
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
-    """:func:`prepare_table` of some rows, which have these numbers in their unit."""
+    """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
     prompts = _prompts(table, job)
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
@@ -118,7 +118,7 @@ def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> 
 
 
 def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
-    """The same, of rows whose prompts are not even looked at: all of them have failed."""
+    """:func:`prepare_rows` for rows that all failed with the same failure; their prompts are not read."""
     return _prepared(table, rows, unit, job, [failure] * table.num_rows)
 
 
@@ -144,7 +144,7 @@ def _hidden(table: pa.Table, name: str) -> list[str | None]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Python values; a cell that has none (text that is not UTF-8) is the exception instead."""
+    """Python values; a cell that has none (such as text that is not UTF-8) gives the exception instead."""
     try:
         return column.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):
@@ -166,7 +166,7 @@ def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list
 
 
 def _given_params(table: pa.Table, job: Job) -> list[str | None]:
-    """Per row, its own sampling parameters as JSON."""
+    """For each row its own sampling parameters as JSON text; None if it has none."""
     columns = {name: _values(table[column]) for name, column in job.config.sampling_columns.items()}
     if not columns:
         return [None] * table.num_rows
@@ -175,7 +175,7 @@ def _given_params(table: pa.Table, job: Job) -> list[str | None]:
 
 
 def _max_tokens(table: pa.Table, job: Job) -> list[int]:
-    """Per row, its ``max_tokens``; that of the run where its own is none (which is found out elsewhere)."""
+    """For each row its ``max_tokens``; the run's if its own is invalid, which is reported elsewhere."""
     base = job.config.sampling.max_tokens
     column = job.config.sampling_columns.get("max_tokens")
     if column is None:
@@ -185,7 +185,7 @@ def _max_tokens(table: pa.Table, job: Job) -> list[int]:
 
 
 def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
-    """Of each row the text to encode, or the ids, or the failure."""
+    """For each row the text to encode, the token ids, or the failure."""
     if job.prompt_kind == "template":
         return _rendered(table, job)
     tools = [None] * table.num_rows if job.config.tools_column is None else _values(table[job.config.tools_column])
@@ -197,7 +197,7 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
             continue
         try:
             prompts.append(prompt_of(value, job, own_tools))
-        except Exception as error:  # one row's prompt, whatever is wrong with it, must not end the run
+        except Exception as error:  # whatever is wrong with one row's prompt must not end the run
             prompts.append(Failure.of(error))
     return prompts
 
@@ -224,7 +224,7 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
 
 
 def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
-    """Put ids in the place of texts."""
+    """Replace texts by their token ids."""
     where = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str)]
     texts = [str(prompts[i]) for i in where]
     try:
@@ -242,7 +242,7 @@ def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
 
 
 def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -> None:
-    """Apply ``on_long_prompt``."""
+    """Fail or cut prompts that are too long, as ``on_long_prompt`` says."""
     length = model_length(config)
     for i, ids in enumerate(prompts):
         if not isinstance(ids, list):

@@ -1,6 +1,6 @@
-"""Sinks: how units are staged and how published part files are written.
+"""Sinks: formats of published part files, staged units, and reading both back with checks.
 
-Knows Arrow tables and the storage seam; knows nothing of Ray, models or which units exist.
+Knows Arrow tables, the output's schema and the storage protocol. Does not know Ray, models, or which units exist.
 """
 
 from pipeline.sinks.base import PartFormat, PartWriter

@@ -1,4 +1,4 @@
-"""The protocol of a published file format."""
+"""The protocol of a published file format: open a part, write tables, read them back."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class PartWriter(Protocol):
 
 
 class PartFormat(Protocol):
-    """A file format that plain readers know. Picklable."""
+    """A file format that common readers understand. Picklable."""
 
     @property
     def name(self) -> str:
-        """What ``RunConfig.output_format`` calls it."""
+        """Its name in ``RunConfig.output_format``."""
         ...
 
     @property
     def suffix(self) -> str:
-        """File name ending, with its dot."""
+        """File name suffix, with its dot."""
         ...
 
     def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> PartWriter:
@@ -41,5 +41,5 @@ class PartFormat(Protocol):
         ...
 
     def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Read a part back, piece by piece, with exactly the types of ``schema``."""
+        """Read a part back in tables of bounded size, with exactly the types of ``schema``."""
         ...

@@ -1,4 +1,4 @@
-"""Back to exact Arrow types: what a file gives is as wide as what was written, but not always of the same type."""
+"""Casts tables read from files back to exact Arrow types, as files do not keep every type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["cast_table"]
 
 
 def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``table`` with the columns and types of ``schema``; columns it lacks are null.
+    """``table`` with the columns and types of ``schema``; missing columns are null.
 
     Raises:
         pa.ArrowException: a value does not fit.

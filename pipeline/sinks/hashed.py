@@ -1,4 +1,4 @@
-"""A file that is hashed while it is written."""
+"""A file wrapper that hashes what is written to it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["HashedFile"]
 
 
 class HashedFile(io.BufferedIOBase):
-    """A stream that hashes what passes through it.
+    """A stream that hashes what is written and passes it on.
 
-    A writer that is collected after a failure still writes its file's end; by then there is nowhere to write to.
+    After a failure, a garbage-collected writer may still write the end of its file; a closed file ignores that.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        """``file``: where everything goes."""
+        """``file``: the file to write to."""
         self._file = file
         self._digest = hashlib.sha256()
         self._size = 0
 
     def writable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def write(self, data: Any) -> int:
@@ -35,10 +35,10 @@ class HashedFile(io.BufferedIOBase):
         return int(data.nbytes)
 
     def tell(self) -> int:
-        """Bytes that have passed."""
+        """Number of bytes written."""
         return self._size
 
     @property
     def sha256(self) -> str:
-        """Of what has passed."""
+        """SHA-256 of the bytes written."""
         return self._digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Arrow IPC parts (Feather version 2): every Arrow type exactly as it came."""
+"""Arrow IPC parts (Feather version 2); they keep every Arrow type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IpcFormat:
 
 
 class _IpcPart:
-    """A file has one dictionary per column, so rows with dictionaries are held back until all are there."""
+    """A file has one dictionary per column, so tables with dictionaries are buffered until the end."""
 
     def __init__(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> None:
         self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema, options=_OPTIONS)

@@ -1,8 +1,8 @@
-"""Arrow arrays as values that JSON has, and back; inverse of each other for every value.
+"""Converts Arrow arrays to JSON values and back, without loss.
 
-What JSON has no notation for: bytes are base64 text; dates, times and timestamps are ISO 8601 text (times with
-a zone in UTC), or the integer that Arrow keeps where no text says the value; durations are that integer;
-decimals are text, and so are floats that are no numbers; a map is a list of objects of ``key`` and ``value``.
+Types that JSON lacks: bytes become base64 text; dates, times and timestamps become ISO 8601 text (with a zone: in UTC),
+or Arrow's integer if no such text represents the value; durations become Arrow's integer; decimals, NaN and infinities
+become text; a map becomes a list of objects with ``key`` and ``value``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def to_json_values(array: pa.Array) -> list[Any]:
     """The values of an array, null for null.
 
     Raises:
-        TypeError: a type that JSON values cannot stand for.
+        TypeError: a type that cannot be represented.
     """
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
@@ -100,7 +100,7 @@ def _integers(array: pa.Array) -> list[int | None]:
 
 
 def _texts_or_integers(array: pa.Array) -> list[Any]:
-    """As text, except for values that the text does not give back (years beyond four digits, for one)."""
+    """As text, except for values that cannot be read back from text (such as years beyond four digits)."""
     bare = array.cast(_in_utc(array.type))
     try:
         texts = bare.cast(pa.string())
@@ -135,7 +135,7 @@ def from_json_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Inverse of :func:`to_json_values`.
 
     Raises:
-        TypeError: a type that JSON values cannot stand for.
+        TypeError: a type that cannot be represented.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return kind.wrap_array(from_json_values(values, kind.storage_type))
@@ -164,7 +164,7 @@ def from_json_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Where each list begins; null where there is none."""
+    """The start of each list, then the end of the last; null for a null list."""
     ends = np.cumsum([0, *(0 if value is None else len(value) for value in values)]).tolist()
     return pa.array([None if v is None else end for v, end in zip(values, ends[:-1], strict=True)] + ends[-1:], kind)
 

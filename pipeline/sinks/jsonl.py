@@ -1,4 +1,4 @@
-"""JSON Lines parts: one object per row, in UTF-8; see :mod:`pipeline.sinks.json_values` for what JSON lacks."""
+"""JSON Lines parts: one object per row, in UTF-8; :mod:`pipeline.sinks.json_values` converts the values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JsonlFormat:
         return _JsonlPart(file, schema)
 
     def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
-        """A table for every few thousand rows; one without rows where there are none."""
+        """One table per few thousand rows; one empty table if there are no rows."""
         lines = iter(file)
         held = list(islice(lines, _BATCH_ROWS))
         while True:
@@ -53,4 +53,4 @@ class _JsonlPart:
                 self._file.write(text.encode() + b"\n")
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""

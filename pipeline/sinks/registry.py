@@ -1,4 +1,4 @@
-"""The formats that parts may have, and whether one of them can hold a table."""
+"""The table of part formats, and the check that a format can hold a schema."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["FORMATS", "check_format"]
 FORMATS: Mapping[str, PartFormat] = {
     format.name: format for format in (ParquetFormat(), IpcFormat(), JsonlFormat())
 }  # fmt: skip
-"""By the name that ``RunConfig.output_format`` calls them."""
+"""Name in ``RunConfig.output_format`` -> format."""
 _MOST_LEVELS = 60
 """Arrow's own format, in which units are staged, holds rows of 63 levels (and empty tables of twice as many)."""
 
 
 def check_format(name: str, schema: pa.Schema) -> None:
-    """Whether the format can hold every column.
+    """Check that the format can hold every column.
 
     Raises:
         ConfigError: names the columns that it cannot hold.
@@ -42,7 +42,7 @@ def check_format(name: str, schema: pa.Schema) -> None:
 
 
 def _depth(kind: pa.DataType) -> int:
-    """Levels of lists, structs and maps; no more are counted than decide."""
+    """Nesting depth of lists, structs and maps; stops counting above the limit."""
     level, kinds = 0, [kind]
     while kinds and level <= _MOST_LEVELS:
         kinds = [inner.field(i).type for inner in kinds for i in range(inner.num_fields)]
@@ -51,7 +51,7 @@ def _depth(kind: pa.DataType) -> int:
 
 
 def _holds(format: PartFormat, field: pa.Field) -> bool:
-    """Whether an empty column goes in and comes out."""
+    """Whether an empty column can be written and read back."""
     schema = pa.schema([field])
     file = io.BytesIO()
     try:
@@ -59,6 +59,6 @@ def _holds(format: PartFormat, field: pa.Field) -> bool:
         part.write(schema.empty_table())
         part.close()
         list(format.tables(io.BytesIO(file.getvalue()), schema))
-    except (pa.ArrowException, TypeError, OSError):  # what is nested too deeply is an OSError
+    except (pa.ArrowException, TypeError, OSError):  # too deep nesting is an OSError
         return False
     return True

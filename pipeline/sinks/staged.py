@@ -1,4 +1,4 @@
-"""Staged units: whole, lossless, under deterministic names, where no reader of the output looks."""
+"""Staged units: writes and reads a unit's tables as Arrow files in the state folder, named by their content."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Staged", "data_checksum", "load_staged", "stage"]
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """A table that was put: its bytes, and their SHA-256."""
+    """A staged object: its size in bytes and its SHA-256."""
 
     bytes: int
     sha256: str
 
 
 def stage(storage: Storage, key: Callable[[str], str], table: pa.Table) -> Staged:
-    """Put a table in one piece, under a name that follows from its content.
+    """Put a table as one object, under a key that follows from its content.
 
     Args:
         storage: the output.
-        key: from SHA-256 to name.
+        key: makes the key from the SHA-256.
         table: the rows.
 
     Raises:
@@ -45,12 +45,12 @@ def stage(storage: Storage, key: Callable[[str], str], table: pa.Table) -> Stage
 
 
 def load_staged(storage: Storage, key: str, sha256: str | None) -> pa.Table:
-    """Read a staged table. What is decoded is what was checked: the object is read once.
+    """Read a staged table. The object is read once, so the bytes that are decoded are those that were checked.
 
     Args:
         storage: the output.
-        key: of the object.
-        sha256: of its bytes as they were staged; None takes whatever is there.
+        key: key of the object.
+        sha256: SHA-256 of its bytes when it was staged; None skips the check.
 
     Raises:
         FoundDamageError: it is missing, cannot be read, or is not what was staged.
@@ -69,7 +69,7 @@ def load_staged(storage: Storage, key: str, sha256: str | None) -> pa.Table:
 
 
 def data_checksum(table: pa.Table, columns: Sequence[str]) -> str:
-    """SHA-256 of the named columns' values; the same for any chunks and slices, and after a way through a file."""
+    """SHA-256 of the named columns' values; independent of chunks and slices, and unchanged by writing and reading."""
     digest = hashlib.sha256()
     for name in columns:
         digest.update(f"{name}\x1f{table.num_rows}\x1f".encode())
@@ -78,10 +78,10 @@ def data_checksum(table: pa.Table, columns: Sequence[str]) -> str:
 
 
 def _hash_values(digest: Any, array: pa.Array) -> None:
-    """Which values are null, then the values that are not, down to the leaves.
+    """Hash which values are null, then the values that are not, recursively.
 
-    Buffers are never hashed as they lie: what stands under nulls, in front of an offset or behind the end is
-    arbitrary, and names of list items change on the way through Parquet.
+    Buffers cannot be hashed directly: bytes under nulls, before an offset or after the end are arbitrary, and Parquet
+    changes the names of list items.
     """
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
@@ -104,7 +104,7 @@ def _hash_values(digest: Any, array: pa.Array) -> None:
     elif pa.types.is_fixed_size_list(kind):
         _hash_values(digest, array.flatten())
     else:
-        # Nothing is left but a flat type without nulls; taking it copies the values into fresh buffers.
+        # A flat type without nulls; ``take`` copies the values into new buffers.
         flat = array.take(pa.array(np.arange(len(array))))
         batch = pa.RecordBatch.from_arrays([flat], names=["v"])
         digest.update(batch.serialize())

@@ -1,4 +1,4 @@
-"""Output rows wherever they are: in a staged unit, or in a stretch of a published part; proven as they are read."""
+"""Reads output rows from staged units or published parts, and checks them against their checksums."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PROVEN: set[tuple[str, str, str | None]] = set()
 
 
 class PlaceReader:
-    """Reads rows from places of one output, and proves them: see :class:`~pipeline.types.Place` for what is proven.
+    """Reads rows from places of one output and checks them; :class:`~pipeline.types.Place` says what is checked.
 
     Args:
         storage: the output.
-        schema: of the rows.
-        inputs: how many of its columns are the input's.
-        prefix: of the names of the others.
+        schema: schema of the rows.
+        inputs: number of its columns that are the input's.
+        prefix: prefix of the names of the other columns.
     """
 
     def __init__(self, storage: Storage, schema: pa.Schema, inputs: int, prefix: str) -> None:
@@ -49,8 +49,8 @@ class PlaceReader:
         if place.format is None:
             yield self._staged(place)
             return
-        # Nothing is decoded that was not proven. Stretches with a checksum of their own, of which an object may have
-        # many, share what this process has proven.
+        # Decode nothing before its checksum was checked. An object may have many places with a checksum of their own
+        # (one per unit); the process remembers for all of them which objects it has checked.
         proven = self._proven if place.data_sha256 is None else _PROVEN
         name = (self._storage.url, place.key, place.sha256)
         if place.sha256 is not None and name not in proven:
@@ -62,7 +62,7 @@ class PlaceReader:
             yield from self._stretch(place)
 
     def check(self, place: Place) -> None:
-        """The same, for whoever wants to know only whether the place is sound."""
+        """Check a place without using its rows; raises as :meth:`read`."""
         for _ in self.read(place):
             pass
 
@@ -83,7 +83,7 @@ class PlaceReader:
             table = pa.concat_tables([self._schema.empty_table(), *self._stretch(place)])
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # Arrow's own, of data that it cannot unpack, have no number
+                raise  # Arrow's errors for damaged data have no errno
             raise FoundDamageError([Damage(key=place.key, fault=f"cannot be read to its end ({error})")]) from error
         if data_checksum(table, data_columns(table.schema, self._inputs, self._prefix)) != wanted:
             fault = f"rows {place.first_row} to {place.first_row + place.num_rows - 1} are not what was committed"
@@ -107,7 +107,7 @@ class PlaceReader:
 
 
 class SupportsWrite(Protocol):
-    """What bytes can be written to."""
+    """Something with a ``write`` method."""
 
     def write(self, data: Any, /) -> int:
         """Append."""
@@ -115,10 +115,10 @@ class SupportsWrite(Protocol):
 
 
 def check_object(storage: Storage, key: str, sha256: str, copy: SupportsWrite | None = None) -> None:
-    """Read an object to its end, and copy it where wanted.
+    """Check an object's SHA-256, and write its bytes to ``copy`` if given.
 
     Raises:
-        FoundDamageError: it is missing, cannot be read, or is not of this checksum.
+        FoundDamageError: it is missing, cannot be read, or has another checksum.
         SinkError: the store does not answer.
     """
     digest = hashlib.sha256()
@@ -138,13 +138,16 @@ def check_object(storage: Storage, key: str, sha256: str, copy: SupportsWrite | 
 
 
 def unit_row_faults(table: pa.Table, ids: Sequence[str] | None, rows: int, prefix: str) -> list[str]:
-    """Whether output rows are those of a unit: every input row once, in order, each with its samples from 0.
+    """Check that output rows are those of a unit: every input row once, in order, its samples numbered from 0.
 
     Args:
         table: the output rows.
-        ids: of the unit's input rows, in order; None where they are not known.
-        rows: of the unit.
-        prefix: of the result columns.
+        ids: row ids of the unit's input rows, in order; None if they are not known.
+        rows: number of input rows of the unit.
+        prefix: prefix of the result columns.
+
+    Returns:
+        The faults; empty if there are none.
     """
     faults = []
     samples = table[f"{prefix}sample_index"].to_numpy()

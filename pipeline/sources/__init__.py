@@ -1,6 +1,7 @@
-"""Sources: rows of prompts from files and from memory, cut into slices that stay the same on every run.
+"""Sources: read input rows from files, URLs, data sets and memory, in slices that are the same on every run.
 
-Knows files, Arrow and row numbers; knows nothing of models, Ray or the output.
+Knows files, Arrow and row numbers, and the output's storage, to which in-memory input is written. Does not know models,
+Ray or units.
 """
 
 from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, Source

@@ -1,8 +1,7 @@
-"""What a source is, and how a table stream is cut into slices."""
+"""The source protocol, the base class of sources over files, and cutting a stream of tables into slices."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
@@ -13,25 +12,22 @@ from pipeline.sinks.cast import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
 from pipeline.storage.retry import with_retries
-from pipeline.storage.urls import MisuseError, is_url, local_path, open_filesystem, open_remote
+from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input", "patiently"]
+__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input", "read_with_retries"]
 
 BAD = "__wedlm_bad"
-"""Hidden column: why a row does not fit the source's columns (null where it does)."""
+"""Hidden column: why a row does not fit the source's columns (null if it does)."""
 RAW = "__wedlm_raw"
-"""Hidden column: such a row as text."""
+"""Hidden column: the text of a row that does not fit the source's columns."""
 HIDDEN = (BAD, RAW)
 
 _T = TypeVar("_T")
 
-_ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 0.2
-
 
 class Source(Protocol):
-    """Rows in files. Picklable; ``read`` runs in tasks, everything else in the driver."""
+    """The rows of an input. Picklable; :meth:`read` runs in tasks, everything else in the driver."""
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -40,7 +36,7 @@ class Source(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of every table that :meth:`read` gives, hidden ones left out."""
+        """Columns of every table that :meth:`read` yields, without the hidden ones."""
         ...
 
     def slices(self, rows: int) -> Iterator[Slice]:
@@ -48,12 +44,12 @@ class Source(Protocol):
         ...
 
     def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-        """One table per slice, in order; the slices are ascending and of one file."""
+        """One table per slice, in order. The slices must be ascending and of one file."""
         ...
 
 
 class FileSource:
-    """Base of sources over files: holds the files and the common schema; reads again what broke off.
+    """Base of sources over files: holds the files and their common schema, and retries reads.
 
     Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (their name in messages) and
     ``suffixes`` (endings of their files' names), and define :meth:`over`, :meth:`slices` and :meth:`_read`.
@@ -90,37 +86,45 @@ class FileSource:
         return open_input(self.files[file].path, self.options)
 
     def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-        """One table per slice; after an error that may pass, from the first slice that is still to come.
+        """One table per slice; after an error that may pass, reading starts again at the next slice.
 
         Raises:
-            SourceError: the file cannot be read, also after retries, or is not what it was when it was planned.
+            SourceError: the file cannot be read, also after retries, or has changed since it was planned.
         """
-        done = failures = 0
+        done = 0
         file = self.files[slices[0].file]
-        path = file.path
+        tables: Iterator[pa.Table] | None = None
+
+        def next_table() -> pa.Table | None:
+            nonlocal tables
+            try:
+                if tables is None:
+                    self._check_unchanged(file)
+                    tables = self._read(slices[done:])
+                table = next(tables, None)
+                # Each check of a remote file is a request: it is checked once, after the last slice.
+                if done + 1 == len(slices) or not is_url(file.path):
+                    self._check_unchanged(file)
+                return table
+            except OSError:
+                tables = None
+                raise
+
         while done < len(slices):
             try:
-                self._check_unchanged(file)
-                for table in self._read(slices[done:]):
-                    # Of a file far away every look is a request: it is looked at when all has been read.
-                    if done + 1 == len(slices) or not is_url(path):
-                        self._check_unchanged(file)
-                    yield table
-                    done, failures = done + 1, 0
-                return
-            except OSError as error:
-                failures += 1
-                if failures == _ATTEMPTS or isinstance(error, (MisuseError, FileNotFoundError, PermissionError)):
-                    raise SourceError(f"{path}: cannot be read ({error}). Check it and run again.") from error
-                time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
+                table = with_retries(next_table, f"reading {file.path}", failure=SourceError)
             except pa.ArrowException as error:
-                raise SourceError(f"{path}: cannot be read ({error}). Mend or remove it.") from error
+                raise SourceError(f"{file.path}: cannot be read ({error}). Correct or remove it.") from error
+            if table is None:
+                return
+            yield table
+            done += 1
 
     def _check_unchanged(self, file: SourceFile) -> None:
-        """A file with another stamp whose digest is the same may be a copy: what it holds is settled before publishing.
+        """Check a file against the plan. If only its stamp has changed, its rows are compared before publishing.
 
         Raises:
-            SourceError: its content is another.
+            SourceError: its digest differs.
         """
         if stamp_now(file.path, self.options) == file.stamp:
             return
@@ -132,35 +136,35 @@ class FileSource:
         raise NotImplementedError
 
     def conform(self, table: pa.Table) -> pa.Table:
-        """The source's columns, exactly; hidden ones are kept."""
+        """Cast a table to the source's columns; hidden columns are kept."""
         hidden = [table.schema.field(name) for name in HIDDEN if name in table.column_names]
         return cast_table(table, pa.schema([*self.schema, *hidden]))
 
 
 def open_input(path: str, options: Mapping[str, Any]) -> BinaryIO:
-    """Open a path or URL for reading at random."""
+    """Open a path or URL for random access."""
     if not is_url(path):
         return local_path(path).open("rb")
     return open_remote(*open_filesystem(path, options))
 
 
-def patiently(look: Callable[[], _T], path: str) -> _T:
-    """Do something with a file; where it is far away, again after an error that may pass.
+def read_with_retries(read: Callable[[], _T], path: str) -> _T:
+    """Read something of a file; retry errors that may pass if the file is remote.
 
     Raises:
         SourceError: it cannot be read, or is damaged.
     """
     try:
-        return with_retries(look, f"reading {path}", failure=SourceError) if is_url(path) else look()
+        return with_retries(read, f"reading {path}", failure=SourceError) if is_url(path) else read()
     except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{path}: cannot be read ({error}). Mend or remove it.") from error
+        raise SourceError(f"{path}: cannot be read ({error}). Correct or remove it.") from error
 
 
 def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:
     """Cut a stream of consecutive tables, the first of which begins at row ``first_row``, into slices.
 
     Raises:
-        SourceError: the stream ends before the last slice does: the file changed under the run.
+        SourceError: the stream ends before the last slice: the file changed during the run.
     """
     stream = iter(tables)
     held: list[pa.Table] = []

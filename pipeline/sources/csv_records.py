@@ -1,4 +1,4 @@
-"""CSV records and the bytes they are: cells may hold line ends, and a record that is none costs one line only."""
+"""Parses CSV records with their byte sizes. Cells may contain line ends; a malformed record spoils one line only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.sources.lines import LongLine
 __all__ = ["Record", "records"]
 
 _MOST_BYTES = 16 * 2**20
-"""A quoted cell that is longer is taken for one that is never closed."""
+"""A longer quoted cell counts as never closed."""
 
 
 _UNCLOSED = "not a CSV record: a quoted cell is never closed, or text follows its closing quote"
@@ -24,9 +24,9 @@ class Record:
     """A record.
 
     Attributes:
-        raw: its bytes; of one that is too long, the first of them.
-        cells: as latin-1 text of their bytes; None where it is no record.
-        size: how many bytes it takes in the file.
+        raw: its bytes; of a record that is too long, the first ones.
+        cells: its cells, each the latin-1 text of its bytes; None if the record is malformed.
+        size: its size in the file, in bytes.
         fault: why it has no cells.
     """
 
@@ -37,9 +37,9 @@ class Record:
 
 
 def records(lines: Iterable[bytes | LongLine], delimiter: str) -> Iterator[Record]:
-    """Parse lines; blank ones are passed over, their bytes count to the record behind them.
+    """Parse lines. Blank lines are skipped; their bytes count towards the next record.
 
-    Where a quoted cell is never closed, the line it begins on is a record without cells, and parsing goes on
+    If a quoted cell is never closed, the line on which it begins becomes a record without cells, and parsing goes on
     with the next line.
     """
     feed = _Feed(iter(lines))

@@ -1,4 +1,4 @@
-"""Which files an input is: of a path, folder, glob or URL; and the identity of each."""
+"""Finds the files of an input path, folder, glob or URL, and computes the identity of each."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Found", "digest_now", "file_digest", "find_files", "has_wildcards", 
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 * 1024
 _STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
-"""What object stores call the hash that they keep of an object's content."""
+"""Names under which object stores report the hash of an object's content."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A file that is there.
+    """A file that was found.
 
     Attributes:
         key: name inside the input.
         path: where to open it: an absolute path or an URL.
-        info: what the file system says about it; empty for local files.
+        info: the file system's metadata; empty for local files.
     """
 
     key: str
@@ -48,8 +48,8 @@ def has_wildcards(name: str) -> bool:
 def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list[Found]:
     """The files of a path, folder (recursively), glob or URL of one of these, sorted by key.
 
-    In folders everything under names that begin with ``_`` or ``.`` is left out; a file or glob is taken at
-    its word. Empty where nothing is there.
+    In folders everything under names that begin with ``_`` or ``.`` is left out; a file or glob is taken
+    literally. Empty if nothing is found.
 
     Raises:
         SourceError: the URL's file system cannot be asked.

@@ -1,4 +1,4 @@
-"""Datasets of the ``datasets`` library: by name, as ``load_dataset`` takes it, and folders saved to disk."""
+"""Loads data sets with the ``datasets`` library: by name (``load_dataset``), or from a folder saved to disk."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Whether an input file is still the one that was planned, without reading it.
+"""Stamps: tell without reading a file whether it may have changed since it was planned.
 
-A *stamp* is what the file system says of a file: of a local one its size, times and inode, of an object its ETag or
-version (where a store has neither, its size and time). The same stamp is the same content. Another stamp may be: a
-copy, a checkout or a ``touch`` changes it too; then the content decides, unit by unit, by what was read of it (see
-:mod:`pipeline.plan.input_check`).
+A *stamp* is a file's metadata: for a local file its size, times and inode, for an object its ETag or version (if the
+store has neither, its size and time). An equal stamp means equal content. A different stamp does not mean different
+content: a copy, a checkout or a ``touch`` changes it too. Then the rows are compared, unit by unit, with the checksums
+of what was read (see :mod:`pipeline.plan.input_check`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesys
 __all__ = ["RESTORE_INPUT", "stamp_now", "stamp_of_info"]
 
 RESTORE_INPUT = "Restore the file as it was and run again; or begin anew with mode='new'."
-"""What to do about an input that is not what it was."""
+"""The remedy for an input that has changed."""
 
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "VersionId", "generation")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
@@ -31,7 +31,7 @@ def stamp_now(path: str, options: Mapping[str, Any]) -> str:
     """
     if not is_url(path):
         found = os.stat(local_path(path))
-        # The time of the last change of the inode too: an edit that puts the other times back does not get past it.
+        # Includes the inode's change time, so that an edit which restores the other times is noticed.
         return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_ino}"
     fs, inner = open_filesystem(path, options)
     with as_os_errors():
@@ -39,7 +39,7 @@ def stamp_now(path: str, options: Mapping[str, Any]) -> str:
 
 
 def stamp_of_info(info: Mapping[str, Any]) -> str:
-    """The stamp that a store's listing of a file makes."""
+    """The stamp from a store's metadata of a file."""
     marks = [f"{name}={info[name]}" for name in _MARKS if info.get(name)]
     if not marks:
         marks = [f"{name}={info[name]}" for name in _TIMES if info.get(name)]

@@ -1,4 +1,4 @@
-"""Decompression that notices bombs: files that hold far more than any data does that compresses well."""
+"""Decompresses input files, and refuses decompression bombs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MAX_RATIO = 2000
 """Bytes per compressed byte. Gzip cannot exceed 1032, so no such file is refused; the same row over and over, in
 zstd, can, and so could a file of a megabyte that takes hours."""
 FREE_BYTES = 64 * 2**20
-"""So much may come out of any file: small ones of equal rows compress far better than large ones."""
+"""Any file may decompress to this size: small files of equal rows compress far better than large ones."""
 _BLOCK_BYTES = 2**20
 
 
 def inflated(file: BinaryIO, codec: str, path: str) -> io.BufferedReader:
-    """The decompressed bytes of a file, to be read forward; closing it closes the file.
+    """The decompressed bytes of a file, as a forward-only stream; closing it closes the file.
 
     Raises:
-        SourceError: while reading, where it gives more than any data does.
+        SourceError: while reading, if the file decompresses to more than the limits allow.
     """
     counted = _Counted(file)
     inner = pa.CompressedInputStream(pa.PythonFile(counted, mode="r"), codec)

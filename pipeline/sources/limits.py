@@ -1,4 +1,4 @@
-"""How large and how deep a row of a file of text, or of rows in memory, may be. Beyond that it is a bad row."""
+"""Limits on the size and nesting of input rows; a row beyond them is a bad row, which fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a byte stream, none of which takes more memory than a row may have."""
+"""Splits a byte stream into lines, with a limit on the memory that one line may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the user gave to a source."""
+"""Opens the source that ``RunConfig.input`` describes, whatever kind of input it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["check_apart", "open_source", "source_of"]
 
 
 def source_of(config: RunConfig, storage: Storage) -> Source:
-    """The source of a configuration; what is in memory is written beside the output first.
+    """The source of a configuration; in-memory input is first written to ``storage``.
 
     Raises:
         SourceError: see :func:`open_source`.
@@ -50,9 +50,9 @@ def open_source(
     Args:
         data: a location, a name, or rows in memory.
         storage: where rows in memory are written to.
-        options: of the file system of ``data``, if that is an URL.
-        storage_options: of the file system of ``storage``.
-        dataset_options: of ``datasets.load_dataset``.
+        options: keyword arguments of the file system of ``data``, if that is a URL.
+        storage_options: keyword arguments of the file system of ``storage``.
+        dataset_options: keyword arguments of ``datasets.load_dataset``.
 
     Raises:
         SourceError: unknown kind, nothing there, or unreadable.
@@ -103,10 +103,10 @@ def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any]) -> 
 
 
 def check_apart(data: Any, output: str) -> None:
-    """An output inside the input folder would be read as input by the next run.
+    """Refuse an output inside the input folder, which the next run would read as input.
 
     Raises:
-        SourceError: it lies there.
+        SourceError: the output lies there.
     """
     if isinstance(data, (str, os.PathLike)):
         folder = plain_name(data).split("**", 1)[0].rstrip("/") if "**" in plain_name(data) else data

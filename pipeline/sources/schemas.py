@@ -1,4 +1,4 @@
-"""One schema over many files."""
+"""Merges the schemas of many files into one."""
 
 from __future__ import annotations
 

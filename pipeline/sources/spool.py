@@ -1,7 +1,6 @@
-"""Tables in memory become a Parquet file beside the output: one path for all sources, O(1) memory after it.
+"""Writes in-memory input to a Parquet file in the output's state folder, so that tasks can read it like any file.
 
-The file is named by its content, so a re-run with the same rows finds the same source and a re-run with
-other rows is noticed.
+The file is named by its content: a re-run with the same rows finds the same source, and one with other rows is noticed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pipeline.types import SourceFile
 __all__ = ["MEMORY_KEY", "spool", "tables_of"]
 
 MEMORY_KEY = "rows"
-"""File key, hence beginning of the row ids, of sources without files."""
+"""File key of in-memory input; its row ids begin with it."""
 _FILE = "rows.parquet"
 _HASH_ROWS = 4096
 _ROW_GROUP_ROWS = 16384
@@ -42,7 +41,7 @@ def tables_of(data: Any) -> Iterator[pa.Table]:
     """Tables of one schema from any in-memory (or lazily loaded) source.
 
     Raises:
-        SourceError: not a kind of source that is known.
+        SourceError: an unknown kind of input.
     """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
@@ -73,7 +72,7 @@ def _is(data: Any, package: str, name: str) -> bool:
 
 
 def _of_frame(frame: Any) -> pa.Table:
-    """A pandas frame; where a column mixes types, the cells that do not fit make bad rows."""
+    """The table of a pandas frame; if a column mixes types, rows whose cells do not fit become bad rows."""
     try:
         return pa.Table.from_pandas(frame, preserve_index=None)
     except (pa.ArrowException, OverflowError, TypeError):
@@ -82,12 +81,12 @@ def _of_frame(frame: Any) -> pa.Table:
 
 
 def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSource:
-    """Write an in-memory source into the output's state folder, unless it is there already.
+    """Write in-memory input into the output's state folder, unless it is there already; returns its source.
 
     Args:
         data: see :func:`tables_of`.
         storage: the output.
-        options: of the output's file system, with which tasks will read it.
+        options: keyword arguments of the output's file system, with which tasks will read it.
 
     Raises:
         SourceError: unknown kind, or tables of different schemas.
@@ -105,7 +104,7 @@ def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSou
     except (pa.ArrowException, ValueError) as error:
         raise SourceError(f"the input cannot be written as Parquet ({error}). Cast or drop the column.") from error
     folder = f"{layout.INPUT}/{MEMORY_KEY}-{digest}"
-    if _is_sound(storage, f"{folder}/{_FILE}", sha256):
+    if _is_undamaged(storage, f"{folder}/{_FILE}", sha256):
         storage.delete(aside)
     else:
         storage.delete(folder)
@@ -115,8 +114,8 @@ def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSou
     return ParquetSource.over([file], options, schema)
 
 
-def _is_sound(storage: Storage, key: str, sha256: str) -> bool:
-    """Whether an earlier run has left these very bytes: what it has left may have been damaged since."""
+def _is_undamaged(storage: Storage, key: str, sha256: str) -> bool:
+    """Whether an earlier run left an undamaged file with these bytes."""
     try:
         check_object(storage, key, sha256)
     except FoundDamageError:
@@ -125,7 +124,7 @@ def _is_sound(storage: Storage, key: str, sha256: str) -> bool:
 
 
 def _write(storage: Storage, key: str, schema: pa.Schema, tables: Iterator[pa.Table]) -> tuple[str, str]:
-    """Write tables of one schema; the hash of their values, and the SHA-256 of the file."""
+    """Write tables of one schema; returns the hash of their values and the SHA-256 of the file."""
     digest = hashlib.blake2b(schema.remove_metadata().to_string().encode(), digest_size=12)
     with storage.create(key) as file:
         hashed = HashedFile(file)
@@ -137,6 +136,6 @@ def _write(storage: Storage, key: str, schema: pa.Schema, tables: Iterator[pa.Ta
 
 
 def _hash_rows(digest: Any, table: pa.Table) -> None:
-    """Hash the values; how they are chunked must not matter."""
+    """Hash the values, independently of how they are chunked."""
     for begin in range(0, table.num_rows, _HASH_ROWS):
         digest.update(data_checksum(table.slice(begin, _HASH_ROWS), table.column_names).encode())

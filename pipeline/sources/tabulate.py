@@ -1,4 +1,4 @@
-"""Rows as mappings to an Arrow table, whatever they hold: a row that does not fit is kept, as text."""
+"""Makes an Arrow table from rows that are mappings; a row that does not fit the schema becomes a bad row, as text."""
 
 from __future__ import annotations
 

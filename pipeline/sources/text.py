@@ -1,7 +1,7 @@
-"""What sources of text have in common: rows are stretches of bytes, perhaps compressed, found in one pass.
+"""Base class of text sources: finds the byte range of each row in one pass; reads slices by byte range.
 
-A slice knows the bytes it begins and ends at. In a plain file a reader goes there at once; a compressed one
-has to be read from its begin, one block at a time, so all of it is one group.
+In a plain file a reader seeks to the start of a slice. A compressed file has to be read from its beginning, one block
+at a time, so all its slices are one group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, open_input, patiently
+from pipeline.sources.base import FileSource, open_input, read_with_retries
 from pipeline.sources.inflating import inflated
 from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.tabulate import tabulate
@@ -26,13 +26,13 @@ __all__ = ["TextSource", "open_text", "with_compression"]
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _UNITS_PER_GROUP = 64
 _MOST_SLICE_BYTES = 64 * 2**20
-"""A slice is closed at this size, however few rows it has: a task holds the rows of a slice in memory."""
+"""A slice ends at this size, however few rows it has: a task holds the rows of a slice in memory."""
 _BLOCK_BYTES = 2**20
 _PAGE_SLICES = 1024
 
 
 def with_compression(*suffixes: str) -> tuple[str, ...]:
-    """File name endings, and the same for compressed files."""
+    """File name suffixes, each also with the suffix of every compression."""
     return tuple(suffix + codec for suffix in suffixes for codec in ("", *_CODECS))
 
 
@@ -42,22 +42,22 @@ def _codec(path: str) -> str | None:
 
 @contextmanager
 def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
-    """The bytes of a text file, decompressed; a stream that can go forward only if the file is compressed.
+    """The decompressed bytes of a text file; the stream is forward-only if the file is compressed.
 
     Raises:
         OSError: it cannot be read, or is damaged.
-        SourceError: it decompresses to more than any data does.
+        SourceError: it is a decompression bomb.
     """
     with open_input(path, options) as file:
         codec = _codec(path)
         if isinstance(file, io.BufferedReader) and codec is None:
             yield file
         elif codec is None:
-            # Files of a store read a line to its end, however long that is.
+            # Files of a remote store read a whole line, however long it is.
             with io.BufferedReader(file, _BLOCK_BYTES) as stream:  # type: ignore[type-var]
                 yield stream
         else:
-            # The compressed stream closes what is under it, which the other block then does again: harmless.
+            # The decompressing stream closes the file, and the outer block closes it again: harmless.
             with closing(inflated(file, codec, path)) as stream:
                 yield stream
 
@@ -72,10 +72,10 @@ class TextSource(FileSource):
             SourceError: a file cannot be read to its end.
         """
         for number, file in enumerate(self.files):
-            yield from self._patient_slices(number, file, rows)
+            yield from self._slices_with_retries(number, file, rows)
 
-    def _patient_slices(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
-        """A file's slices, a page in memory at a time; after an error that may pass, read again up to where it was."""
+    def _slices_with_retries(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
+        """A file's slices, a page in memory at a time; after an error that may pass, skips the slices found before."""
         running: Iterator[Slice] | None = None
         done = 0
 
@@ -89,7 +89,7 @@ class TextSource(FileSource):
                 running = None
                 raise
 
-        while slices := patiently(page, file.path):
+        while slices := read_with_retries(page, file.path):
             yield from slices
             done += len(slices)
 
@@ -131,16 +131,16 @@ class TextSource(FileSource):
                 yield tabulate(rows[: piece.num_rows], self.schema)
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
-        """Where the first row may begin, then where each row ends, in bytes."""
+        """The byte position at which the first row may begin, then the end of each row."""
         raise NotImplementedError
 
     def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:
-        """The rows in a stretch of lines, as :func:`~pipeline.sources.tabulate.tabulate` takes them."""
+        """The rows in some lines, as :func:`~pipeline.sources.tabulate.tabulate` takes them."""
         raise NotImplementedError
 
 
 class _Window:
-    """Lines, and how many bytes they were."""
+    """Iterates over lines and counts their bytes."""
 
     def __init__(self, lines: Iterator[bytes | LongLine]) -> None:
         self._lines = lines

@@ -1,4 +1,4 @@
-"""Where an output lives: whole objects that appear at once, in a folder or on an object store.
+"""Storage of an output, in a folder or on an object store: objects become visible as a whole or not at all.
 
-Knows bytes, names and file systems; knows nothing of rows, units or formats.
+Knows bytes, keys and file systems. Does not know rows, units or formats.
 """

@@ -1,8 +1,8 @@
-"""An output in a local or mounted folder: temporary files, renames and links.
+"""Storage in a local or mounted folder, with temporary files, renames and links.
 
-What is given a name is on the disk before it has the name, and the name is on the disk before the call returns: the
-file is flushed first, its folder (and folders made for it) after the rename or link. So a power loss leaves a file
-whole or absent, and never takes back what another file already speaks of.
+A file is flushed to disk before it gets its name, and its folder (with any new parent folders) after the rename or
+link, before the call returns. So a power loss leaves a file complete or absent, and never removes a file that a later
+one refers to.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["LocalStorage"]
 
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
-"""What file systems without hard links (some mounted stores) answer."""
+"""Errors of file systems without hard links (some mounted stores)."""
 _NO_FOLDER_FLUSH = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
-"""What file systems answer whose folders cannot be flushed."""
+"""Errors of file systems that cannot flush a folder."""
 _PAGE = 1000
-"""Directory entries looked at together."""
+"""Directory entries per page."""
 
 
 class LocalStorage:
@@ -42,12 +42,12 @@ class LocalStorage:
         return str(self._root)
 
     def put(self, key: str, data: bytes) -> None:
-        """Write aside, flush to the disk, rename."""
+        """Write a temporary file, flush it to disk, rename it."""
         with self.create(key) as file:
             file.write(data)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Write aside, then link: that fails where the name is taken."""
+        """Write a temporary file, then link it: that fails if the name is taken."""
         target = self._root / key
         with self._aside(target) as aside:
             with _opened(aside) as file:
@@ -69,7 +69,7 @@ class LocalStorage:
         return True
 
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """Write aside, flush to the disk, rename."""
+        """Write a temporary file, flush it to disk, rename it."""
         return self._create(self._root / key)
 
     @contextmanager
@@ -87,7 +87,7 @@ class LocalStorage:
 
     @contextmanager
     def _aside(self, target: Path) -> Iterator[Path]:
-        """A name of this write alone; whatever is still under it at the end is removed."""
+        """A unique name for a temporary file, which is removed at the end if it still exists."""
         _make_folder(self._scratch)
         aside = self._scratch / f"{target.name}.{uuid.uuid4().hex[:12]}"
         try:
@@ -100,7 +100,7 @@ class LocalStorage:
         return (self._root / key).read_bytes()
 
     def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """One after the other."""
+        """Read them one after the other."""
         return [self.read(key) for key in keys]
 
     def open(self, key: str) -> BinaryIO:
@@ -170,8 +170,8 @@ class LocalStorage:
         elif not there.exists():
             raise FileNotFoundError(f"neither {here} nor {there} exists")
 
-    def sweep(self) -> None:
-        """Remove the folder of unfinished files."""
+    def sweep(self, before: float) -> None:
+        """Remove the folder of unfinished files; a writer whose file is removed with it tries again."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
@@ -183,7 +183,7 @@ def _opened(aside: Path) -> BinaryIO:
 
 
 def _swept(aside: Path) -> OSError:
-    """The folder of unfinished files is gone: a writer that was asleep has swept it. Another attempt will do."""
+    """A passing error: another process (a writer that was asleep) has removed the folder of unfinished files."""
     return OSError(errno.ESTALE, "removed by another process", str(aside))
 
 
@@ -193,7 +193,7 @@ def _flush(file: BinaryIO) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Put a folder's entries on the disk, where the file system can do that."""
+    """Flush a folder's entries to disk, if the file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -205,7 +205,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """A folder with those it lies in, all of them on the disk."""
+    """Make a folder and its parents, and flush them to disk."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -214,7 +214,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_new(target: Path, data: bytes) -> bool:
-    """Create a file that is not there yet; False where it is. A crash may leave a part of it: readers check."""
+    """Create a new file; False if it exists. A crash may leave a part of it, which readers detect."""
     try:
         with target.open("xb") as file:
             file.write(data)

@@ -1,4 +1,4 @@
-"""An output on an object store, over fsspec: a put is atomic, there are no renames and no cached listings."""
+"""Storage on an object store, through fsspec: puts are atomic, there are no renames, and listings are not cached."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipeline.storage.urls import as_os_errors, open_filesystem, open_remote
 __all__ = ["ObjectStorage"]
 
 _STREAMING = {"s3", "s3a", "gs", "gcs"}
-"""Stores whose open files are invisible until they are closed, and can be discarded; others get a file aside."""
+"""Stores whose open files are invisible until they are closed, and can be discarded; others need a temporary file."""
 _BLOCK_BYTES = 16 * 2**20
-"""Larger streams are uploaded in blocks of this size. S3 allows 10,000 of them per object."""
+"""Block size of multipart uploads. S3 allows 10,000 blocks per object."""
 _LIST_KEYS = 1000
-"""Keys in a page of a listing; S3 gives no more."""
+"""Keys per page of a listing; the most that S3 gives."""
 
 
 class ObjectStorage:
@@ -36,7 +36,7 @@ class ObjectStorage:
         return self._url
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the connection: each process makes its own."""
+        """Drop the connection: each process makes its own."""
         return {name: value for name, value in self.__dict__.items() if name != "_connection"}
 
     @functools.cached_property
@@ -57,14 +57,14 @@ class ObjectStorage:
         return self._url.split("://", 1)[0] in _STREAMING
 
     def connect(self) -> None:
-        """Make the file system object; speaks to nobody yet. Raises OSError where there is none for this URL."""
+        """Make the file system object without any request. Raises OSError if there is none for this URL."""
         _ = self._connection
 
     def _path(self, key: str) -> str:
         return self._root if key == "." else f"{self._root}/{key}"
 
     def put(self, key: str, data: bytes) -> None:
-        """One request."""
+        """In one request."""
         if self._streams:
             with as_os_errors():
                 self._fs.pipe_file(self._path(key), data)
@@ -73,7 +73,7 @@ class ObjectStorage:
                 file.write(data)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """A conditional put (``If-None-Match: *`` on S3). Where the store has none: a look, then a put."""
+        """A conditional put (``If-None-Match: *`` on S3). If the store has none: check for the object, then put."""
         path = self._path(key)
         try:
             with as_os_errors():
@@ -89,7 +89,7 @@ class ObjectStorage:
         return True
 
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """A multipart upload, completed when the block ends well and aborted when it does not."""
+        """A multipart upload, completed when the block ends normally and aborted when it raises."""
         return self._stream(self._path(key)) if self._streams else self._move_into_place(self._path(key))
 
     @contextmanager
@@ -122,12 +122,12 @@ class ObjectStorage:
             raise
 
     def read(self, key: str) -> bytes:
-        """One request."""
+        """In one request."""
         with as_os_errors():
             return self._fs.cat_file(self._path(key))
 
     def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """All at once, as many as the file system allows."""
+        """Read them concurrently, as far as the file system allows."""
         if not keys:
             return []
         paths = [self._path(key) for key in keys]
@@ -140,7 +140,7 @@ class ObjectStorage:
         return open_remote(self._fs, self._path(key))
 
     def exists(self, key: str) -> bool:
-        """Whether the object, or one below it, is there."""
+        """Whether the object, or one below it, exists."""
         try:
             with as_os_errors():
                 self._fs.info(self._path(key))
@@ -158,14 +158,14 @@ class ObjectStorage:
         return list(self._found_objects(key))
 
     def _found_objects(self, key: str) -> dict[str, Any]:
-        """The same with what the listing says of each."""
+        """:meth:`_found` with the listing's metadata of each path."""
         with as_os_errors():
             self._fs.invalidate_cache()
             found = self._fs.find(self._path(key), detail=True)
         return {path: info for path, info in found.items() if info["type"] == "file" and not path.endswith("/")}
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Sizes below ``prefix``, as the listing has them."""
+        """Sizes below ``prefix``, from the listing."""
         folder, beyond = f"{self._path(prefix)}/", len(self._root) + 1
         found = self._found_objects(prefix)
         return {path[beyond:]: int(info["size"]) for path, info in found.items() if path.startswith(folder)}
@@ -181,7 +181,7 @@ class ObjectStorage:
         return sorted(info["name"].rstrip("/").rsplit("/", 1)[-1] for info in found if info["type"] == "directory")
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
-        """Keys below ``prefix``: on S3 as the pages of its listing come; of other stores, which list at once, all."""
+        """Keys below ``prefix``: on S3 page by page; on other stores, which list all at once, in one page."""
         if not self._is_s3:
             yield self.keys(prefix)
             return
@@ -201,11 +201,11 @@ class ObjectStorage:
         return hasattr(self._fs, "abort_mpu")
 
     def delete(self, key: str) -> None:
-        """Remove the object, and all below it."""
+        """Remove the object and all objects below it."""
         self._remove(self._found(key))
 
     def delete_objects(self, keys: Sequence[str]) -> None:
-        """Remove objects, on S3 a thousand by a request."""
+        """Remove objects, on S3 a thousand per request."""
         self._remove([self._path(key) for key in keys])
 
     def _remove(self, paths: list[str]) -> None:
@@ -220,10 +220,10 @@ class ObjectStorage:
                     self._fs.rm_file(path)
 
     def promote(self, source: str, target: str) -> None:
-        """Copy inside the store, all objects at once, then remove the sources.
+        """Copy inside the store, all objects concurrently, then remove the sources.
 
-        Every object appears whole under its new name; until the last one does, a plain listing of ``target``
-        shows a part of them. The sources go only after that, so a promotion cut short can be done again.
+        Each object appears complete under its new name. Until all do, a plain listing of ``target`` shows some of them.
+        The sources are removed last, so an interrupted promotion can be repeated.
         """
         moved = self._found(source)
         if not moved:
@@ -235,25 +235,31 @@ class ObjectStorage:
             self._fs.copy(moved, [there + path[len(here) :] for path in moved], on_error="raise")
         self._remove(moved)
 
-    def sweep(self) -> None:
-        """Remove unfinished files; abort multipart uploads that were never completed, where that is permitted."""
+    def sweep(self, before: float) -> None:
+        """Remove unfinished files; abort multipart uploads begun before then, if that is permitted.
+
+        The store's clock says when an upload began, the caller's is ``before``. A successor begins its uploads a lease
+        period (a minute) after the caller took its lease, at the earliest, so clocks that differ by less do no harm.
+        """
         self.delete(self._scratch)
         if not self._is_s3:
             return
         bucket, prefix, _ = self._fs.split_path(self._root)
-        # Uploads that stay open are invisible; they only cost money, which a rule of the bucket can end too.
+        # Uploads that stay open are invisible and only cost money; a lifecycle rule of the bucket can abort them too.
         with suppress(OSError), as_os_errors():
             listed = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
             for upload in listed.get("Uploads", []):
+                if upload["Initiated"].timestamp() >= before:
+                    continue  # of a successor
                 self._fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
 
 
 def _discard(file: Any) -> None:
-    """Abort an upload; the file object must not complete it later, when it is collected."""
+    """Abort an upload, and keep the file object from completing it when it is garbage-collected."""
     try:
         with as_os_errors():
             file.discard()
     except OSError:
-        pass  # an upload that stays open is invisible too; the next sweep aborts it
+        pass  # an upload that stays open is invisible; a later sweep aborts it
     finally:
         file.closed = True

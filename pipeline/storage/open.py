@@ -1,7 +1,7 @@
-"""The storage of an output's path or URL: a folder or an object store, with retries around it.
+"""Opens the storage of an output's path or URL: a folder or an object store, with retries.
 
-:class:`LocalStorage` implements :class:`Storage` with temporary files and renames, :class:`ObjectStorage` with the
-atomic puts of an object store; :class:`RetryingStorage` goes around either.
+:class:`LocalStorage` implements :class:`~pipeline.storage.protocol.Storage` with temporary files and renames,
+:class:`ObjectStorage` with the atomic puts of an object store; :class:`RetryingStorage` wraps either.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["open_storage"]
 def open_storage(
     url: str | os.PathLike[str], scratch: str, options: Mapping[str, Any] | None = None
 ) -> RetryingStorage:
-    """The storage of an output path or URL, with retries of what may pass.
+    """The storage of an output path or URL, with retries of errors that may pass.
 
     Args:
         url: a local (or mounted) folder, or any fsspec URL.
-        scratch: key of the folder for unfinished files, where the store needs one.
+        scratch: key of the folder for unfinished files, if the store needs one.
         options: keyword arguments of the URL's file system.
 
     Raises:
-        ConfigError: nothing can be written to such an URL.
+        ConfigError: nothing can be written to such a URL.
     """
     name = plain_name(url)
     if not is_url(name):

@@ -1,6 +1,6 @@
-"""What the exactly-once protocol asks of an output: whole objects appear at once, or not at all.
+"""The storage protocol: the few operations on an output that exactly-once relies on.
 
-Everything that it relies on is the handful of operations of :class:`Storage`. Keys are relative, ``/``-separated.
+Objects become visible as a whole or not at all. Keys are relative and ``/``-separated.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ class Storage(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for people and readers."""
+        """Path or URL of the output."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """A small object, in one piece, replacing what was there. When this returns, it outlives a power loss."""
+        """Write a small object in one piece, replacing an existing one. Durable once this returns."""
         ...
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """The same unless ``key`` exists: then False, and nothing has changed. Of several at once one gets True."""
+        """:meth:`put` unless ``key`` exists: then False, and nothing changes. Of concurrent callers one gets True."""
         ...
 
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """A stream whose content becomes visible under ``key``, replacing what was there, when the block ends well."""
+        """A stream whose content replaces the object ``key`` when the block ends normally; else nothing changes."""
         ...
 
     def read(self, key: str) -> bytes:
-        """Whole content. Raises FileNotFoundError."""
+        """The whole content. Raises FileNotFoundError."""
         ...
 
     def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """:meth:`read` of each; at once where the store is far away."""
+        """:meth:`read` each key; concurrently on a remote store."""
         ...
 
     def open(self, key: str) -> BinaryIO:
@@ -45,40 +45,45 @@ class Storage(Protocol):
         ...
 
     def exists(self, key: str) -> bool:
-        """Whether an object, or anything below ``key``, is there."""
+        """Whether the object ``key``, or any object below it, exists."""
         ...
 
     def keys(self, prefix: str) -> list[str]:
-        """Sorted keys of all objects below the folder ``prefix``; empty where it does not exist."""
+        """Sorted keys of all objects below the folder ``prefix``; empty if it does not exist."""
         ...
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of each of :meth:`keys`, by key."""
+        """Key -> size in bytes, for all of :meth:`keys`."""
         ...
 
     def folders(self) -> list[str]:
-        """Sorted names of the folders that lie in the output itself."""
+        """Sorted names of the folders directly in the output."""
         ...
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
-        """The same keys in no order, some at a time, for folders of any size.
+        """The keys of :meth:`keys`, unordered and page by page, for folders of any size.
 
-        A key may come twice; one that is put or removed meanwhile may come or not.
+        A key may occur twice. One that is put or removed meanwhile may be included or not.
         """
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object or a whole folder; absent is fine."""
+        """Remove an object or a whole folder; no error if it does not exist."""
         ...
 
     def delete_objects(self, keys: Sequence[str]) -> None:
-        """Remove these objects; absent ones are fine."""
+        """Remove these objects; no error if some do not exist."""
         ...
 
     def promote(self, source: str, target: str) -> None:
-        """Give the folder ``source`` the name ``target``; fine if that was done before, or half done."""
+        """Rename the folder ``source`` to ``target``; may be repeated after an interrupted or a completed call."""
         ...
 
-    def sweep(self) -> None:
-        """Remove what writes that never ended have left behind; no write may be under way."""
+    def sweep(self, before: float) -> None:
+        """Remove the leftovers of writes that never ended.
+
+        Args:
+            before: when the caller took its lease, seconds since 1970; uploads begun later are a successor's, and are
+                left alone.
+        """
         ...

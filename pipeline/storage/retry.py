@@ -1,4 +1,4 @@
-"""Retries around a storage, in one place: what may pass is tried again, what will not is said at once."""
+"""Retries of file and storage operations: the only place that repeats one. Lasting errors are raised at once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["RetryingStorage", "with_retries"]
 _ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.2
 _ENOUGH_SECONDS = 30.0
-"""After this no further attempt is begun: the file system has been patient itself, as those of stores are."""
+"""No further attempt begins after this time: file systems of stores retry by themselves, too."""
 _LASTING = (MisuseError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
-"""Errors that another attempt would meet again."""
+"""Errors that another attempt would raise again."""
 
 _T = TypeVar("_T")
 
@@ -30,10 +30,16 @@ def with_retries(
     wait: Callable[[float], None] = time.sleep,
     failure: type[PipelineError] = SinkError,
 ) -> _T:
-    """Do ``action``, up to five times with growing pauses, while it raises an OSError that may pass.
+    """Call ``action`` up to five times, with growing pauses, as long as it raises an OSError that may pass.
+
+    Args:
+        action: the operation.
+        what: names it in the error message, such as "reading PATH".
+        wait: sleeps for so many seconds.
+        failure: type of the error to raise.
 
     Raises:
-        PipelineError: of type ``failure``: the last attempt failed too, or the error is a lasting one; names ``what``.
+        PipelineError: of type ``failure``: the last attempt failed too, or the error is a lasting one.
     """
     begin = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
@@ -44,7 +50,7 @@ def with_retries(
             if is_last or isinstance(error, _LASTING):
                 times = "" if attempt == 1 else f" {attempt} times, last"
                 raise failure(
-                    f"{what} failed{times} with {type(error).__name__}: {error}. What is committed stays; mend the "
+                    f"{what} failed{times} with {type(error).__name__}: {error}. What is committed stays; fix the "
                     "storage (path, space, permissions, network) and run again to continue."
                 ) from error
             wait(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
@@ -54,24 +60,24 @@ def with_retries(
 class RetryingStorage:
     """A storage whose calls are tried up to five times.
 
-    A stream (:meth:`create`) cannot be replayed here: whoever writes one tries the whole of it again.
-    Reading what is not there stays a FileNotFoundError; every other failure is a SinkError.
+    A stream (:meth:`create`) cannot be repeated here: its writer repeats the whole stream with :func:`with_retries`.
+    Reading a missing object stays a FileNotFoundError; every other failure is a SinkError.
     """
 
     def __init__(self, inner: Storage) -> None:
-        """``inner``: where the calls go."""
+        """``inner``: the storage to call."""
         self.inner = inner
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Path or URL of the output."""
         return self.inner.url
 
     def _try(self, action: Callable[[], _T], what: str, key: str) -> _T:
         return with_retries(action, f"{what} {self.url}/{key}")
 
     def _find(self, action: Callable[[], _T], what: str, key: str) -> _T:
-        """The same, but absence is an answer and no failure."""
+        """:meth:`_try`, but a missing object stays a FileNotFoundError."""
         try:
             return self._try(action, what, key)
         except SinkError as error:
@@ -80,11 +86,11 @@ class RetryingStorage:
             raise
 
     def put(self, key: str, data: bytes) -> None:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         self._try(functools.partial(self.inner.put, key, data), "writing", key)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """The same. ``data`` has to differ between callers: what an attempt put that only seemed to fail is ours."""
+        """See the protocol. ``data`` must differ between callers, to recognise an attempt that only seemed to fail."""
 
         def attempt() -> bool:
             return self.inner.put_new(key, data) or self.inner.read(key) == data
@@ -96,11 +102,11 @@ class RetryingStorage:
         return self.inner.create(key)
 
     def read(self, key: str) -> bytes:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         return self._find(functools.partial(self.inner.read, key), "reading", key)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         return self._find(functools.partial(self.inner.read_many, keys), "reading", keys[0] if keys else "")
 
     def open(self, key: str) -> BinaryIO:
@@ -108,23 +114,23 @@ class RetryingStorage:
         return self._find(functools.partial(self.inner.open, key), "opening", key)
 
     def exists(self, key: str) -> bool:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         return self._try(functools.partial(self.inner.exists, key), "looking for", key)
 
     def keys(self, prefix: str) -> list[str]:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         return self._try(functools.partial(self.inner.keys, prefix), "listing", prefix)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         return self._try(functools.partial(self.inner.sizes, prefix), "listing", prefix)
 
     def folders(self) -> list[str]:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         return self._try(self.inner.folders, "listing", "")
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
-        """The same; after a failure from the beginning, so that a key may come twice."""
+        """See the protocol. Starts again after a failure, so a key may occur twice."""
         pages = self.inner.walk(prefix)
 
         def next_page() -> list[str] | None:
@@ -139,17 +145,17 @@ class RetryingStorage:
             yield page
 
     def delete(self, key: str) -> None:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         self._try(functools.partial(self.inner.delete, key), "removing", key)
 
     def delete_objects(self, keys: Sequence[str]) -> None:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         self._try(functools.partial(self.inner.delete_objects, keys), "removing", keys[0] if keys else "")
 
     def promote(self, source: str, target: str) -> None:
-        """See :class:`~pipeline.storage.open.Storage`."""
+        """See :class:`~pipeline.storage.protocol.Storage`."""
         self._find(functools.partial(self.inner.promote, source, target), "moving", source)
 
-    def sweep(self) -> None:
-        """See :class:`~pipeline.storage.open.Storage`."""
-        self._try(self.inner.sweep, "sweeping", "")
+    def sweep(self, before: float) -> None:
+        """See :class:`~pipeline.storage.protocol.Storage`."""
+        self._try(functools.partial(self.inner.sweep, before), "sweeping", "")

@@ -1,7 +1,7 @@
-"""URLs and the file systems behind them: the only place of the pipeline that speaks to fsspec about where things are.
+"""Paths, URLs and their file systems: the only module of the pipeline that opens fsspec file systems.
 
-Listings are never cached: another process may have written since. Whatever a file system raises that is no
-OSError is turned into one, so that callers know one kind of trouble.
+Listings are never cached, as another process may have written since. Errors of a file system that are no OSErrors are
+turned into OSErrors, so that callers handle one kind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MISUSE = (TypeError, ValueError, AttributeError, KeyError, ImportError, NotImpl
 
 
 class MisuseError(OSError):
-    """A file system was asked in a way that it does not understand: another attempt would fare no better."""
+    """A file system does not understand a request, so another attempt would fail too."""
 
 
 def plain_name(location: str | os.PathLike[str]) -> str:

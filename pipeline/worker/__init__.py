@@ -1,5 +1,5 @@
-"""What runs inside an actor: an engine on a thread, units of rows through it, their results as Arrow tables.
+"""What runs inside a generate actor: an engine on a thread, units run through it, and their results as Arrow tables.
 
-Knows prompts, the plan's job and the engine's requests; knows no Ray, no ledger and nothing of publishing. Only
-``load_engine`` needs torch, and only when it loads.
+Knows prepared prompts, the plan's job, the engine's requests and the staging of units. Does not know Ray, the ledger or
+publishing. Only ``load_engine`` imports torch, when it is called.
 """

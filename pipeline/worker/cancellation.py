@@ -1,4 +1,4 @@
-"""The runs of units that an actor has begun or will begin, and those of them that are not wanted any more."""
+"""Cancellation: lets the driver drop an actor's execution of a unit, before it begins or while it runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Runs"]
 
 
 class Runs:
-    """Called from several threads.
+    """The executions ("runs") of units in an actor. Thread-safe.
 
     Args:
-        stop: stops the work whose result a future would be.
+        stop: cancels the work behind a future; the future then raises :class:`DroppedError`.
     """
 
     def __init__(self, stop: Callable[[Future[Any]], None]) -> None:
@@ -31,10 +31,10 @@ class Runs:
 
     @contextmanager
     def run(self, key: str) -> Iterator[None]:
-        """The block is the run.
+        """Register the run ``key`` for the duration of the block.
 
         Raises:
-            DroppedError: it was dropped before it began.
+            DroppedError: the run was dropped before it began.
         """
         try:
             self._check(key)
@@ -45,10 +45,10 @@ class Runs:
                 self._futures.pop(key, None)
 
     def wait(self, key: str, submit: Callable[[], Future[Any]]) -> Any:
-        """The result of a part of the run.
+        """Submit a part of the run and wait for its result.
 
         Raises:
-            DroppedError: the run was dropped meanwhile, or before.
+            DroppedError: the run was dropped, before or meanwhile.
         """
         with self._lock:
             self._check(key)
@@ -56,7 +56,7 @@ class Runs:
         return future.result()
 
     def drop(self, key: str) -> None:
-        """Stop a run, or let it not begin."""
+        """Cancel a run, or keep it from beginning."""
         with self._lock:
             self._dropped.add(key)
             future = self._futures.get(key)

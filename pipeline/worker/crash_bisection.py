@@ -1,11 +1,11 @@
-"""Which rows were running when a process died: pins the row that kills, and clears those merely beside it.
+"""Crash bisection: finds the row that kills its process, from records of what ran when processes died.
 
-Plain logic, one instance per session, kept outside the processes that may die. A unit that lost its process
-twice runs in small company from then on: an eighth of the units that last died with it, and so on, until it is
-alone in its process. If that dies too, its rows are halved, until the guilty row is alone and has been so at
-``max_row_deaths`` deaths: then it is quarantined and the rest of the unit is done without it. A death says
-nothing about rows that were not running, and a row that was innocently beside a death (or whose machine was
-taken away) is simply done again.
+Plain logic, one instance per session, kept outside the processes that may die. After a unit has lost two processes it
+runs with fewer concurrent units: an eighth of those in the last process that died, then an eighth of these, until it is
+alone in its process. If that process dies too, the unit's rows are halved, until one row runs alone. After
+``max_row_deaths`` deaths while it ran alone, that row is quarantined and the unit is finished without it. A death says
+nothing about rows that were not running; rows that only ran beside the fatal one (or whose machine was taken away) are
+run again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["Attempt", "Rows", "Tally", "Verdict"]
+__all__ = ["Attempt", "CrashBisection", "Rows", "Verdict"]
 
 _SHARED_DEATHS = 2
-"""Deaths beside any number of other units before the company is cut: one may be chance."""
+"""Deaths with any number of concurrent units before that number is limited: a single death may be chance."""
 _CUT = 8
-"""By this the company is divided then. One more death costs a start; a unit that is alone leaves the engine idle."""
+"""Divisor of the number of concurrent units after each such death. A larger one needs fewer deaths, each of which
+costs a process start; a smaller one keeps the engine fuller."""
 
 Rows = tuple[int, int]
 """Consecutive rows of a unit: first and one past the last."""
@@ -29,19 +30,20 @@ class Attempt:
     """How a unit is to be run this time.
 
     Attributes:
-        company: units in the process at most, itself among them; all of them of this kind. None: any.
-        steps: rows to run together, step after step; they cover the unit but for the quarantined rows.
-        quarantined: row -> deaths of its process while it was running alone.
+        concurrent_units: most units that may run in the process meanwhile, this one included; all of them limited too.
+            None: no limit.
+        steps: groups of rows, to be run one group after the other; they cover the unit except for quarantined rows.
+        quarantined: row -> deaths of its process while the row ran alone.
     """
 
-    company: int | None
+    concurrent_units: int | None
     steps: tuple[tuple[Rows, ...], ...]
     quarantined: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether a process may begin; ``deaths`` in a row of its slot, without anything done meanwhile."""
+    """Whether a process may begin. ``deaths``: of its worker's processes in a row, without any progress."""
 
     go_on: bool
     deaths: int
@@ -49,7 +51,7 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class _Piece:
-    """Rows that have one history: they lived or died together."""
+    """Rows with the same history: they were always run in the same step."""
 
     rows: Rows
     deaths: int = 0
@@ -63,22 +65,24 @@ class _Piece:
 
 @dataclass(kw_only=True)
 class _Trial:
-    """A unit's history; ``company`` is that of the attempt under way."""
+    """A unit's history. ``concurrent_units``: limit of the current attempt; ``process``: the one that runs it."""
 
     pieces: list[_Piece]
     shared_deaths: int = 0
-    company: int | None = None
+    concurrent_units: int | None = None
     process: str | None = None
     running: tuple[_Piece, ...] = ()
 
 
-class Tally:
-    """What ran where, and what died.
+class CrashBisection:
+    """Records what runs in which process. A unit that comes to a new process has lost the old one: that is a death.
+
+    A *worker* is what Ray restarts under the same name (an actor, a prefetch task); its processes have unique names.
 
     Args:
-        max_row_deaths: deaths of a process with one row running alone, before that row is quarantined.
-        max_engine_deaths: deaths in a row of one slot's processes while nothing at all is done; more are allowed
-            while a row is being searched.
+        max_row_deaths: deaths while a row ran alone, after which it is quarantined.
+        max_engine_deaths: deaths in a row of one worker's processes without any progress, after which the job ends;
+            more are allowed while the search for a row goes on.
     """
 
     def __init__(self, max_row_deaths: int, max_engine_deaths: int) -> None:
@@ -90,53 +94,54 @@ class Tally:
         self._searched = 0
         self._achieved = False
 
-    def start(self, slot: str) -> Verdict:
-        """A process begins in ``slot`` (whatever replaces a dead process is in the same slot)."""
-        deaths = self._deaths[slot] = self._deaths.get(slot, -1) + 1
+    def start_process(self, worker: str) -> Verdict:
+        """A process of ``worker`` begins; it replaces the one before, if there was one, which has died."""
+        deaths = self._deaths[worker] = self._deaths.get(worker, -1) + 1
         allowed = self._max_engine_deaths
         if self._searched and self._achieved:
-            # Processes could do rows before. All rows of a unit may kill, one after the other, and the job goes on;
-            # were it more, the fault would be the machine's, and every row left out in the end.
+            # Processes have finished rows before. Every row of a unit may kill, and the job goes on. More deaths than
+            # that are the machine's fault: without this limit all rows would end in quarantine.
             allowed += 4 + self._searched * (1 + self._max_row_deaths)
         elif self._searched:
-            # As many more as it may take to find a few rows where nothing else succeeds.
+            # As many more as the search for a few rows takes, if nothing else succeeds meanwhile.
             allowed += 4 + math.ceil(math.log2(self._searched)) + 3 * self._max_row_deaths
         return Verdict(go_on=deaths <= allowed, deaths=deaths)
 
-    def leave(self, slot: str) -> None:
-        """What ran in ``slot`` has ended as it should."""
-        self._deaths.pop(slot, None)
+    def end_process(self, worker: str) -> None:
+        """The worker has ended normally."""
+        self._deaths.pop(worker, None)
 
-    def begin(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
-        """``process`` is given a unit of so many rows. If another one had it, that one is dead.
+    def begin_unit(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
+        """``process`` receives a unit of ``rows`` rows. If another process had the unit, that one has died.
 
-        With any company it counts as running from here on; else each step does from :meth:`enter` on. ``alone``:
-        the process runs nothing else meanwhile, so that its first death already tells something.
+        Without a limit on concurrent units, all rows count as running from now on; otherwise each step does from
+        :meth:`begin_step` on. ``alone``: the process runs one unit at a time, so its first death already concerns this
+        unit.
         """
-        new = _Trial(pieces=[_Piece(rows=(0, rows))], company=1 if alone else None)
+        new = _Trial(pieces=[_Piece(rows=(0, rows))], concurrent_units=1 if alone else None)
         trial = self._trials.setdefault(unit_id, new)
         if trial.process is not None and trial.process != process:
-            self._bury(trial)
+            self._record_death(trial)
         trial.process = process
         trial.running = ()
-        if trial.company is None:
+        if trial.concurrent_units is None:
             self._run(unit_id, trial, tuple(trial.pieces))
         else:
             self._searched = max(self._searched, rows)
         return Attempt(
-            company=trial.company,
-            steps=_steps(trial) if trial.company == 1 else (((0, rows),),),
+            concurrent_units=trial.concurrent_units,
+            steps=_steps(trial) if trial.concurrent_units == 1 else (((0, rows),),),
             quarantined={p.rows[0]: p.deaths for p in trial.pieces if p.quarantined},
         )
 
-    def enter(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
-        """The rows of a step begin to run, in ``process`` and the company that was granted."""
+    def begin_step(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
+        """The rows of a step begin to run in ``process``."""
         trial = self._trials.get(unit_id)
         if trial is not None and trial.process == process:
             self._run(unit_id, trial, tuple(p for p in trial.pieces if p.rows in step))
 
-    def survive(self, unit_id: str, process: str) -> None:
-        """The rows that were entered last are done, and the process lives."""
+    def finish_step(self, unit_id: str, process: str) -> None:
+        """The rows of the current step are done, and the process lives."""
         trial = self._trials.get(unit_id)
         if trial is not None and trial.process == process:
             for piece in trial.running:
@@ -145,20 +150,20 @@ class Tally:
             self._running[process].discard(unit_id)
             self._succeed()
 
-    def finish(self, unit_id: str) -> None:
-        """The unit is staged: its history is of no more use."""
+    def finish_unit(self, unit_id: str) -> None:
+        """The unit is staged: forget its history."""
         trial = self._trials.get(unit_id)
-        self.abandon(unit_id)
+        self.abandon_unit(unit_id)
         if trial is None or not all(piece.quarantined for piece in trial.pieces):
             self._succeed()
 
-    def suspects(self, unit_id: str) -> bool:
-        """Whether a process has died while it was running this unit, which is not done yet."""
+    def is_suspect(self, unit_id: str) -> bool:
+        """Whether a process died while it ran this unit, and the unit is not done yet."""
         trial = self._trials.get(unit_id)
         return trial is not None and (trial.shared_deaths > 0 or len(trial.pieces) > 1 or trial.pieces[0].deaths > 0)
 
-    def abandon(self, unit_id: str) -> None:
-        """The unit ended with an error that its process survived."""
+    def abandon_unit(self, unit_id: str) -> None:
+        """The unit failed with an error that its process survived: forget its history."""
         self._trials.pop(unit_id, None)
         for process, units in list(self._running.items()):
             units.discard(unit_id)
@@ -175,38 +180,38 @@ class Tally:
         self._deaths = dict.fromkeys(self._deaths, 0)
         self._searched = 0
 
-    def _bury(self, trial: _Trial) -> None:
-        """Draw the conclusions from the death of the process that had the unit."""
+    def _record_death(self, trial: _Trial) -> None:
+        """The process that had the unit died: limit the concurrent units, or narrow down the rows."""
         if not trial.running:
-            return  # it waited or was being staged: the death tells nothing about it
-        if trial.company != 1:
+            return  # no row of it was running: the death says nothing about this unit
+        if trial.concurrent_units != 1:
             trial.shared_deaths += 1
             if trial.shared_deaths >= _SHARED_DEATHS:
                 assert trial.process is not None
-                trial.company = max(1, len(self._running[trial.process]) // _CUT)
+                trial.concurrent_units = max(1, len(self._running[trial.process]) // _CUT)
             return
         for piece in trial.running:
             piece.survived = False
         if len(trial.running) == 1:
             self._suspect(trial, trial.running[0])
-        # Else each lived without the others: chance, or too much at once. They are tried one by one again.
+        # Else each piece survived alone before: chance, or too much at once. They are tried one by one again.
 
     def _suspect(self, trial: _Trial, piece: _Piece) -> None:
         if piece.size == 1:
             piece.deaths += 1
             piece.quarantined = piece.deaths >= self._max_row_deaths
             if piece.quarantined and any(p.survived for p in trial.pieces):
-                self._succeed()  # processes can do rows: it was this one
+                self._succeed()  # other rows succeeded, so this row was the cause
             return
         first, stop = piece.rows
         middle = (first + stop) // 2
-        place = trial.pieces.index(piece)
-        trial.pieces[place : place + 1] = [_Piece(rows=(first, middle)), _Piece(rows=(middle, stop))]
+        index = trial.pieces.index(piece)
+        trial.pieces[index : index + 1] = [_Piece(rows=(first, middle)), _Piece(rows=(middle, stop))]
 
 
 def _steps(trial: _Trial) -> tuple[tuple[Rows, ...], ...]:
-    """Suspects one by one, the largest first, as they may be cleared; then what was cleared, all at once."""
+    """Suspected pieces one by one, the largest first; then all cleared pieces in one step."""
     suspects = [piece for piece in trial.pieces if not piece.survived and not piece.quarantined]
     cleared = tuple(piece.rows for piece in trial.pieces if piece.survived)
-    first = (((piece.rows,)) for piece in sorted(suspects, key=lambda piece: -piece.size))
+    first = ((piece.rows,) for piece in sorted(suspects, key=lambda piece: -piece.size))
     return (*first, cleared) if cleared else tuple(first)

@@ -1,8 +1,8 @@
-"""One engine in a thread of its own: units are submitted from many threads and batched continuously.
+"""Runs one engine in its own thread: many threads submit units, whose requests are batched continuously.
 
-Between two steps the thread gives the engine as many requests as it can feed on, those that share a prefix one
-after the other, and hands every unit back when its last sample is done. No unit waits for another one's end: there
-is no batch barrier. Knows no Ray and no Arrow.
+Between two steps the thread tops up the engine's queue, with requests that share a prefix next to each other, and
+resolves a unit's future when its last sample is done. No unit waits for another: there is no batch barrier. Knows no
+Ray and no Arrow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pipeline.codec import Failure, Generation, Request
-from pipeline.worker.prefix_queue import Lookahead
+from pipeline.worker.prefix_queue import PrefixQueue
 
 __all__ = ["DroppedError", "EngineLike", "EngineThread"]
 
@@ -25,26 +25,26 @@ Outcome = dict[str, "Generation | Failure"]
 
 
 class DroppedError(Exception):
-    """What was submitted is not wanted any more."""
+    """The submitted work was cancelled."""
 
 
 class EngineLike(Protocol):
-    """What is needed of an engine."""
+    """What the thread needs of an engine."""
 
     def add(self, request: Request) -> None:
-        """Take a request, or raise; the engine is unaffected by a bad one."""
+        """Queue a request. Raises for a bad one, which leaves the engine as it was."""
         ...
 
     def abort(self, request_id: str) -> None:
-        """Forget an unfinished request."""
+        """Remove an unfinished request."""
         ...
 
     def step(self) -> list[Generation]:
-        """One forward; the generations that finished in it."""
+        """Run one forward; returns the generations that finished in it."""
         ...
 
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether any request is unfinished."""
         ...
 
 
@@ -66,16 +66,17 @@ class _Drop:
 
 
 class EngineThread:
-    """Owns ``engine``: nobody else may touch it.
+    """A thread that owns ``engine``: no other thread may use it.
 
     Args:
         engine: see :class:`EngineLike`.
-        slots: sequences that the engine runs at once. It is given half as many again, so that a slot that falls
-            free is filled in the same step; the others wait here, where twice as many as there are slots are
-            ordered by prefix together.
-        on_fatal: called in the engine's thread with what ``step`` raised; an engine that failed in the middle
-            of a forward is never used again. If it returns, all waiting and later units get the exception. (It
-            comes first: were it to end the process, no unit may be reported as failed before.)
+        slots: sequences that the engine runs at once. The engine gets half as many requests again, so that a slot that
+            becomes free is filled in the same step. Other requests wait in a :class:`PrefixQueue` with a window of
+            twice the slots.
+        on_fatal: called in the engine's thread with the exception that ``step`` raised. An engine that failed in the
+            middle of a forward is never used again. ``on_fatal`` is called before any future is resolved, as it may end
+            the process, and then no unit must have been reported as failed. If it returns, all waiting and later units
+            get the exception.
     """
 
     def __init__(
@@ -86,26 +87,26 @@ class EngineThread:
         slots: int = _DEFAULT_SLOTS,
     ) -> None:
         self._engine = engine
-        self._appetite = slots + max(1, slots // 2)
-        self._queue = Lookahead(2 * slots)
+        self._max_engine_requests = slots + max(1, slots // 2)
+        self._queue = PrefixQueue(2 * slots)
         self._on_fatal = on_fatal
         self._inbox: queue.SimpleQueue[_Submission | _Drop | None] = queue.SimpleQueue()
         self._waiting: dict[str, _Submission] = {}
         self._running: set[str] = set()
-        self._broken: BaseException | None = None
+        self._fatal: BaseException | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def submit(self, requests: Sequence[Request]) -> Future[Outcome]:
-        """Queue requests (ids unique among unfinished ones); resolves to a result for each request id.
+        """Queue requests (ids unique among unfinished ones); the future resolves to a result for each request id.
 
-        A request that the engine refuses resolves to a Failure and leaves the others alone.
+        A request that the engine refuses gets a Failure as its result; the others are not affected.
         """
         submission = _Submission(requests=requests, future=Future())
         with self._lock:
-            if self._broken is not None:
-                submission.future.set_exception(self._broken)
+            if self._fatal is not None:
+                submission.future.set_exception(self._fatal)
             elif requests:
                 self._inbox.put(submission)
             else:
@@ -113,11 +114,11 @@ class EngineThread:
         return submission.future
 
     def drop(self, future: Future[Outcome]) -> None:
-        """Stop working on what was submitted; unless it is done, its future raises :class:`DroppedError`."""
+        """Cancel a submission; unless it is done, its future raises :class:`DroppedError`."""
         self._inbox.put(_Drop(future=future))
 
     def close(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish all submissions, then end the thread."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -126,7 +127,7 @@ class EngineThread:
         try:
             while not closing or self._waiting or self._engine.has_work():
                 idle = not self._waiting and not self._engine.has_work()
-                closing = self._take(wait=idle and not closing) or closing
+                closing = self._receive(wait=idle and not closing) or closing
                 self._feed()
                 if self._engine.has_work():
                     for generation in self._engine.step():
@@ -135,8 +136,8 @@ class EngineThread:
         except BaseException as error:
             self._fail(error)
 
-    def _take(self, *, wait: bool) -> bool:
-        """Queue what has been submitted; block for the first where ``wait``. True: no more will come."""
+    def _receive(self, *, wait: bool) -> bool:
+        """Move submissions to the queue; with ``wait``, block for the first one. True: no more will come."""
         while True:
             try:
                 submission = self._inbox.get(block=wait)
@@ -146,18 +147,18 @@ class EngineThread:
                 return True
             wait = False
             if isinstance(submission, _Drop):
-                self._forget(submission.future)
+                self._cancel(submission.future)
                 continue
             for request in submission.requests:
                 self._waiting[request.request_id] = submission
                 self._queue.put(request)
 
     def _feed(self) -> None:
-        """Give the engine what it can use."""
-        while len(self._queue) and len(self._running) < self._appetite:
+        """Top up the engine's requests from the queue."""
+        while len(self._queue) and len(self._running) < self._max_engine_requests:
             request = self._queue.pop()
             if request.request_id not in self._waiting:
-                continue  # dropped
+                continue  # cancelled
             try:
                 self._engine.add(request)
             except Exception as error:  # a bad request is its row's failure, whatever it raised
@@ -165,20 +166,20 @@ class EngineThread:
             else:
                 self._running.add(request.request_id)
 
-    def _forget(self, future: Future[Outcome]) -> None:
-        """Abort what runs of a submission; what waits is passed over when its turn comes."""
-        dropped = [request_id for request_id, own in self._waiting.items() if own.future is future]
-        for request_id in dropped:
+    def _cancel(self, future: Future[Outcome]) -> None:
+        """Abort the running requests of a submission; :meth:`_feed` skips the waiting ones."""
+        cancelled = [request_id for request_id, own in self._waiting.items() if own.future is future]
+        for request_id in cancelled:
             del self._waiting[request_id]
             if request_id in self._running:
                 self._running.remove(request_id)
                 self._engine.abort(request_id)
-        if dropped:
+        if cancelled:
             future.set_exception(DroppedError())
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
-            self._broken = error
+            self._fatal = error
             waiting = {id(s): s for s in self._waiting.values()}
             while not self._inbox.empty():
                 if isinstance(late := self._inbox.get(), _Submission):

@@ -1,4 +1,4 @@
-"""An engine for a job, in this process."""
+"""Loads the model's engine for a job in this process."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["EngineLoader", "load_engine"]
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
-"""Makes an engine for a job with so many torch threads, in the process that will use it."""
+"""Makes an engine from a job and a number of torch threads (None: torch's default), in the process that will use it."""
 
 
 def load_engine(job: Job, num_threads: int | None) -> EngineLike:
-    """The model's engine, in this process; the only place of the pipeline that imports torch.
+    """Load the model and warm its engine up. The only place of the pipeline that imports torch.
 
     Args:
-        job: names the model and how to run it.
-        num_threads: torch's threads in this process; None leaves them.
+        job: names the model and its engine configuration.
+        num_threads: torch threads of this process; None keeps torch's default.
     """
-    # Threads that spin while they wait for each other take the CPU from whatever else runs: on a machine with
-    # one more busy process, two spinning threads were over 20 times slower than two that sleep. Read at import.
+    # OpenMP threads that spin while they wait take the CPU from other processes: beside one more busy process, two
+    # spinning threads were over 20 times slower than two sleeping ones. torch reads the variable at import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -45,13 +45,13 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         revision=config.revision,
         storage_options=dict(config.storage_options) or None,
     )
-    check_same_model(config, job.model_digest)  # after the weights were read, so that no later edit gets by
+    check_same_model(config, job.model_digest)  # after the weights were read, so no edit goes unnoticed
     _warm_up(llm, config.sampling)
     return llm.engine
 
 
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
-    """Compile the kernels and measure the step cost before the first unit, so that no row's time pays for it."""
+    """Compile the kernels and measure the step cost now, so that no row's timings include them."""
     llm.generate([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
     if sampling.adaptive:
         llm.engine.measure_step_cost()

@@ -1,4 +1,4 @@
-"""Verdicts of a unit's rows as the tables that are staged, and what the ledger is to say of them. Pure."""
+"""Turns the results of a unit's rows into the tables to stage and the record for the ledger. No side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["encode_unit", "record_of"]
 
 
 def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
-    """``(output rows, dead letters)`` of prepared rows, in input order and then sample order."""
+    """``(output rows, dead letters)`` of prepared rows and their results, in input order, then sample order."""
     prefix, model = job.config.column_prefix, job.config.model_name
     inputs = table.select(job.columns.names)
     counts = [max(1, len(row.generations)) for row in results]
@@ -40,7 +40,7 @@ def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt
 
 
 def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitRecord:
-    """What the ledger is to say of a unit with these output rows."""
+    """The ledger record of a unit, from its output rows and dead letters; the caller adds sizes and digests."""
     prefix = job.config.column_prefix
 
     def total(name: str, inside: str | None = None) -> int:

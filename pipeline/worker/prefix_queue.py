@@ -1,4 +1,4 @@
-"""Order of arrival, but neighbours by prefix inside a bounded window."""
+"""A queue of requests: first in, first out between windows, ordered by prefix inside each window."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections import deque
 
 from pipeline.codec import Request
 
-__all__ = ["Lookahead"]
+__all__ = ["PrefixQueue"]
 
 
-class Lookahead:
-    """A queue that hands out requests whose prompts begin alike one after the other.
+class PrefixQueue:
+    """A queue that hands out requests with a common prefix one after the other.
 
-    The oldest ``window`` requests are ordered by their token ids and handed out before the next are looked at,
-    so that a shared prefix is in the engine's cache when the next row needs it, and nobody is overtaken by more
-    than ``window - 1`` later requests. What a row generates does not depend on the order.
+    It sorts the oldest ``window`` requests by token ids and hands all of them out before it sorts the next ones. So a
+    shared prefix is still in the engine's cache when the next row needs it, and no request is overtaken by more than
+    ``window - 1`` later ones. The tokens that a row generates do not depend on the order.
 
     Args:
-        window: requests that are ordered together, 1 or more (1 is order of arrival).
+        window: requests that are sorted at once, 1 or more; 1 is first in, first out.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._arrived: deque[Request] = deque()
+        self._incoming: deque[Request] = deque()
         self._ordered: deque[Request] = deque()
 
     def __len__(self) -> int:
-        return len(self._arrived) + len(self._ordered)
+        return len(self._incoming) + len(self._ordered)
 
     def put(self, request: Request) -> None:
-        """Take a request."""
-        self._arrived.append(request)
+        """Add a request."""
+        self._incoming.append(request)
 
     def pop(self) -> Request:
-        """The next request; IndexError where there is none."""
+        """Remove and return the next request; raises IndexError if the queue is empty."""
         if not self._ordered:
-            window = [self._arrived.popleft() for _ in range(min(self._window, len(self._arrived)))]
+            window = [self._incoming.popleft() for _ in range(min(self._window, len(self._incoming)))]
             self._ordered.extend(sorted(window, key=lambda request: request.prompt_token_ids))
         return self._ordered.popleft()

@@ -1,4 +1,4 @@
-"""Units through an engine, from prepared rows to staged results; several at once. Knows no Ray."""
+"""Runs units on an engine: from prepared rows to staged results, several units at once. Knows no Ray."""
 
 from __future__ import annotations
 
@@ -20,57 +20,59 @@ from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, INPUT_SHA256, PARA
 from pipeline.sinks.staged import Staged, stage
 from pipeline.types import CommitRecord, Unit
 from pipeline.worker.cancellation import Runs
-from pipeline.worker.crash_bisection import Tally
+from pipeline.worker.crash_bisection import CrashBisection
 from pipeline.worker.engine_thread import EngineLike, EngineThread, Outcome
 from pipeline.worker.output_tables import encode_unit, record_of
-from pipeline.worker.row_isolation import RowWatch, TallyLike
+from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
 __all__ = ["UnitWorker", "preview_table"]
 
 
 class UnitWorker:
-    """Generates and stages units with an engine; safe to call from several threads.
+    """Generates and stages units with one engine. Thread-safe.
 
     Args:
-        job: what to do.
-        engine: owned by its thread.
-        tally: what is known of processes that died; None keeps a tally of this process alone.
+        job: the resolved run.
+        engine: the thread that owns the engine.
+        bisection: the session's crash bisection; None uses one for this process only.
     """
 
-    def __init__(self, job: Job, engine: EngineThread, tally: TallyLike | None = None) -> None:
+    def __init__(self, job: Job, engine: EngineThread, bisection: BisectionLike | None = None) -> None:
         self._job = job
         self._engine = engine
         config = job.config
-        self._watch = RowWatch(tally or Tally(config.max_row_deaths, config.max_engine_deaths), uuid.uuid4().hex)
+        self._isolation = RowIsolation(
+            bisection or CrashBisection(config.max_row_deaths, config.max_engine_deaths), uuid.uuid4().hex
+        )
         self._calls = itertools.count()
         self._runs = Runs(engine.drop)
         self._ready = time.monotonic()
 
-    def run(self, unit: Unit, table: pa.Table, copy: int = 0) -> CommitRecord:
-        """Do one unit, from prepared rows to staged results.
+    def run(self, unit: Unit, table: pa.Table, execution: int = 0) -> CommitRecord:
+        """Run one unit, from prepared rows to staged results.
 
         Args:
-            unit: which.
+            unit: its identity.
             table: its prepared rows.
-            copy: keeps the results of several actors that do the same unit apart.
+            execution: 0, or 1 for a speculative backup on another actor.
 
         Raises:
             SinkError: the results could not be written.
-            DroppedError: :meth:`drop` was called.
+            DroppedError: :meth:`drop` was called for this execution.
         """
-        run = _run_key(unit.unit_id, copy)
+        run = _run_key(unit.unit_id, execution)
         with self._runs.run(run):
-            record = replace(self._stage(unit, table, self.verdicts(unit, table, copy)), copy=copy)
-        self._watch.finish(run)
+            record = replace(self._stage(unit, table, self.verdicts(unit, table, execution)), copy=execution)
+        self._isolation.finish(run)
         return record
 
-    def drop(self, unit_id: str, copy: int) -> None:
-        """The run of a unit is not wanted any more; it ends with :class:`DroppedError` unless it has ended."""
-        self._runs.drop(_run_key(unit_id, copy))
+    def drop(self, unit_id: str, execution: int) -> None:
+        """Cancel an execution of a unit: unless it has ended, :meth:`run` raises :class:`DroppedError`."""
+        self._runs.drop(_run_key(unit_id, execution))
 
-    def verdicts(self, unit: Unit, table: pa.Table, copy: int = 0) -> list[RowResult]:
-        """Generate for the rows of a unit; blocks until the last sample is done. In input order."""
-        run = _run_key(unit.unit_id, copy)
+    def verdicts(self, unit: Unit, table: pa.Table, execution: int = 0) -> list[RowResult]:
+        """Generate for the rows of a unit; blocks until the last sample is done. Results in input order."""
+        run = _run_key(unit.unit_id, execution)
 
         def generate(rows: Sequence[int]) -> list[RowResult]:
             return self._generate(run, table if len(rows) == table.num_rows else table.take(pa.array(rows)))
@@ -78,7 +80,7 @@ class UnitWorker:
         def quarantine(row: int, deaths: int) -> RowResult:
             return RowResult(row_id=table[ROW_ID][row].as_py(), failure=_quarantined(deaths))
 
-        return self._watch.run(run, table.num_rows, generate, quarantine)
+        return self._isolation.run(run, table.num_rows, generate, quarantine)
 
     def _generate(self, run: str, table: pa.Table) -> list[RowResult]:
         rows, requests = self._requests(run, table)
@@ -86,9 +88,9 @@ class UnitWorker:
         return [_verdict(row, own, outcome) for row, own in zip(rows, requests, strict=True)]
 
     def _requests(self, run: str, table: pa.Table) -> tuple[list[RowResult], list[list[Request]]]:
-        """Per row: its id and parameters (or failure), and its requests (none for a failed row)."""
+        """For each row its id and parameters (or failure), and its requests (none for a failed row)."""
         config = self._job.config
-        # A unit may come twice (a retry); request ids stay apart by the number of the call.
+        # The same unit may run twice in a process (a retry): the number of the call keeps its request ids unique.
         call = f"{run}.{next(self._calls)}"
         params_of = functools.lru_cache(maxsize=256)(lambda given: _params(config.sampling, given))
         rows: list[RowResult] = []
@@ -131,13 +133,13 @@ class UnitWorker:
         )
 
 
-def _run_key(unit_id: str, copy: int) -> str:
-    """Name of a run of a unit: in this process, and in the tally."""
-    return f"{unit_id}.copy{copy}" if copy else unit_id
+def _run_key(unit_id: str, execution: int) -> str:
+    """Name of an execution of a unit, in this process and in the crash bisection."""
+    return f"{unit_id}.backup{execution}" if execution else unit_id
 
 
 def _params(base: SamplingParams, given: str | None) -> SamplingParams | Failure:
-    """A row's parameters, or why they are none."""
+    """A row's sampling parameters, or why they are invalid."""
     try:
         return codec.params_of_row(base, json.loads(given)) if given else base
     except Exception as error:  # this row's parameters are bad; the others are not
@@ -156,12 +158,12 @@ def _quarantined(deaths: int) -> Failure:
     return Failure(
         error_class="QuarantinedRow",
         message=f"the process died {deaths} times while this row was running alone in it, and the row was then left "
-        "out. Look at the crash notes in the output's state folder, mend the row, and run with retry_failed.",
+        "out. Look at the crash notes in the output's state folder, fix the row, and run with retry_failed.",
     )
 
 
 def _verdict(row: RowResult, requests: Sequence[Request], outcome: Outcome) -> RowResult:
-    """A row is ok when all its samples are; else it failed as a whole, with the first sample's reason."""
+    """A row succeeds if all its samples do; otherwise it fails as a whole, with the first failed sample's reason."""
     if row.failure is not None:
         return row
     generations = []
@@ -177,7 +179,7 @@ def _verdict(row: RowResult, requests: Sequence[Request], outcome: Outcome) -> R
 
 
 def preview_table(job: Job, engine: EngineLike, unit: Unit, table: pa.Table) -> pa.Table:
-    """Output rows of a unit, generated here and written nowhere."""
+    """The output rows of a unit, generated in this process; writes nothing."""
     thread = EngineThread(engine)
     try:
         return encode_unit(job, table, UnitWorker(job, thread).verdicts(unit, table))[0]

@@ -1,4 +1,4 @@
-"""Kills and damage at random moments: a job on real Ray nodes, and all that may happen to it again and again."""
+"""Runs a job on real Ray nodes while killing processes and damaging files at random moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage as it is met in the field, done to single objects of an output through its storage."""
+"""Damages single objects of an output through its storage, as disks and stores do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Engine loaders for real actor processes that die (of a row, at their start, or never), hang, or are slow.
+"""Engine loaders whose engines kill their process (on a row, or at the start), hang, or are slow.
 
-Importable by workers.
+Real actor processes import this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Worker processes in which making one prompt ready is death. Importable by workers."""
+"""A prompt that kills the process which prepares it. Real worker processes import this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small job on a folder or URL, without Ray, whose output is compared with that of an undisturbed run."""
+"""A small job without Ray, whose output after faults is compared with that of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class MemoryStorage:
         for key in keys:
             self.objects.pop(key, None)
 
-    def sweep(self) -> None:
+    def sweep(self, before: float) -> None:
         self.delete(layout.SCRATCH)
 
     def promote(self, source: str, target: str) -> None:

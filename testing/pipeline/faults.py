@@ -1,4 +1,4 @@
-"""A storage that goes wrong on purpose, at a chosen operation or at random, in whatever process has a copy of it."""
+"""A storage that injects faults at a chosen operation or at random, in every process that uses it."""
 
 from __future__ import annotations
 
@@ -198,6 +198,6 @@ class FaultyStorage:
         with self._operation("promote", target):
             self._inner.promote(source, target)
 
-    def sweep(self) -> None:
+    def sweep(self, before: float) -> None:
         with self._operation("sweep", layout.SCRATCH):
-            self._inner.sweep()
+            self._inner.sweep(before)

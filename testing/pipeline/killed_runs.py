@@ -1,4 +1,4 @@
-"""Runs that end by signal 9 at a named boundary, each in a process of its own forked from this one.
+"""Runs that are killed (signal 9) at a named boundary, each in a process of its own forked from this one.
 
 Arguments: the model. Lines of standard input: input folder, output folder, boundary, 0 or 1 (before or after it).
 Prints the exit status of each.

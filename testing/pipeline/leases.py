@@ -1,4 +1,4 @@
-"""Leases as they are found where a writer has died, or has slept for too long."""
+"""Puts leases in the state that a dead or sleeping writer leaves behind."""
 
 from __future__ import annotations
 

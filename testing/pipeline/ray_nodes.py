@@ -1,4 +1,4 @@
-"""Ray nodes on loopback, each in processes of its own that a test may kill; none takes connections from elsewhere."""
+"""Starts Ray nodes on loopback, each in processes of its own that a test may kill."""
 
 from __future__ import annotations
 

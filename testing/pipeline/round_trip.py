@@ -25,7 +25,7 @@ class Outcome:
 
     Attributes:
         rows_in, rows_out: of the input, and of the published table as plain Parquet.
-        missing, doubled: ids of rows that are not there, or there more than once.
+        missing, duplicated: ids of rows that are not there, or there more than once.
         changed: rows whose input columns are not what went in.
         failed: rows without a generation.
         tokens: generated.
@@ -37,7 +37,7 @@ class Outcome:
     rows_in: int
     rows_out: int
     missing: int
-    doubled: int
+    duplicated: int
     changed: int
     failed: int
     tokens: int
@@ -48,7 +48,7 @@ class Outcome:
     @property
     def is_right(self) -> bool:
         """Every row once and unchanged."""
-        return self.rows_in == self.rows_out and not (self.missing or self.doubled or self.changed or self.failed)
+        return self.rows_in == self.rows_out and not (self.missing or self.duplicated or self.changed or self.failed)
 
 
 def run_on_s3(server: S3Server, rows: pa.Table, bucket: str, **fields: Any) -> Outcome:
@@ -84,7 +84,7 @@ def _compare(
         rows_in=rows.num_rows,
         rows_out=published.num_rows,
         missing=len(expected.keys() - ids.keys()),
-        doubled=sum(count > 1 for count in ids.values()),
+        duplicated=sum(count > 1 for count in ids.values()),
         changed=sum(expected.get(row_id) != values for row_id, values in found),
         failed=result.summary.total.failed_rows,
         tokens=result.summary.total.completion_tokens,

@@ -1,4 +1,4 @@
-"""The sockets on which the processes of a run take connections."""
+"""Lists the sockets on which the processes of a run accept connections."""
 
 from __future__ import annotations
 

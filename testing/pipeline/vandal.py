@@ -1,4 +1,4 @@
-"""Damage to a job that runs: to what its units have staged, to its state, and to its input; each as it may happen."""
+"""Damages a running job: its staged units, its state files and its input."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ import pipeline
 from jobs import calibrate, generate, status, verify
 from jobs.cli import parse_options, parse_setting
 from pipeline.config import RunConfig
-from pipeline.sources import base
 from pipeline.storage import retry
 from wedlm_core import LLM
 from wedlm_core.redaction import MASK, keep_secret, masked, redact
@@ -31,7 +30,6 @@ NOWHERE = "127.0.0.1:9"  # nothing listens there
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "_FIRST_WAIT_SECONDS", 0.001)
     monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.001, raising=False)
 
 

@@ -1,14 +1,25 @@
-"""Small jobs without Ray, and what they give undisturbed."""
+"""Fixtures of the pipeline's tests: no waiting for other processes, and small jobs without Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.commit import lease
+from pipeline.storage import retry
 from testing.pipeline.exactly_once import SmallJob
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_waiting() -> Iterator[None]:
+    """Take leases without a pause for competitors, and retry storage operations without a pause."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "_SETTLE_SECONDS", 0.0)
+        patch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
+        yield
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""What a process knows of an output's units, on disk and not in memory: planned, committed, published.
+"""The index: a temporary SQLite database of an output's units (planned, committed, published), to bound memory.
 
-Never the truth, which is in the output (the plan follows from the input, the ledger and the publications from the
-state folder): an index is made anew at every start and is gone with its process. Knows SQLite and the plain values of
-:mod:`pipeline.types`; nothing of storages, Ray or Arrow.
+It is a cache, never the truth: the plan follows from the input, the other tables from the ledger and the publications
+in the output. Every process builds it when it starts and loses it when it ends. Knows SQLite and the data classes of
+:mod:`pipeline.types`; does not know storages, Ray or Arrow.
 """
 
 from pipeline.commit.index.committed import CommittedUnits

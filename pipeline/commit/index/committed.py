@@ -1,4 +1,4 @@
-"""The ledger's records in the index: of each unit that of its highest attempt, unless that was revoked."""
+"""Index table of committed units: the ledger record of each unit's latest attempt that was not revoked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.types import CommitRecord, Revocation, Totals
 __all__ = ["COLUMNS", "CommittedUnits", "record_of"]
 
 COLUMNS = tuple(field.name for field in fields(CommitRecord))
-"""One for each field; ``failures`` as JSON, null where there are none."""
+"""Columns of the table, one for each field of a record; ``failures`` is JSON text, or null if there are none."""
 _SUMS = ("num_rows", "failed_rows", "samples", "prompt_tokens", "completion_tokens", "decode_forwards",
          "rows_forwarded")  # fmt: skip
 _FAILURES = COLUMNS.index("failures")
@@ -22,14 +22,14 @@ _NO_FAILURES: dict[str, int] = {}
 
 
 def record_of(row: Sequence[Any]) -> CommitRecord:
-    """The record of a row of :data:`COLUMNS`."""
+    """The record from a tuple of :data:`COLUMNS`."""
     named = dict(zip(COLUMNS, row, strict=True))
     named["failures"] = json.loads(named["failures"]) if named["failures"] else _NO_FAILURES
     return CommitRecord(**named)
 
 
 class CommittedUnits:
-    """Unit -> record."""
+    """The table: unit id -> record, and unit id -> revocation."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
@@ -45,7 +45,7 @@ class CommittedUnits:
         )
 
     def add(self, records: Iterable[CommitRecord]) -> None:
-        """Enter records; one of an earlier attempt than is known, or than was revoked, changes nothing."""
+        """Enter records; a record of an earlier attempt than the known or the revoked one is ignored."""
         self._scratch.write(self._insert, map(_row, records))
 
     def clear(self) -> None:
@@ -54,7 +54,7 @@ class CommittedUnits:
             self._scratch.run(f"DELETE FROM {table}")
 
     def revoke(self, revocations: Sequence[Revocation]) -> None:
-        """Drop records, and whatever of the same or an earlier attempt is yet to be entered."""
+        """Drop the records of these attempts and earlier ones, and ignore any that are entered later."""
         rows = [(r.unit_id, r.attempt, r.reason, r.input_sha256) for r in revocations]
         self._scratch.write(
             "INSERT INTO revoked VALUES (?, ?, ?, ?) ON CONFLICT (unit_id) DO UPDATE SET attempt = excluded.attempt, "
@@ -82,7 +82,7 @@ class CommittedUnits:
         return None if row is None else record_of(row)
 
     def among(self, unit_ids: Sequence[str]) -> list[CommitRecord]:
-        """The records of those of some units that have one."""
+        """The records of these units; units without a record are left out."""
         query = f"SELECT {', '.join(COLUMNS)} FROM records WHERE unit_id IN (SELECT value FROM json_each(?))"
         return [record_of(row) for row in self._scratch.all(query, (json.dumps(list(unit_ids)),))]
 
@@ -96,7 +96,7 @@ class CommittedUnits:
         return (record_of(row[1:]) for row in self._scratch.stream(query))
 
     def unpublished(self) -> Iterator[CommitRecord]:
-        """Those that no publication holds, in the same order."""
+        """Records of units that no publication holds, in the same order."""
         query = (
             f"SELECT rowid, {', '.join(COLUMNS)} FROM records WHERE rowid > ? AND NOT EXISTS "
             "(SELECT 1 FROM published p WHERE p.unit_id = records.unit_id) ORDER BY rowid LIMIT ?"
@@ -108,7 +108,7 @@ class CommittedUnits:
         return dict(self._scratch.all("SELECT attempt, count(*) FROM records GROUP BY attempt ORDER BY attempt"))
 
     def totals(self, among: str = "") -> Totals:
-        """Sums over all records; ``among``: a further condition on rows of ``records``, in SQL."""
+        """Sums over all records, or those that match ``among``, an SQL condition on the table ``records``."""
         where = f"WHERE {among}" if among else ""
         sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _SUMS)
         row = self._scratch.one(f"SELECT count(*), {sums} FROM records {where}")

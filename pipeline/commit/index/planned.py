@@ -1,4 +1,4 @@
-"""The plan in the index: the input's units in order, and which of them are to be done."""
+"""Index table of planned units: the input's units in order, and which of them this run has to generate."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ COLUMNS = ("idx", "unit_id", "file", "first_row", "num_rows", "grp", "start", "s
 
 
 def unit_of(row: Sequence[Any], attempt: int = 1) -> Unit:
-    """The unit of a row of :data:`COLUMNS`."""
+    """The unit from a tuple of :data:`COLUMNS`."""
     index, unit_id, file, first_row, num_rows, group, start, stop = row
     rows = Slice(file=file, first_row=first_row, num_rows=num_rows, group=group, start=start, stop=stop)
     return Unit(unit_id=unit_id, index=index, rows=rows, attempt=attempt)
 
 
 class PlannedUnits:
-    """Units by their place in the input. ``todo``: the attempt that is to be made at a unit; 0 where it is done."""
+    """The table: units by index. The column ``todo`` holds the attempt to make at a unit, or 0 if none is needed."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
@@ -31,7 +31,7 @@ class PlannedUnits:
         )
 
     def fill(self, units: Iterable[Unit]) -> None:
-        """Enter all units of a plan; once."""
+        """Enter all units of a plan; to be called once."""
         names = ", ".join(COLUMNS)
         self._scratch.write(f"INSERT INTO units ({names}) VALUES ({', '.join('?' * len(COLUMNS))})", map(_row, units))
         self._scratch.run("CREATE UNIQUE INDEX units_by_id ON units (unit_id)")
@@ -41,7 +41,7 @@ class PlannedUnits:
 
     @property
     def rows(self) -> int:
-        """Of all units together."""
+        """Input rows of all units."""
         return self._sum("sum(num_rows)")
 
     def __getitem__(self, index: int) -> Unit:
@@ -59,7 +59,7 @@ class PlannedUnits:
         return self._scratch.one("SELECT 1 FROM units WHERE unit_id = ?", (unit_id,)) is not None
 
     def unpublished(self) -> Iterator[Unit]:
-        """Those that no publication holds."""
+        """Units that no publication holds."""
         return self._stream("idx > ? AND NOT EXISTS (SELECT 1 FROM published p WHERE p.unit_id = units.unit_id)")
 
     def _stream(self, where: str) -> Iterator[Unit]:
@@ -67,9 +67,9 @@ class PlannedUnits:
         return (unit_of(row) for row in self._scratch.stream(query))
 
     def mark_work(self, *, retry_failed: bool) -> None:
-        """Settle what is to be done: units without a record, and (if asked for) those whose record has failed rows.
+        """Mark the units to generate: those without a record, and with ``retry_failed`` those with failed rows.
 
-        A unit whose record was revoked, or is lost while its rows are published, is done as a later attempt than that.
+        If a unit's record was revoked, or was lost after its rows were published, the attempt to make is a later one.
         """
         self._scratch.run(
             "UPDATE units SET todo = coalesce("
@@ -82,21 +82,21 @@ class PlannedUnits:
 
     @property
     def work_units(self) -> int:
-        """How many are marked."""
+        """Number of marked units."""
         return self._sum("count(*)", "WHERE todo > 0")
 
     @property
     def largest_work(self) -> int:
-        """Rows of the largest of them."""
+        """Rows of the largest marked unit."""
         return self._sum("max(num_rows)", "WHERE todo > 0")
 
     def work(self) -> Iterator[Unit]:
-        """The marked units as the attempts to be made, in input order."""
+        """The marked units, each with the attempt to make, in input order."""
         query = f"SELECT {', '.join(COLUMNS)}, todo FROM units WHERE todo > 0 AND idx > ? ORDER BY idx LIMIT ?"
         return (unit_of(row[:-1], attempt=row[-1]) for row in self._scratch.stream(query))
 
     def missing(self, most: int = 5) -> list[str]:
-        """A few marked units whose attempt has no record."""
+        """Ids of at most ``most`` marked units whose attempt has no record yet."""
         query = (
             "SELECT unit_id FROM units WHERE todo > coalesce("
             "(SELECT attempt FROM records WHERE records.unit_id = units.unit_id), 0) LIMIT ?"

@@ -1,4 +1,4 @@
-"""What is visible in the index: the units of each publication, in order, and where their rows are."""
+"""Index table of published units: the units of each visible publication, in order, and where their rows are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_OF_UNIT = _FIRST_OF_RECORD + len(committed.COLUMNS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedUnit:
-    """A unit as it was published: its attempt, its rows in the output, and how many of them are failures."""
+    """A unit as it was published: its attempt, the number of its output rows, and how many of them are failed rows."""
 
     unit_id: str
     attempt: int
@@ -29,7 +29,7 @@ class PublishedUnit:
 
     @classmethod
     def of(cls, record: CommitRecord) -> PublishedUnit:
-        """What is published of a committed unit."""
+        """From a ledger record."""
         return cls(
             unit_id=record.unit_id, attempt=record.attempt, rows=record.output_rows, failed=record.failed_rows
         )  # fmt: skip
@@ -37,14 +37,14 @@ class PublishedUnit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedUnit:
-    """A published unit with all that is known of it.
+    """A published unit, joined with the ledger and the plan.
 
     Attributes:
         unit: as it was published.
         part: number of the part that holds its rows.
-        place: where in that they are.
-        record: the ledger's latest; None where it has none.
-        planned: the input's unit; None where the input has none, or was not looked at.
+        place: its rows in that part.
+        record: its latest ledger record; None if the ledger has none.
+        planned: its planned unit; None if the plan has none or was not made.
     """
 
     unit: PublishedUnit
@@ -55,48 +55,48 @@ class IndexedUnit:
 
     @property
     def latest(self) -> CommitRecord | None:
-        """The record, if it is of a later attempt than was published."""
+        """The record, if its attempt is later than the published one."""
         return self.record if self.record is not None and self.record.attempt > self.unit.attempt else None
 
 
 class PublishedUnits:
-    """The units of the publications that are visible; ``slot``: of a publication and those that took its place."""
+    """The tables of parts and of published units. A publication and its revisions share a ``position``."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
         scratch.run(
-            "CREATE TABLE parts (slot INTEGER, part INTEGER, key TEXT, sha256 TEXT, format TEXT, "
-            "PRIMARY KEY (slot, part))"
+            "CREATE TABLE parts (position INTEGER, part INTEGER, key TEXT, sha256 TEXT, format TEXT, "
+            "PRIMARY KEY (position, part))"
         )
         scratch.run(
-            "CREATE TABLE published (slot INTEGER, seq INTEGER, unit_id TEXT, attempt INTEGER, rows INTEGER, "
-            "failed INTEGER, part INTEGER, first_row INTEGER, PRIMARY KEY (slot, seq)) WITHOUT ROWID"
+            "CREATE TABLE published (position INTEGER, seq INTEGER, unit_id TEXT, attempt INTEGER, rows INTEGER, "
+            "failed INTEGER, part INTEGER, first_row INTEGER, PRIMARY KEY (position, seq)) WITHOUT ROWID"
         )
         scratch.run("CREATE INDEX published_by_id ON published (unit_id)")
 
     def replace(
         self,
-        slot: int,
+        position: int,
         keys: Sequence[str],
         shas: Sequence[str],
         format: str,
         units: Iterable[tuple[PublishedUnit, int, int]],
     ) -> None:
-        """Enter a publication in the place of what was in its slot.
+        """Enter a publication; it replaces the one at its position.
 
         Args:
-            slot: of the publication.
-            keys: of its parts.
+            position: position of the publication.
+            keys: keys of its parts.
             shas: SHA-256 of each part.
-            format: of its parts.
-            units: in order; each with the number of its part and that of its first row in it.
+            format: format of its parts.
+            units: its units in order, each with the number of its part and of its first row in that part.
         """
         for name in ("parts", "published"):
-            self._scratch.run(f"DELETE FROM {name} WHERE slot = ?", (slot,))
-        parts = ((slot, i, key, sha, format) for i, (key, sha) in enumerate(zip(keys, shas, strict=True)))
+            self._scratch.run(f"DELETE FROM {name} WHERE position = ?", (position,))
+        parts = ((position, i, key, sha, format) for i, (key, sha) in enumerate(zip(keys, shas, strict=True)))
         self._scratch.write("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", parts)
         rows = (
-            (slot, seq, unit.unit_id, unit.attempt, unit.rows, unit.failed, part, first_row)
+            (position, seq, unit.unit_id, unit.attempt, unit.rows, unit.failed, part, first_row)
             for seq, (unit, part, first_row) in enumerate(units)
         )
         self._scratch.write("INSERT INTO published VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -106,16 +106,16 @@ class PublishedUnits:
         row = self._scratch.one("SELECT count(DISTINCT unit_id) FROM published")
         return 0 if row is None else int(row[0])
 
-    def units(self, slot: int) -> Iterator[IndexedUnit]:
-        """Those of a publication, in its order."""
+    def units(self, position: int) -> Iterator[IndexedUnit]:
+        """The units of a publication, in its order."""
         query = (
             f"SELECT seq, p.unit_id, p.attempt, p.rows, p.failed, p.part, p.first_row, "
             f"parts.key, parts.format, parts.sha256, {_RECORD}, {_UNIT} FROM published p "
-            "CROSS JOIN parts ON parts.slot = p.slot AND parts.part = p.part "
+            "CROSS JOIN parts ON parts.position = p.position AND parts.part = p.part "
             "LEFT JOIN records r ON r.unit_id = p.unit_id LEFT JOIN units u ON u.unit_id = p.unit_id "
-            "WHERE p.slot = ? AND seq > ? ORDER BY seq LIMIT ?"
+            "WHERE p.position = ? AND seq > ? ORDER BY seq LIMIT ?"
         )
-        for row in self._scratch.stream(query, (slot,)):
+        for row in self._scratch.stream(query, (position,)):
             _, unit_id, attempt, rows, failed, part, first_row, key, format, sha256 = row[:_FIRST_OF_RECORD]
             record, unit = row[_FIRST_OF_RECORD:_FIRST_OF_UNIT], row[_FIRST_OF_UNIT:]
             yield IndexedUnit(
@@ -127,11 +127,11 @@ class PublishedUnits:
             )
 
     def place(self, unit_id: str, attempt: int) -> Place | None:
-        """Where the output rows of a unit as of an attempt are; None where they are not published."""
+        """The published output rows of an attempt at a unit; None if that attempt is not published."""
         row = self._scratch.one(
             "SELECT key, first_row, rows, format, sha256 FROM published p "
-            "JOIN parts ON parts.slot = p.slot AND parts.part = p.part "
-            "WHERE unit_id = ? AND attempt = ? ORDER BY p.slot DESC",
+            "JOIN parts ON parts.position = p.position AND parts.part = p.part "
+            "WHERE unit_id = ? AND attempt = ? ORDER BY p.position DESC",
             (unit_id, attempt),
         )
         if row is None:
@@ -147,7 +147,7 @@ class PublishedUnits:
         return None if row is None else str(row[0])
 
     def attempts(self, unit_ids: Sequence[str]) -> dict[str, int]:
-        """Those of some units that are published, with the attempt."""
+        """Published attempt of each of these units; unpublished units are left out."""
         query = (
             "SELECT unit_id, max(attempt) FROM published WHERE unit_id IN (SELECT value FROM json_each(?)) "
             "GROUP BY unit_id"
@@ -155,15 +155,15 @@ class PublishedUnits:
         return dict(self._scratch.all(query, (json.dumps(list(unit_ids)),)))
 
     def outdated(self) -> set[int]:
-        """Slots that hold a unit of which the ledger has a later attempt."""
+        """Positions of publications that hold a unit of which the ledger has a later attempt."""
         query = (
-            "SELECT DISTINCT p.slot FROM published p CROSS JOIN records r ON r.unit_id = p.unit_id "
+            "SELECT DISTINCT p.position FROM published p CROSS JOIN records r ON r.unit_id = p.unit_id "
             "WHERE r.attempt > p.attempt"
         )
-        return {slot for (slot,) in self._scratch.all(query)}
+        return {position for (position,) in self._scratch.all(query)}
 
-    def doubled(self) -> Iterator[tuple[str, int]]:
-        """Units that are published more than once, with how often."""
+    def duplicates(self) -> Iterator[tuple[str, int]]:
+        """Units that are published more than once, and how often."""
         query = (
             "SELECT unit_id, count(*) FROM published WHERE unit_id > ? GROUP BY unit_id HAVING count(*) > 1 "
             "ORDER BY unit_id LIMIT ?"

@@ -1,4 +1,4 @@
-"""The three tables together, and what only all of them can tell."""
+"""The index of an output: its three tables, and the queries that join them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SETTLED = "EXISTS (SELECT 1 FROM units u WHERE u.unit_id = records.unit_id AND 
 
 
 class Index:
-    """A context manager: what it holds is gone when the block ends.
+    """The index; a context manager that drops its database at the end.
 
     Attributes:
-        units: the plan.
-        records: the ledger's.
-        published: what is visible.
+        units: planned units.
+        records: committed units.
+        published: published units.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Index:
         return (record_of(row[1:]) for row in self._scratch.stream(query))
 
     def committed_units(self) -> Iterator[Unit]:
-        """Planned units that have a record, in input order, each with the checksum of the rows read for it."""
+        """Planned units that have a record, in input order, each with the recorded checksum of its input rows."""
         names = ", ".join(f"u.{name}" for name in UNIT_COLUMNS)
         query = (
             f"SELECT {names}, r.attempt, r.input_sha256 FROM units u CROSS JOIN records r ON r.unit_id = u.unit_id "
@@ -59,8 +59,8 @@ class Index:
             replace(unit_of(row[:-2], attempt=row[-2]), input_sha256=row[-1]) for row in self._scratch.stream(query)
         )
 
-    def strange_records(self, file_keys: Iterable[str]) -> Iterator[CommitRecord]:
-        """Records of rows of these files that are of no planned unit."""
+    def unplanned_records(self, file_keys: Iterable[str]) -> Iterator[CommitRecord]:
+        """Records of rows of these files whose unit is not planned."""
         names = ", ".join(COLUMNS)
         query = (
             f"SELECT rowid, {names} FROM records WHERE rowid > ? AND NOT EXISTS "
@@ -70,7 +70,7 @@ class Index:
         return (record for row in self._scratch.stream(query) if (record := record_of(row[1:])).file_key in known)
 
     def stranded(self) -> CommitRecord | None:
-        """A record of a unit that no known publication holds and that is not in the plan: its input is gone."""
+        """A record whose unit is neither published nor planned, as its input is gone; None if there is none."""
         names = ", ".join(COLUMNS)
         row = self._scratch.one(
             f"SELECT {names} FROM records r WHERE NOT EXISTS (SELECT 1 FROM published p WHERE p.unit_id = r.unit_id) "
@@ -79,12 +79,12 @@ class Index:
         return None if row is None else record_of(row)
 
     def drop_overtaken(self) -> int:
-        """Drop records of earlier attempts than are published: those of the published ones are lost. How many."""
+        """Drop records that are older than the published attempt, whose own record is lost; returns how many."""
         overtaken = "attempt < (SELECT max(attempt) FROM published p WHERE p.unit_id = records.unit_id)"
         row = self._scratch.one(f"SELECT count(*) FROM records WHERE {overtaken}")
         self._scratch.run(f"DELETE FROM records WHERE {overtaken}")
         return 0 if row is None else int(row[0])
 
     def settled(self) -> Totals:
-        """Sums over the records of planned units that are not marked as work."""
+        """Sums over the records of planned units that need no work in this run."""
         return self.records.totals(_SETTLED)

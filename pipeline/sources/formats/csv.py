@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import patiently
+from pipeline.sources.base import read_with_retries
 from pipeline.sources.csv_records import Record, records
 from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES
 from pipeline.sources.lines import LongLine, lines_of
@@ -61,7 +61,7 @@ class CsvSource(TextSource):
         headers: list[tuple[str, ...]] = []
         kinds: dict[str, str | None] = {}
         for file in files:
-            header, rows = patiently(functools.partial(_sample, file, options), file.path)
+            header, rows = read_with_retries(functools.partial(_sample, file, options), file.path)
             headers.append(header)
             for i, name in enumerate(header):
                 found = _kind([row[i] for row in rows])

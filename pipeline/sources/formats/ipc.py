@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sources.base import FileSource, cut, open_input, patiently
+from pipeline.sources.base import FileSource, cut, open_input, read_with_retries
 from pipeline.sources.schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
@@ -46,7 +46,7 @@ class IpcSource(FileSource):
             SourceError: a damaged file, or files whose columns contradict each other.
         """
         with ThreadPoolExecutor(_THREADS) as threads:
-            shapes = list(threads.map(lambda file: patiently(lambda: _shape(file, options), file.path), files))
+            shapes = list(threads.map(lambda file: read_with_retries(lambda: _shape(file, options), file.path), files))
         schema = common_schema([schema for schema, _ in shapes])
         return cls(files, schema, options, [starts for _, starts in shapes])
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import patiently
+from pipeline.sources.base import read_with_retries
 from pipeline.sources.limits import DEPTH_RULE, INFER_BYTES, MAX_DEPTH, is_too_deep, long_row_rule
 from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.tabulate import infer_schema
@@ -35,11 +35,13 @@ class JsonlSource(TextSource):
         Raises:
             SourceError: a damaged file, no row with a column, or files that contradict each other.
         """
-        schemas = [patiently(functools.partial(_infer, file, options), file.path) for file in files]
+        schemas = [read_with_retries(functools.partial(_infer, file, options), file.path) for file in files]
         try:
             schema = pa.unify_schemas(schemas, promote_options="permissive")
         except pa.ArrowException as error:
-            raise SourceError(f"the input's files disagree on column types ({error}). Mend or split them.") from error
+            raise SourceError(
+                f"the input's files disagree on column types ({error}). Correct or split them."
+            ) from error
         if not schema.names:
             raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
         return cls(files, schema, options)

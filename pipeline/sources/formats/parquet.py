@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sources.base import FileSource, cut, open_input, patiently
+from pipeline.sources.base import FileSource, cut, open_input, read_with_retries
 from pipeline.sources.schemas import common_schema
 from pipeline.storage.urls import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.types import Slice, SourceFile
@@ -57,7 +57,7 @@ class ParquetSource(FileSource):
             SourceError: a damaged file, or files whose columns contradict each other.
         """
         with ThreadPoolExecutor(_THREADS) as threads:
-            shapes = list(threads.map(lambda file: patiently(lambda: _shape(file, options), file.path), files))
+            shapes = list(threads.map(lambda file: read_with_retries(lambda: _shape(file, options), file.path), files))
         found = common_schema([own for own, _ in shapes]) if schema is None else common_schema([schema])
         return cls(files, found, options, [starts for _, starts in shapes])
 

@@ -15,7 +15,7 @@ from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.executor import units_per_actor
 from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
-from pipeline.prompts.prefix_histogram import sketch_of
+from pipeline.prompts.prefix_histogram import prefix_histogram
 
 # --- any order of events --------------------------------------------------------------------------
 
@@ -25,7 +25,7 @@ from pipeline.prompts.prefix_histogram import sketch_of
 def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
     data: st.DataObject, actors: int, held: int, count: int
 ) -> None:
-    dispatcher = Dispatcher(held=held, ahead=6)
+    dispatcher = Dispatcher(held=held, max_overtakes=6)
     runs: list[Assignment] = []
     done: Counter[str] = Counter()
     given_to: defaultdict[str, list[Assignment]] = defaultdict(list)
@@ -33,11 +33,11 @@ def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
     while not dispatcher.finished:
         now += data.draw(st.floats(0, 5), label="time passes")
         choices = ["done"] * bool(runs) + ["join"] * (joined < actors) + ["offer"] * (offered < count)
-        choices += ["decline"] * any(run.copy for run in runs) + ["end"] * (offered == count and not ended)
+        choices += ["decline"] * any(run.execution for run in runs) + ["end"] * (offered == count and not ended)
         what = data.draw(st.sampled_from(choices or ["wait"]))
         if what == "offer":
-            sketch = data.draw(st.dictionaries(st.integers(0, 5), st.integers(1, 9), max_size=3))
-            dispatcher.offer(str(offered), sketch)
+            histogram = data.draw(st.dictionaries(st.integers(0, 5), st.integers(1, 9), max_size=3))
+            dispatcher.offer(str(offered), histogram)
             offered += 1
         elif what == "join":
             dispatcher.join(joined, now)
@@ -46,7 +46,7 @@ def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
             dispatcher.end_input()
             ended = True
         elif what == "decline":
-            run = data.draw(st.sampled_from([run for run in runs if run.copy]))
+            run = data.draw(st.sampled_from([run for run in runs if run.execution]))
             runs.remove(run)
             dispatcher.decline(run.unit_id, run.actor)
         elif what == "done":
@@ -61,8 +61,8 @@ def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
         while (new := dispatcher.next(now)) is not None:
             assert new.unit_id not in done
             assert new.actor not in {run.actor for run in runs if run.unit_id == new.unit_id}
-            assert new.copy == len(given_to[new.unit_id])
-            assert new.copy == 0 or ended, "units are doubled at the end only"
+            assert new.execution == len(given_to[new.unit_id])
+            assert new.execution == 0 or ended, "backups run at the end only"
             given_to[new.unit_id].append(new)
             runs.append(new)
             live = [run for run in runs if run.unit_id not in done]
@@ -71,20 +71,20 @@ def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
     assert all(len(runs) <= 2 for runs in given_to.values())
 
 
-@given(sketches=st.lists(st.dictionaries(st.integers(0, 3), st.integers(1, 9), max_size=2), max_size=60))
+@given(histograms=st.lists(st.dictionaries(st.integers(0, 3), st.integers(1, 9), max_size=2), max_size=60))
 @settings(max_examples=60, deadline=None)
-def test_no_unit_is_overtaken_more_often_than_the_look_ahead_allows(sketches: list[dict[int, int]]) -> None:
-    ahead = 8
-    dispatcher = Dispatcher(held=1, ahead=ahead)
+def test_no_unit_is_overtaken_more_often_than_the_limit_allows(histograms: list[dict[int, int]]) -> None:
+    limit = 8
+    dispatcher = Dispatcher(held=1, max_overtakes=limit)
     dispatcher.join(0, 0.0)
     waiting: list[int] = []
     overtaken: Counter[int] = Counter()
-    left = iter(enumerate(sketches))
+    left = iter(enumerate(histograms))
     while True:
-        for number, sketch in left:
-            dispatcher.offer(str(number), sketch)
+        for number, histogram in left:
+            dispatcher.offer(str(number), histogram)
             waiting.append(number)
-            if len(waiting) >= ahead:
+            if len(waiting) >= limit:
                 break
         given = dispatcher.next(0.0)
         if given is None:
@@ -94,33 +94,35 @@ def test_no_unit_is_overtaken_more_often_than_the_look_ahead_allows(sketches: li
         waiting.remove(number)
         dispatcher.done(given.unit_id, 0, 0.0)
     assert not waiting
-    assert max(overtaken.values(), default=0) <= 2 * ahead
+    assert max(overtaken.values(), default=0) <= 2 * limit
 
 
 # --- prefixes -------------------------------------------------------------------------------------
 
 
-def test_a_sketch_weighs_prefixes_by_the_tokens_that_a_cache_would_save() -> None:
+def test_a_prefix_histogram_weighs_prefixes_by_the_tokens_that_a_cache_would_save() -> None:
     shared = list(range(40))
-    sketch = sketch_of([[*shared, 1], [*shared, 2], [*shared[:16], 5, 6], [1]], page=8)
+    histogram = prefix_histogram([[*shared, 1], [*shared, 2], [*shared[:16], 5, 6], [1]], page=8)
     # 8 and 16 tokens are shared by three rows, 32 by two.
-    assert sorted(sketch.values()) == [24, 24, 32]
-    assert sketch_of([[*shared, 9]], page=8).keys() == sketch.keys()
-    assert not sketch_of([shared[:8]], page=8), "of a prompt that is one page, the last token is computed"
+    assert sorted(histogram.values()) == [24, 24, 32]
+    assert prefix_histogram([[*shared, 9]], page=8).keys() == histogram.keys()
+    assert not prefix_histogram([shared[:8]], page=8), "of a prompt that is one page, the last token is computed"
 
 
 def test_units_that_begin_alike_meet_on_one_actor_and_all_actors_work() -> None:
     """Nine families in turns behind a system prompt that all share; three actors."""
     system, draw = list(range(64)), random.Random(0)
     families = [[draw.randrange(100) for _ in range(64)] for _ in range(9)]
-    dispatcher, places, work = Dispatcher(held=2, ahead=27), defaultdict(set), Counter()
+    dispatcher, places, work = Dispatcher(held=2, max_overtakes=27), defaultdict(set), Counter()
     for actor in range(3):
         dispatcher.join(actor, 0.0)
     offered, running, now = 0, [], 0.0
     while offered < 270 or running:
         while offered < 270 and dispatcher.waiting < 27:
             family = families[draw.randrange(9)]
-            dispatcher.offer(f"{families.index(family)}/{offered}", sketch_of([[*system, *family, offered]], page=16))
+            dispatcher.offer(
+                f"{families.index(family)}/{offered}", prefix_histogram([[*system, *family, offered]], page=16)
+            )
             offered += 1
         while (given := dispatcher.next(now)) is not None:
             running.append(given)
@@ -160,7 +162,7 @@ class _Actor:
 
 def simulated(config: RunConfig, units: Sequence[Sequence[float]], speeds: Sequence[float]) -> tuple[float, float]:
     """Seconds until the last unit is done, and the share of that for which the fastest actor was full."""
-    dispatcher = Dispatcher(held=units_per_actor(config, len(units[0]), len(units)), ahead=8)
+    dispatcher = Dispatcher(held=units_per_actor(config, len(units[0]), len(units)), max_overtakes=8)
     actors = [_Actor(config.engine.max_num_seqs, speed) for speed in speeds]
     for name in range(len(actors)):
         dispatcher.join(name, 0.0)

@@ -44,11 +44,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
-
-
 @pytest.fixture(scope="module")
 def source_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("input") / "prompts.parquet"

@@ -26,7 +26,6 @@ from pipeline.commit.recover import recover
 from pipeline.config import RunConfig
 from pipeline.errors import LeaseError, LeaseLostError, OutputError, SinkError
 from pipeline.schema import DATA_COLUMNS
-from pipeline.storage import retry
 from pipeline.storage.object_store import ObjectStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -38,12 +37,6 @@ from testing.pipeline.s3 import S3Server
 
 ROWS = [{"prompt": "" if i == 4 else f"Count from {i} to {i + 4}.", "topic": f"t{i % 3}"} for i in range(13)]
 LATER = [{"prompt": f"Count from {i}.", "topic": "late"} for i in range(20, 25)]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
 
 
 class Case:

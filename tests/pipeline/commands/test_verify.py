@@ -131,9 +131,9 @@ def _set(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
 
 CHANGES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "a row is dropped": (lambda t: pa.concat_tables([t.slice(0, 3), t.slice(4)]), "rows in the place of"),
-    "a row is doubled": (lambda t: pa.concat_tables([t.slice(0, 4), t.slice(3)]), "rows in the place of"),
+    "a row is duplicated": (lambda t: pa.concat_tables([t.slice(0, 4), t.slice(3)]), "rows in the place of"),
     "two rows change places": (lambda t: t.take([2, 3, 0, 1, *range(4, t.num_rows)]), "belongs"),
-    "a sample is doubled in the place of another": (
+    "a sample is duplicated in the place of another": (
         lambda t: t.take([0, 0, *range(2, t.num_rows)]), "input rows where the unit has"),
     "a text is changed": (lambda t: _set(t, "text", 2, "other"), "checksum differs"),
     "a seed is changed": (lambda t: _set(t, "seed", 2, 5), "checksum differs"),

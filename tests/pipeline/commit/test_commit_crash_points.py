@@ -20,7 +20,7 @@ from pipeline import layout
 from pipeline.codec import SamplingParams
 from pipeline.commands.read import read
 from pipeline.commands.run import run_on
-from pipeline.commit import lease, ledger
+from pipeline.commit import ledger
 from pipeline.config import RunConfig
 from pipeline.schema import DATA_COLUMNS
 from pipeline.storage.local import LocalStorage
@@ -33,11 +33,6 @@ from testing.repository import ROOT
 BAD = {3: "", 9: None}
 ROWS = [{"prompt": BAD.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3}"} for i in range(11)]
 LATER = [{"prompt": f"Count from {i} to {i + 4}.", "topic": "late"} for i in range(20, 25)]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 
 class Case:
@@ -63,7 +58,7 @@ class Case:
         config = replace(self.config, **fields)
         run_on(InlineExecutor(), config, storage or self.storage, lambda progress: None)
 
-    def bury(self) -> None:
+    def expire_lease(self) -> None:
         """A dead process cannot give its lease back, nor renew it."""
         expire_leases(self.storage)
 
@@ -109,7 +104,7 @@ def crashes(
         prepare(case)
         with pytest.raises(Killed):
             case.run(FaultyStorage(case.storage, CrashAt(at)), **fields)
-        case.bury()
+        case.expire_lease()
         yield case, moment
 
 
@@ -167,7 +162,7 @@ def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
             patch.setattr(ledger, "_COMPACT_SEGMENTS", 1000)
             with pytest.raises(Killed):
                 case.run(FaultyStorage(case.storage, _stop_at("publication record")))
-        case.bury()
+        case.expire_lease()
 
     monkeypatch.setattr(ledger, "_COMPACT_SEGMENTS", 1)
     for case, _ in crashes(make, prepare, until="part"):
@@ -194,7 +189,7 @@ def test_runs_that_die_one_after_the_other_at_random_moments_end_in_the_same_row
             try:
                 case.run(FaultyStorage(case.storage, CrashAt(draw.randrange(len(recorder.moments)))))
             except Killed:
-                case.bury()
+                case.expire_lease()
         case.run()
         case.check(expected)
 

@@ -1,4 +1,4 @@
-"""Two things that are lost at once, and odd ones: each is mended, or one error says what mends it."""
+"""Two things that are lost at once, and odd ones: each is repaired, or one error says how to repair it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 import pipeline
 from pipeline import layout
-from pipeline.commit import lease
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
 from pipeline.errors import DamagedError, PipelineError
@@ -25,11 +24,6 @@ from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
 
 MakeJob = Callable[[], SmallJob]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 
 def growing(job: SmallJob, **fields: Any) -> Path:
@@ -241,7 +235,6 @@ def test_a_sweep_of_somebody_who_was_asleep_costs_an_attempt_and_no_run(
     make_job: MakeJob, undisturbed_rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
-    monkeypatch.setattr("pipeline.storage.retry._FIRST_WAIT_SECONDS", 0.0)
     real, swept = LocalStorage._aside, []
 
     def sweeping(self: LocalStorage, target: Path) -> Any:

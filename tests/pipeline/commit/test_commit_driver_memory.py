@@ -16,7 +16,6 @@ from pipeline import layout
 from pipeline.commands.run import run_on
 from pipeline.commands.status import status
 from pipeline.commands.summary import RunSummary
-from pipeline.commit import lease
 from pipeline.commit.index import Index
 from pipeline.commit.part_files import PartJob, PartRecord
 from pipeline.config import RunConfig
@@ -59,11 +58,6 @@ class InstantExecutor:
         for job in jobs:
             job.storage.put(job.key, b"part")
             yield PartRecord(name=job.key.rsplit("/", 1)[-1], rows=len(job.pieces), bytes=4, sha256="0" * 64)
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 
 def write_input(folder: Path, rows: int) -> Path:

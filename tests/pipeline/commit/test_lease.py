@@ -35,11 +35,6 @@ from testing.repository import ROOT
 Rows = list[dict[str, Any]]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
-
-
 @pytest.fixture
 def job(tmp_path: Path, qwen3_folder: Path) -> SmallJob:
     return SmallJob(tmp_path, qwen3_folder)

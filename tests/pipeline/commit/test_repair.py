@@ -11,7 +11,6 @@ import pytest
 
 import jobs.generate
 from pipeline import layout
-from pipeline.commit import lease
 from pipeline.errors import ConfigError, DamagedError
 from testing.pipeline.damage import FAULTS
 from testing.pipeline.exactly_once import SmallJob
@@ -19,11 +18,6 @@ from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.s3 import S3Server
 
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pipeline import layout
-from pipeline.commit import lease
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.part_files import staged_place
@@ -29,11 +28,6 @@ MakeJob = Callable[[], SmallJob]
 LENIENT = partial(FakeEngine, bans=False)
 
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 
 def inner(storage: RetryingStorage) -> Any:

@@ -36,11 +36,6 @@ KINDS = {
 Rows = list[dict[str, Any]]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
-
-
 def damage_all(storage: Storage, kind: str, fault: str) -> list[str]:
     keys = storage.keys(KINDS[kind])
     for key in keys:
@@ -70,7 +65,7 @@ def test_a_finished_output_survives_the_loss_of_any_one_kind_of_state(
     with caplog.at_level(logging.WARNING):
         job.run(executor := InlineExecutor())
     assert executor.units_done == 0
-    assert caplog.records == [], "it is said once, and mended"
+    assert caplog.records == [], "it is said once, and repaired"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -18,7 +18,6 @@ import pytest
 import jobs.verify
 from pipeline import layout
 from pipeline.codec import SamplingParams
-from pipeline.commit import lease
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, FingerprintError, SourceError
 from pipeline.plan.job import Job, resolve_job
@@ -37,11 +36,6 @@ LINES = 64
 LINE_BYTES = 160_000
 EDITED = 37
 """A line that no sample of the digest sees."""
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 
 def prompt(number: int, mark: str = "") -> str:

@@ -22,7 +22,6 @@ from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.commands.verify import verify
-from pipeline.commit import lease
 from pipeline.config import RunConfig
 from pipeline.errors import TooManyFailuresError
 from pipeline.plan.retry_failed import failed_rows, merge_retried
@@ -39,11 +38,6 @@ BANNED = (2, 3, 9, 17)
 HOPELESS = 11
 ROWS = 19
 LENIENT = partial(FakeEngine, bans=False)
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0, raising=False)
 
 
 def rows(first: int, stop: int) -> pa.Table:

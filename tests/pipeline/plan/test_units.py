@@ -36,6 +36,7 @@ from pipeline.plan.units import plan_units
 from pipeline.prompts.tokenize import FAILURE, PROMPT_IDS, prepare_table
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import open_source
+from pipeline.storage import retry
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.retry import with_retries
 from pipeline.types import Unit
@@ -345,7 +346,8 @@ def test_a_row_whose_sample_fails_fails_as_a_whole(qwen3_folder: Path, tmp_path:
     assert "temperature=-1.0" in out["error"].to_pylist()[1]
 
 
-def test_writes_are_retried_with_growing_pauses() -> None:
+def test_writes_are_retried_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.2)
     pauses: list[float] = []
     attempts = iter([OSError("busy"), OSError("busy"), None])
 

@@ -18,7 +18,6 @@ from pipeline import layout
 from pipeline.codec import SamplingParams
 from pipeline.commands.read import read
 from pipeline.commands.run import run_on
-from pipeline.commit import lease
 from pipeline.config import RunConfig
 from pipeline.sinks.ipc import IpcFormat
 from pipeline.storage.open import open_storage
@@ -47,10 +46,8 @@ def run_to(output: str, model: Path, **fields: Any) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory, qwen3_folder: Path) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lease, "_SETTLE_SECONDS", 0.0)
-        folder = tmp_path_factory.mktemp("plain")
-        run_to(str(folder), qwen3_folder)
+    folder = tmp_path_factory.mktemp("plain")
+    run_to(str(folder), qwen3_folder)
     assert len(list(folder.glob("data-*/*.parquet"))) > 1
     return folder
 

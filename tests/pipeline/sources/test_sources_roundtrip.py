@@ -15,7 +15,6 @@ from pipeline import layout
 from pipeline.codec import SamplingParams
 from pipeline.commands.read import read
 from pipeline.commands.run import run_on
-from pipeline.commit import lease
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.sinks import FORMATS, check_format
@@ -23,13 +22,6 @@ from pipeline.sinks.staged import data_checksum
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.arrow import tables
 from testing.pipeline.fakes import InlineExecutor
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_waiting() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lease, "_SETTLE_SECONDS", 0.0)
-        yield
 
 
 def write(table: pa.Table, folder: Path, kind: str) -> Any:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -84,7 +85,6 @@ def test_a_walk_gives_every_key_once_page_by_page_while_they_are_removed(
 
 
 def test_a_walk_that_breaks_off_begins_again(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(object_store, "_LIST_KEYS", 3)
     for i in range(8):
         storage.put(f"a/{i}", b"x")
@@ -182,9 +182,20 @@ def test_a_killed_upload_is_invisible_and_swept_away(on_s3: ObjectStorage, s3: S
     assert on_s3.keys(".") == []
     fs, bucket = on_s3._fs, on_s3.url.split("/")[2]
     assert len(fs.list_multipart_uploads(bucket)) == 1, "the test is about an upload that had begun"
-    ObjectStorage(f"s3://{bucket}/other", "scratch", s3.options).sweep()
+    ObjectStorage(f"s3://{bucket}/other", "scratch", s3.options).sweep(time.time())
     assert len(fs.list_multipart_uploads(bucket)) == 1, "uploads of other outputs are left alone"
-    on_s3.sweep()
+    on_s3.sweep(time.time())
+    assert fs.list_multipart_uploads(bucket) == []
+
+
+def test_uploads_begun_after_the_lease_was_taken_are_left_to_the_successor(on_s3: ObjectStorage) -> None:
+    fs, bucket = on_s3._fs, on_s3.url.split("/")[2]
+    fs.call_s3("create_multipart_upload", Bucket=bucket, Key="out/part")
+    [upload] = fs.list_multipart_uploads(bucket)
+    begun = upload["Initiated"].timestamp()  # by the server's clock
+    on_s3.sweep(before=begun - 60)
+    assert len(fs.list_multipart_uploads(bucket)) == 1
+    on_s3.sweep(before=begun + 60)
     assert fs.list_multipart_uploads(bucket) == []
 
 
@@ -204,7 +215,7 @@ def test_a_store_that_lets_nobody_list_uploads_is_no_failure(
 
     monkeypatch.setattr(on_s3._fs, "call_s3", refuses)
     on_s3.put("scratch/x", b"1")
-    on_s3.sweep()
+    on_s3.sweep(time.time())
     assert on_s3.keys(".") == []
 
 
@@ -253,7 +264,6 @@ class Flaky:
 def test_every_call_survives_an_error_that_passes(
     storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
     patient = RetryingStorage(Flaky(storage, after=after, error=OSError("connection reset")))
     patient.put("a/b", b"1")
     assert patient.put_new("a/c", b"2")
@@ -267,7 +277,7 @@ def test_every_call_survives_an_error_that_passes(
     assert patient.keys("d") == ["d/b", "d/c"]
     patient.delete_objects(["d/b"])
     patient.delete("d")
-    patient.sweep()
+    patient.sweep(time.time())
     assert storage.keys(".") == []
 
 
@@ -283,7 +293,6 @@ def test_lasting_errors_are_said_at_once_and_absence_is_no_failure(
 
 
 def test_a_server_that_is_not_there_is_an_error_that_names_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(retry, "_ATTEMPTS", 2)
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
     options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9",

@@ -1,4 +1,4 @@
-"""The tally against simulated processes: it pins every row that kills and no other, in few deaths, and ends."""
+"""The crash bisection against simulated processes: finds every row that kills and no other, in few deaths, and ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.worker.crash_bisection import Attempt, Tally
-from pipeline.worker.row_isolation import Gate, RowWatch
+from pipeline.worker.crash_bisection import Attempt, CrashBisection
+from pipeline.worker.row_isolation import Gate, RowIsolation
 
 
 class Died(BaseException):
@@ -20,14 +20,16 @@ class Died(BaseException):
 
 
 class Cluster:
-    """Slots whose processes hold up to ``width`` units at once; a unit stays in its slot's queue until staged.
+    """A worker whose processes hold up to ``width`` units at once; a unit stays in the queue until it is staged.
 
     ``deadly``: rows (unit, row) that kill their process as soon as they run. ``chance``: called before rows run;
     True kills the process whatever they are.
     """
 
-    def __init__(self, tally: Tally, deadly: set[tuple[int, int]], chance: Callable[[], bool] = lambda: False) -> None:
-        self.tally = tally
+    def __init__(
+        self, bisection: CrashBisection, deadly: set[tuple[int, int]], chance: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.bisection = bisection
         self.deadly = deadly
         self.chance = chance
         self.deaths = 0
@@ -39,7 +41,7 @@ class Cluster:
         queue = list(range(len(sizes)))
         while queue and not self.gave_up:
             process = f"p{self.deaths}"
-            if not self.tally.start("slot").go_on:
+            if not self.bisection.start_process("worker").go_on:
                 self.gave_up = True
                 return
             try:
@@ -49,34 +51,34 @@ class Cluster:
                 self.deaths += 1
 
     def _batch(self, queue: list[int], sizes: Sequence[int], width: int, process: str) -> None:
-        """The first units as threads would: those with any company together, then the others as they may."""
-        watch = RowWatch(self.tally, process)
-        attempts = {unit: self.tally.begin(str(unit), sizes[unit], process) for unit in queue[:width]}
-        free = [unit for unit, attempt in attempts.items() if attempt.company is None]
+        """The first units as threads would: those without a limit in one go, else the others as they may."""
+        isolation = RowIsolation(self.bisection, process)
+        attempts = {unit: self.bisection.begin_unit(str(unit), sizes[unit], process) for unit in queue[:width]}
+        free = [unit for unit, attempt in attempts.items() if attempt.concurrent_units is None]
         if free:
-            self._together(free, queue, sizes, watch)
+            self._run_beside(free, queue, sizes, isolation)
             return
-        company = min(attempt.company or 1 for attempt in attempts.values())
-        if company > 1:
-            group = list(attempts)[:company]
+        concurrent_units = min(attempt.concurrent_units or 1 for attempt in attempts.values())
+        if concurrent_units > 1:
+            group = list(attempts)[:concurrent_units]
             for unit in group:
-                self.tally.enter(str(unit), process, ((0, sizes[unit]),))
-            self._together(group, queue, sizes, watch)
+                self.bisection.begin_step(str(unit), process, ((0, sizes[unit]),))
+            self._run_beside(group, queue, sizes, isolation)
             return
-        alone = next(unit for unit, attempt in attempts.items() if attempt.company == 1)
-        self.results[alone] = watch.run(
+        alone = next(unit for unit, attempt in attempts.items() if attempt.concurrent_units == 1)
+        self.results[alone] = isolation.run(
             str(alone), sizes[alone], lambda rows: self._run([(alone, r) for r in rows]),
             lambda row, deaths: f"quarantined after {deaths}",
         )  # fmt: skip
         queue.remove(alone)
-        watch.finish(str(alone))
+        isolation.finish(str(alone))
 
-    def _together(self, units: list[int], queue: list[int], sizes: Sequence[int], watch: RowWatch) -> None:
+    def _run_beside(self, units: list[int], queue: list[int], sizes: Sequence[int], isolation: RowIsolation) -> None:
         self._run([(u, r) for u in units for r in range(sizes[u])])
         for unit in units:
             self.results[unit] = list(range(sizes[unit]))
             queue.remove(unit)
-            watch.finish(str(unit))
+            isolation.finish(str(unit))
 
     def _run(self, rows: list[tuple[int, int]]) -> list[object]:
         if self.chance():
@@ -101,7 +103,7 @@ def test_exactly_the_rows_that_kill_are_quarantined(
     job: tuple[list[int], set[tuple[int, int]], int], max_row_deaths: int
 ) -> None:
     sizes, deadly, width = job
-    cluster = Cluster(Tally(max_row_deaths, max_engine_deaths=3), deadly)
+    cluster = Cluster(CrashBisection(max_row_deaths, max_engine_deaths=3), deadly)
     cluster.run(sizes, width)
     assert not cluster.gave_up
     assert set(cluster.results) == set(range(len(sizes)))
@@ -110,27 +112,27 @@ def test_exactly_the_rows_that_kill_are_quarantined(
         assert [isinstance(r, str) for r in results] == [row in killers for row in range(sizes[unit])]
         assert [r for r in results if not isinstance(r, str)] == [r for r in range(sizes[unit]) if r not in killers]
     halvings = sum(math.ceil(math.log2(sizes[u])) + 1 for u, _ in deadly)
-    # Per unit with a killer two deaths beside any others and one in small company (40 / 8 = 5, then alone), the
-    # halvings, and what is allowed to a single row.
+    # Per unit with a killer two deaths beside any others and one with few concurrent units (40 / 8 = 5, then alone),
+    # the halvings, and what is allowed to a single row.
     assert cluster.deaths <= 3 * len({u for u, _ in deadly}) + halvings + max_row_deaths * len(deadly)
 
 
 def test_innocent_units_are_not_all_run_alone() -> None:
-    """Of 64 units that died together twice, those that had company of a killer once more are alone: 8."""
-    tally = Tally(2, 3)
-    cluster = Cluster(tally, {(5, 3)})
+    """Of 64 units that died in one process twice, those that ran beside a killer once more run alone: 8."""
+    bisection = CrashBisection(2, 3)
+    cluster = Cluster(bisection, {(5, 3)})
     seen: list[int | None] = []
-    begin = tally.begin
+    begin = bisection.begin_unit
 
     def watched(unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
         attempt = begin(unit_id, rows, process, alone=alone)
-        seen.append(attempt.company)
+        seen.append(attempt.concurrent_units)
         return attempt
 
-    tally.begin = watched  # type: ignore[method-assign]
+    bisection.begin_unit = watched  # type: ignore[method-assign]
     cluster.run([16] * 64, 64)
     assert not cluster.gave_up
-    assert cluster.deaths == 2 + 1 + 4 + 2, "any company, company of 8, 16 rows to 2, the row"
+    assert cluster.deaths == 2 + 1 + 4 + 2, "no limit, 8 concurrent units, 16 rows to 2, the row"
     assert set(seen) == {None, 8, 1}
 
 
@@ -140,8 +142,8 @@ def test_a_unit_of_which_every_row_kills_costs_its_rows_and_not_the_job(
     sizes: list[int], width: int, data: st.DataObject
 ) -> None:
     bad = data.draw(st.integers(1, len(sizes) - 1))  # the first unit shows that processes can do rows
-    tally = Tally(2, max_engine_deaths=3)
-    cluster = Cluster(tally, set())
+    bisection = CrashBisection(2, max_engine_deaths=3)
+    cluster = Cluster(bisection, set())
     cluster.run([sizes[0]], 1)
     cluster.deadly = {(bad, row) for row in range(sizes[bad])}
     cluster.run(sizes, width)
@@ -151,8 +153,8 @@ def test_a_unit_of_which_every_row_kills_costs_its_rows_and_not_the_job(
 
 
 def test_rows_are_not_left_out_one_and_all_where_processes_cannot_do_any_more() -> None:
-    tally = Tally(2, max_engine_deaths=3)
-    cluster = Cluster(tally, set())
+    bisection = CrashBisection(2, max_engine_deaths=3)
+    cluster = Cluster(bisection, set())
     cluster.run([4], 1)
     cluster.deadly = {(unit, row) for unit in range(1, 50) for row in range(4)}
     cluster.run([4] * 50, 8)
@@ -161,7 +163,7 @@ def test_rows_are_not_left_out_one_and_all_where_processes_cannot_do_any_more() 
 
 
 def test_an_engine_that_dies_of_everything_ends_the_job_in_bounded_deaths() -> None:
-    cluster = Cluster(Tally(2, max_engine_deaths=3), set(), lambda: True)
+    cluster = Cluster(CrashBisection(2, max_engine_deaths=3), set(), lambda: True)
     cluster.run([32] * 1000, 64)
     assert cluster.gave_up
     assert cluster.deaths <= 3 + 4 + 5 + 6 + 1
@@ -169,7 +171,7 @@ def test_an_engine_that_dies_of_everything_ends_the_job_in_bounded_deaths() -> N
 
 def test_a_unit_of_many_killers_is_done_all_the_same() -> None:
     deadly = {(1, row) for row in range(3, 29)}
-    cluster = Cluster(Tally(2, 3), deadly)
+    cluster = Cluster(CrashBisection(2, 3), deadly)
     cluster.run([32] * 4, 4)
     assert not cluster.gave_up
     assert sum(isinstance(r, str) for r in cluster.results[1]) == len(deadly)
@@ -184,20 +186,20 @@ def test_processes_that_are_taken_away_cost_no_row_of_a_unit_with_enough_rows(
     """Kills by chance never end the job, and quarantine nothing that they did not hit alone again and again."""
     sizes, _, width = job
     left = list(kills)
-    cluster = Cluster(Tally(max_row_deaths, 10**6), set(), lambda: bool(left) and left.pop(0))
+    cluster = Cluster(CrashBisection(max_row_deaths, 10**6), set(), lambda: bool(left) and left.pop(0))
     cluster.run(sizes, width)
     assert not cluster.gave_up
     for unit, results in cluster.results.items():
         lost = [r for r in results if isinstance(r, str)]
-        # At least; company only adds to it. The shorter half of an odd number of rows is halved less often.
+        # At least; concurrent units only add to it. The shorter half of an odd number of rows is halved less often.
         needed = 2 + math.floor(math.log2(sizes[unit])) + max_row_deaths
         assert not lost or cluster.chance_deaths >= needed
 
 
 def test_innocent_rows_beside_a_killer_are_not_run_alone_forever() -> None:
-    """Rows that live one by one and die together (memory) end as done, one by one."""
-    tally = Tally(2, 3)
-    cluster = Cluster(tally, set())
+    """Rows that survive one by one and kill in a group (memory) end as done, one by one."""
+    bisection = CrashBisection(2, 3)
+    cluster = Cluster(bisection, set())
     cluster._run = lambda rows: (_ for _ in ()).throw(Died) if len(rows) > 3 else [r for _, r in rows]  # type: ignore[method-assign]
     cluster.run([13], 1)
     assert cluster.results[0] == list(range(13))
@@ -205,30 +207,30 @@ def test_innocent_rows_beside_a_killer_are_not_run_alone_forever() -> None:
 
 
 def test_deaths_without_progress_end_the_job_and_progress_forgives() -> None:
-    tally = Tally(2, max_engine_deaths=2)
-    assert [tally.start("a").go_on for _ in range(4)] == [True, True, True, False]
-    tally.finish("unit")
-    assert [tally.start("a").go_on for _ in range(3)] == [True, True, False]
-    fresh = Tally(2, max_engine_deaths=0)
-    assert all(fresh.start(slot).go_on for slot in "abc"), "the first process of a slot is no replacement"
-    assert not fresh.start("b").go_on
+    bisection = CrashBisection(2, max_engine_deaths=2)
+    assert [bisection.start_process("a").go_on for _ in range(4)] == [True, True, True, False]
+    bisection.finish_unit("unit")
+    assert [bisection.start_process("a").go_on for _ in range(3)] == [True, True, False]
+    fresh = CrashBisection(2, max_engine_deaths=0)
+    assert all(fresh.start_process(worker).go_on for worker in "abc"), "the first process of a worker replaces none"
+    assert not fresh.start_process("b").go_on
 
 
 def test_a_unit_that_raised_leaves_no_suspicion() -> None:
-    tally = Tally(2, 3)
-    watch = RowWatch(tally, "p")
+    bisection = CrashBisection(2, 3)
+    isolation = RowIsolation(bisection, "p")
 
     def fails(rows: Sequence[int]) -> list[int]:
         raise OSError("disk full")
 
     for _ in range(5):
         with pytest.raises(OSError, match="disk full"):
-            watch.run("u", 3, fails, lambda row, deaths: -1)
-    assert tally.begin("u", 3, "q").company is None
+            isolation.run("u", 3, fails, lambda row, deaths: -1)
+    assert bisection.begin_unit("u", 3, "q").concurrent_units is None
 
 
-@pytest.mark.parametrize("company", [1, 3])
-def test_company_is_limited_and_newcomers_wait(company: int) -> None:
+@pytest.mark.parametrize("concurrent_units", [1, 3])
+def test_concurrent_units_are_limited_and_new_units_wait(concurrent_units: int) -> None:
     gate = Gate()
     inside: list[int | None] = []
     snapshots: list[list[int | None]] = []
@@ -243,25 +245,25 @@ def test_company_is_limited_and_newcomers_wait(company: int) -> None:
             with lock:
                 inside.remove(limit)
 
-    threads = [threading.Thread(target=visit, args=(company if i % 2 else None,)) for i in range(24)]
+    threads = [threading.Thread(target=visit, args=(concurrent_units if i % 2 else None,)) for i in range(24)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
     assert len(snapshots) == 24
-    limited = [names for names in snapshots if company in names]
-    assert all(None not in names and len(names) <= company for names in limited)
-    assert max(len(names) for names in limited) == company
+    limited = [names for names in snapshots if concurrent_units in names]
+    assert all(None not in names and len(names) <= concurrent_units for names in limited)
+    assert max(len(names) for names in limited) == concurrent_units
     assert max(len(names) for names in snapshots if None in names) > 1
 
 
-def test_newcomers_wait_for_those_in_limited_company_and_for_those_that_wait_for_it() -> None:
+def test_new_units_wait_for_limited_units_and_for_those_that_wait_to_be_limited() -> None:
     gate = Gate()
     entered: list[str] = []
 
-    def visit(name: str, company: int | None) -> threading.Thread:
+    def visit(name: str, concurrent_units: int | None) -> threading.Thread:
         def body() -> None:
-            with gate.enter(company):
+            with gate.enter(concurrent_units):
                 entered.append(name)
 
         thread = threading.Thread(target=body)
@@ -270,14 +272,14 @@ def test_newcomers_wait_for_those_in_limited_company_and_for_those_that_wait_for
         return thread
 
     with gate.enter(None):
-        threads = [visit("alone", 1), visit("newcomer", None)]
+        threads = [visit("alone", 1), visit("new", None)]
         assert entered == [], "one waits to be alone, the other for him"
     for thread in threads:
         thread.join(10)
-    assert sorted(entered) == ["alone", "newcomer"]
+    assert sorted(entered) == ["alone", "new"]
     with gate.enter(2):
-        threads = [visit("newcomer", None), visit("company", 2)]
-        assert entered[2:] == ["company"]
+        threads = [visit("new", None), visit("limited", 2)]
+        assert entered[2:] == ["limited"]
     for thread in threads:
         thread.join(10)
-    assert entered[2:] == ["company", "newcomer"]
+    assert entered[2:] == ["limited", "new"]

@@ -1,4 +1,4 @@
-"""Engines that are kept full, and rows that meet where their prefix is cached."""
+"""The engine thread keeps its engine full, orders rows by prefix, and cancels work; draining an iterator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cluster.drain import together
+from pipeline.cluster.drain import drain
 from pipeline.codec import EngineConfig, Generation, Request, SamplingParams
 from pipeline.worker.cancellation import Runs
 from pipeline.worker.engine_thread import DroppedError, EngineThread
-from pipeline.worker.prefix_queue import Lookahead
+from pipeline.worker.prefix_queue import PrefixQueue
 from testing.pipeline.fakes import FakeEngine
 from wedlm_core import LLM
 
@@ -30,15 +30,15 @@ def request(number: int, *prompt: int, max_tokens: int = 4) -> Request:
 
 @given(prompts=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=40), window=st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_look_ahead_gives_everything_back_orders_each_window_and_lets_nobody_starve(
+def test_the_prefix_queue_returns_everything_sorts_each_window_and_starves_nobody(
     prompts: list[list[int]], window: int
 ) -> None:
-    ahead = Lookahead(window)
+    prefix_queue = PrefixQueue(window)
     requests = [request(i, *prompt) for i, prompt in enumerate(prompts)]
     for one in requests:
-        ahead.put(one)
-    order = [ahead.pop() for _ in requests]
-    assert len(ahead) == 0
+        prefix_queue.put(one)
+    order = [prefix_queue.pop() for _ in requests]
+    assert len(prefix_queue) == 0
     for first in range(0, len(requests), window):
         part = order[first : first + window]
         assert sorted(part, key=lambda r: int(r.request_id)) == requests[first : first + window]
@@ -63,7 +63,7 @@ def test_an_engine_is_given_what_it_can_feed_on_and_no_more() -> None:
 
 
 def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwen3_folder: Path) -> None:
-    """Twelve families of prompts in turns, and pages for few of them: by arrival each finds its prefix evicted."""
+    """Twelve families of prompts in turns, and pages for few of them: first in, first out, each prefix is evicted."""
     draw = random.Random(3)
     families = [[draw.randrange(10, 200) for _ in range(64)] for _ in range(12)]
     requests = [request(i, *families[i % 12], 10 + i, max_tokens=2) for i in range(48)]
@@ -71,7 +71,7 @@ def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwe
     tokens, cached = [], []
     for window in (1, 48):
         thread = EngineThread(LLM(str(qwen3_folder), config=engine_config).engine, slots=4)
-        thread._queue = Lookahead(window)
+        thread._queue = PrefixQueue(window)
         outcome = thread.submit(requests).result(timeout=120)
         thread.close()
         done = [outcome[r.request_id] for r in requests]
@@ -146,10 +146,10 @@ def test_a_run_that_is_dropped_before_it_begins_or_while_it_waits_ends_and_its_n
     assert len(stopped) == 1
 
 
-# --- the ledger's side ----------------------------------------------------------------------------
+# --- draining ----------------------------------------------------------------------------
 
 
-def test_items_that_arrive_while_the_consumer_is_busy_come_together_in_order_with_the_error_last() -> None:
+def test_items_that_become_ready_while_the_consumer_is_busy_come_in_one_list_in_order_with_the_error_last() -> None:
     ready = threading.Event()
 
     def items():
@@ -158,7 +158,7 @@ def test_items_that_arrive_while_the_consumer_is_busy_come_together_in_order_wit
         ready.set()
         raise ValueError("the end")
 
-    groups, got = together(items()), []
+    groups, got = drain(items()), []
     while not got or got[-1][-1] != 49:
         got.append(next(groups))
         ready.wait(10)
@@ -177,7 +177,7 @@ def test_a_consumer_that_is_slow_for_long_slows_the_source_down() -> None:
             drawn += 1
             yield drawn
 
-    groups = together(items())
+    groups = drain(items())
     assert next(groups)[0] == 1
     before = -1
     while before != drawn:

@@ -96,40 +96,42 @@ def test_work_is_what_the_ledger_lacks_and_failed_units_where_asked_for(
 PUBLISHED = st.lists(st.lists(st.integers(0, 13), max_size=6, unique=True), max_size=3)
 
 
-@given(slots=PUBLISHED, records=RECORDS, per_part=st.integers(1, 4), attempt=st.integers(1, 2))
+@given(positions=PUBLISHED, records=RECORDS, per_part=st.integers(1, 4), attempt=st.integers(1, 2))
 @settings(max_examples=60, deadline=None)
 def test_published_units_are_found_where_they_are(
-    slots: list[list[int]], records: list[CommitRecord], per_part: int, attempt: int
+    positions: list[list[int]], records: list[CommitRecord], per_part: int, attempt: int
 ) -> None:
     known, storage = latest(records), MemoryStorage()
     units = {
-        slot: [PublishedUnit(unit_id=f"u{n:02d}", attempt=attempt, rows=1 + n, failed=n % 2) for n in numbers]
-        for slot, numbers in enumerate(slots)
+        position: [PublishedUnit(unit_id=f"u{n:02d}", attempt=attempt, rows=1 + n, failed=n % 2) for n in numbers]
+        for position, numbers in enumerate(positions)
     }
     with filled(12, records) as index:
-        for slot, held in units.items():
-            index_publication(storage, publication(storage, slot, held[::-1], per_part), index.published)
-            index_publication(storage, publication(storage, slot, held, per_part), index.published)
+        for position, held in units.items():
+            index_publication(storage, publication(storage, position, held[::-1], per_part), index.published)
+            index_publication(storage, publication(storage, position, held, per_part), index.published)
         every = [unit for held in units.values() for unit in held]
         ids = Counter(unit.unit_id for unit in every)
         assert len(index.published) == len(ids)
-        assert list(index.published.doubled()) == sorted((i, n) for i, n in ids.items() if n > 1)
+        assert list(index.published.duplicates()) == sorted((i, n) for i, n in ids.items() if n > 1)
         assert index.published.attempts([*ids, "x"]) == dict.fromkeys(ids, attempt)
-        for slot, held in units.items():
-            found = list(index.published.units(slot))
+        for position, held in units.items():
+            found = list(index.published.units(position))
             assert [unit.unit for unit in found] == held
             assert [unit.record for unit in found] == [known.get(unit.unit_id) for unit in held]
             assert [unit.planned for unit in found] == [
                 UNITS[int(unit.unit_id[1:])] if unit.unit_id < "u12" else None for unit in held
             ]
-            assert [unit.place for unit in found] == places(slot, held, per_part)
-        last = {unit.unit_id: place for slot, held in units.items()
-                for unit, place in zip(held, places(slot, held, per_part), strict=True)}  # fmt: skip
+            assert [unit.place for unit in found] == places(position, held, per_part)
+        last = {unit.unit_id: place for position, held in units.items()
+                for unit, place in zip(held, places(position, held, per_part), strict=True)}  # fmt: skip
         assert {i: index.published.place(i, attempt) for i in ids} == last
         assert all(index.published.place(i, attempt + 1) is None for i in ids)
         assert index.published.outdated() == {
-            slot for slot, held in units.items() if any(u.unit_id in known and known[u.unit_id].attempt > attempt
-                                                        for u in held)}  # fmt: skip
+            position
+            for position, held in units.items()
+            if any(u.unit_id in known and known[u.unit_id].attempt > attempt for u in held)
+        }
         assert list(index.units.unpublished()) == [unit for unit in UNITS if unit.unit_id not in ids]
         assert {r.unit_id for r in index.records.unpublished()} == known.keys() - ids.keys()
         due = [known[u.unit_id] for u in UNITS if u.unit_id in known and u.unit_id not in ids]
@@ -137,11 +139,11 @@ def test_published_units_are_found_where_they_are(
         assert list(index.publishable(failed_only=True)) == [r for r in due if r.failed_rows]
 
 
-def places(slot: int, units: list[PublishedUnit], per_part: int) -> list[Place]:
+def places(position: int, units: list[PublishedUnit], per_part: int) -> list[Place]:
     """Where units are that are written ``per_part`` to a part."""
     return [
         Place(
-            key=f"data-{slot:06d}/part-{i // per_part}",
+            key=f"data-{position:06d}/part-{i // per_part}",
             first_row=sum(u.rows for u in units[i - i % per_part : i]),
             num_rows=unit.rows,
             format="parquet",
@@ -151,14 +153,14 @@ def places(slot: int, units: list[PublishedUnit], per_part: int) -> list[Place]:
     ]
 
 
-def publication(storage: MemoryStorage, slot: int, units: list[PublishedUnit], per_part: int) -> Publication:
-    listed = write_units(storage, f"__wedlm/units/{slot}", lambda: units)
+def publication(storage: MemoryStorage, position: int, units: list[PublishedUnit], per_part: int) -> Publication:
+    listed = write_units(storage, f"__wedlm/units/{position}", lambda: units)
     groups = [units[i : i + per_part] for i in range(0, len(units), per_part)] or [[]]
     parts = [
         PartRecord(name=f"part-{i}", rows=sum(u.rows for u in g), bytes=1, sha256="") for i, g in enumerate(groups)
     ]
     return Publication(
-        number=slot, slot=slot, revision=0, epoch=1, format="parquet", schema=pa.schema([]),
+        number=position, position=position, revision=0, epoch=1, format="parquet", schema=pa.schema([]),
         dead_schema=pa.schema([]), parts=tuple(parts), dead_letters=None, units=listed,
     )  # fmt: skip
 
