@@ -95,7 +95,9 @@ class Engine:
         pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
         check_room(config, pages * page_bytes, reach, device)
         self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
-        self._decodings: list[Decoding] = list(dict.fromkeys(decoding_of(s, config) for s in Strategy))
+        self._decodings: dict[str, Decoding] = {s.value: decoding_of(s, config) for s in Strategy}
+        decodings = list(dict.fromkeys(self._decodings.values()))
+        self._groups = {name: decodings.index(decoding) for name, decoding in self._decodings.items()}
         model_runner = ModelRunner(model, make_pool(pages), backend)
         overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
         self._runner = Runner(
@@ -105,7 +107,7 @@ class Engine:
             mask_token_id=mask if mask is not None else 0,
             vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
             max_positions=reach,
-            decodings=self._decodings,
+            decodings=decodings,
         )
         self._limits = Limits(
             vocab_size=model.config.vocab_size,
@@ -147,7 +149,7 @@ class Engine:
         sequence = Sequence(
             request=request,
             arrival=self._arrivals,
-            head=decoding_of(Strategy(params.strategy), self.config).head,
+            head=self._decodings[params.strategy].head,
             widest=self._widest(request) if params.adaptive else params.window,
             stops=StopStrings(tuple(params.stop), TextStream(self.tokenizer)) if params.stop else None,
         )
@@ -268,7 +270,7 @@ class Engine:
                 array[slot] = -1 if params.adaptive else params.window
             sequence.started_at = now
             table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
-            table.group[slot] = self._decodings.index(decoding_of(Strategy(params.strategy), self.config))
+            table.group[slot] = self._groups[params.strategy]
             groups.append(int(table.group[slot]))
             stops.append(ids)
         slots = [s.slot for s in sequences]

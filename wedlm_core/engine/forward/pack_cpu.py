@@ -22,7 +22,7 @@ from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import Group, flatten
 from wedlm_core.engine.forward.logits import PickedRows, Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.kernels.cpu import pack as layout_kernels
 from wedlm_core.kernels.cpu import step as kernels
 
@@ -85,9 +85,10 @@ class CpuStep:
 
     def pack(self, plan: ForwardPlan) -> tuple[PackedInput, PickedRows]:
         """Each sequence's prefill rows, then its decode rows, from the windows; the picks are all decode rows."""
-        rows, picks = self._blank_rows(plan)
+        counts_S = plan.prefill_S + plan.decode_S
+        rows, picks = _blank_rows(plan, counts_S)
         kernels.pack_rows(_plan(plan), self._windows, self._tokens_SL, self._pages_SP, self._page_size, rows, picks)
-        return self._input(plan, rows), PickedRows(
+        return self._input(plan, counts_S, rows), PickedRows(
             row_R=torch.from_numpy(picks.row),
             slot_R=torch.from_numpy(picks.slot),
             position_R=torch.from_numpy(picks.position),
@@ -95,7 +96,8 @@ class CpuStep:
 
     def pack_groups(self, plan: ForwardPlan, groups: Sequence[Group]) -> tuple[PackedInput, Picks]:
         """Each sequence's prefill rows, then its decode rows, from the layouts of one group or more."""
-        flat, (rows, picks) = flatten(groups), self._blank_rows(plan)
+        flat, counts_S = flatten(groups), plan.prefill_S + plan.decode_S
+        rows, picks = _blank_rows(plan, counts_S)
         place_R = np.empty_like(picks.row)
         layout = layout_kernels.Layout(
             token=flat.id_F.numpy(),
@@ -107,7 +109,7 @@ class CpuStep:
         count = layout_kernels.pack_layouts(
             _plan(plan), layout, self._tokens_SL, self._pages_SP, self._page_size, rows, picks, place_R
         )
-        return self._input(plan, rows), Picks(
+        return self._input(plan, counts_S, rows), Picks(
             row_R=torch.from_numpy(picks.row[:count]),
             slot_R=torch.from_numpy(picks.slot[:count]),
             position_R=torch.from_numpy(picks.position[:count]),
@@ -115,14 +117,7 @@ class CpuStep:
             places=flat.id_F.shape[0],
         )
 
-    def _blank_rows(self, plan: ForwardPlan) -> tuple[kernels.Rows, kernels.Picks]:
-        """Arrays for a kernel to write, with room for every row and for a pick of every decode row."""
-        decode = int(plan.decode_S.sum())
-        rows = np.empty((3, int(plan.prefill_S.sum()) + decode), dtype=np.int64)
-        return kernels.Rows(*rows), kernels.Picks(*np.empty((3, decode), dtype=np.int64))
-
-    def _input(self, plan: ForwardPlan, rows: kernels.Rows) -> PackedInput:
-        counts_S = plan.prefill_S + plan.decode_S
+    def _input(self, plan: ForwardPlan, counts_S: IntArray, rows: kernels.Rows) -> PackedInput:
         deepest = int((plan.cached_S + counts_S).max() - 1) // self._page_size + 1
         return PackedInput(
             id_T=torch.from_numpy(rows.token),
@@ -150,6 +145,12 @@ class CpuStep:
         choices = kernels.Choices(chosen_R.token_R.numpy(), chosen_R.entropy_R.numpy(), chosen_R.logprob_R.numpy())
         kernels.advance_windows(_plan(plan), choices, self._windows, self._limits, self._mask, self._tokens_SL, outcome)
         return StepOutcome(**outcome._asdict())
+
+
+def _blank_rows(plan: ForwardPlan, counts_S: IntArray) -> tuple[kernels.Rows, kernels.Picks]:
+    """Arrays for a kernel to write, with room for every row and for a pick of every decode row."""
+    rows = kernels.Rows(*np.empty((3, int(counts_S.sum())), dtype=np.int64))
+    return rows, kernels.Picks(*np.empty((3, int(plan.decode_S.sum())), dtype=np.int64))
 
 
 def _plan(plan: ForwardPlan) -> kernels.Plan:
