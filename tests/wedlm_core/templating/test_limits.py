@@ -58,7 +58,7 @@ def test_a_chat_template_that_never_ends_or_grows_without_bound_is_refused_soon(
 @pytest.mark.parametrize("name", ["nested ranges", "text times a number", "tower of powers", "deep lists"])
 def test_a_template_that_can_be_rendered_for_no_row_is_refused_as_it_is_configured(name: str) -> None:
     template = ATTACKS[name].replace("(n + ", "(0 + ")
-    with pytest.raises(ConfigError, match=r"prompt_template=.*: .*Mend it\."):
+    with pytest.raises(ConfigError, match=r"prompt_template=.*: .*Correct it\."):
         check_template(template)
 
 
