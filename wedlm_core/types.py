@@ -36,7 +36,7 @@ class FinishReason(StrEnum):
 
 
 class Strategy(StrEnum):
-    """How tokens are chosen and committed (design, sections 3 to 6)."""
+    """How tokens are chosen and committed (docs/DESIGN.md, "Decoding semantics")."""
 
     VERIFIED = "verified"
     REFERENCE = "reference"

@@ -61,7 +61,7 @@ def test_the_examples_of_the_usage_page_are_those_that_run() -> None:
     assert code_blocks(ROOT / "docs" / "usage.md", "python") == code_blocks(README, "python")
 
 
-def test_the_readme_has_no_more_words_than_a_newcomer_reads() -> None:
+def test_the_readme_has_no_more_words_than_a_new_reader_reads() -> None:
     assert len(text_of(README).split()) <= MOST_WORDS
 
 

@@ -1,7 +1,7 @@
 """From logits to a token, its entropy and its log-probability: a deterministic function of (row, seed, position).
 
 Every operation works row by row or element by element on whole vector lanes, so a row's choice does not
-depend on the other rows (design, section 6, "batch invariance").
+depend on the other rows (docs/DESIGN.md, "Batch invariance").
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ class SamplingRows:
 class Choice:
     """Per row ``[R]``: token (int64), entropy of the distribution it was taken from and its log-probability (nats).
 
-    Both are of the raw logits at temperature 1 (design, section 4, rule 4). Rows with ``suppress_R`` leave the
-    suppressed ids out, and where such a row samples, its entropy is of the distribution that is sampled from
-    (section 5).
+    Both are of the raw logits at temperature 1 (docs/DESIGN.md, "Decoding semantics"). Rows with ``suppress_R`` leave
+    the suppressed ids out; where such a row samples, its entropy is of the distribution that is sampled from.
     """
 
     token_R: Tensor

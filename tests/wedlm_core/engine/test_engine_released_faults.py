@@ -1,4 +1,4 @@
-"""Faults of the released engine that this one must not have (design, section 4), one test each or more."""
+"""Faults of the released engine that this one must not have, one test each or more."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ __all__ = ["WindowDecoding", "commit_leading", "fill", "move_on"]
 @decodes(Strategy.REFERENCE)
 @dataclass(frozen=True)
 class WindowDecoding(Decoding):
-    """The published rule with a fixed window (design, section 4)."""
+    """The published rule with a fixed window (docs/DESIGN.md, "Decoding semantics")."""
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
         """Append as many masks as the next forward commits, so that W slots remain after it."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wedlm_core.kernels.gpu.rounding import to_e4m3
 
-__all__ = ["doubled", "write_kv"]
+__all__ = ["twice", "write_kv"]
 
 _FP8_LARGEST = tl.constexpr(448.0)
 
@@ -94,7 +94,7 @@ def _double(x, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(out + place, 2 * tl.load(x + place))
 
 
-def doubled(x: Tensor) -> Tensor:
+def twice(x: Tensor) -> Tensor:
     """``2 * x`` for a power-of-two number of elements: the smallest kernel, to test whether kernels run."""
     out = torch.empty_like(x)
     _double[(1,)](x, out, BLOCK=x.numel())

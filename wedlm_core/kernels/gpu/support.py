@@ -24,11 +24,11 @@ def why_no_triton(device: torch.device) -> str | None:
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"it runs on CUDA devices, not on {device.type}"
     try:
-        from wedlm_core.kernels.gpu.kv import doubled
+        from wedlm_core.kernels.gpu.kv import twice
 
         with on_device(device):
             given = torch.arange(8, device=device, dtype=torch.float32)
-            if not torch.equal(doubled(given), 2 * given):
+            if not torch.equal(twice(given), 2 * given):
                 return "a first kernel computed wrong numbers on this device"
     except Exception as error:  # no C compiler, no driver, an unknown architecture ...
         return f"a first kernel failed on this device ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""The planner in a discrete-event simulation of an H200 (design, section 7): against no window and fixed ones."""
+"""The planner in a discrete-event simulation of an H200: against no window and fixed ones."""
 
 from __future__ import annotations
 
