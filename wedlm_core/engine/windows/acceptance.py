@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.types import Strategy
 
 __all__ = ["Acceptance"]
@@ -21,17 +22,6 @@ __all__ = ["Acceptance"]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-
-_FORGET = 0.95  # weight of a sequence's past per observation: about twenty forwards count
-_JOB_KEPT = 0.99  # of the job's counts per forward: about a hundred count, however many sequences are in them
-_PRIOR_HAZARD = 0.85  # before anything was seen: hopeful, so that windows are tried
-_JOB_PRIOR = 3.0  # weight of that in the job's estimates, and of the offset before in that of the next, in observations
-_PRIOR_TRIALS = 12.0  # weight of the job's hazard in a sequence's own estimate at an offset, in observations ...
-_PRIOR_FAILURES = 3.0  # ... and of "fails like the job" in its failure ratio, in failures; while little is known
-_SPREAD_COUNT = 10.0  # weight of that, in what sequences that are alike add to the measure of their spread
-_SPREAD_MOST = 2000.0  # what sequences add is halved when it passes this
-_LENGTHS = 512  # finished outputs that tell how long outputs are ...
-_LENGTH_PRIOR = 256  # ... and one of this length, as long as few have ended
 
 
 class Acceptance:
@@ -42,7 +32,8 @@ class Acceptance:
         widest: largest window W; drafts have offsets 1 .. W.
     """
 
-    def __init__(self, slots: int, widest: int) -> None:
+    def __init__(self, slots: int, widest: int, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
         self._offset_W = np.arange(1, widest + 1)
         # [stale or valid, slot, (tested, right), offset or "the first mask agreed" in the last place]
         self._counts = np.zeros((2, slots, 2, widest + 1))
@@ -50,7 +41,7 @@ class Acceptance:
         self._family_S = np.zeros(slots, dtype=np.int64)
         # Sums over sequences that went: expected failures squared, and what failures vary beyond chance.
         self._spread = np.zeros(2)
-        self._lengths = np.zeros(_LENGTHS, dtype=np.int64)
+        self._lengths = np.zeros(self._tuning.lengths, dtype=np.int64)
         self._finished = 0
 
     def clear(self, slots_S: IntArray, family_S: IntArray | int = 0) -> None:
@@ -78,13 +69,19 @@ class Acceptance:
         expected_S = (trials * (1 - self._of_families(slots_S))).sum(axis=(0, 2))
         failed_S = (trials - hits).sum(axis=(0, 2))
         self._spread += ((expected_S**2).sum(), ((failed_S - expected_S) ** 2 - expected_S).sum())
-        if self._spread[0] > _SPREAD_MOST:
+        if self._spread[0] > self._tuning.spread_most:
             self._spread *= 0.5
 
     def alike(self) -> float:
         """How much more than at first a sequence's estimate keeps to the job's: many alike ones are not told apart."""
+        if not self._tuning.spread:
+            return 1.0
         same, spread = self._spread.tolist()
-        return (_SPREAD_COUNT * _PRIOR_FAILURES + same) / (_SPREAD_COUNT + max(spread, 0.0)) / _PRIOR_FAILURES
+        return (
+            (self._tuning.spread_count * self._tuning.prior_failures + same)
+            / (self._tuning.spread_count + max(spread, 0.0))
+            / self._tuning.prior_failures
+        )
 
     def observe(
         self,
@@ -115,13 +112,13 @@ class Acceptance:
         told[:, 1, :-1] = self._offset_W <= agreed_D[:, None]
         told[:, 0, -1] = through_D
         told[:, 1, -1] = through_D & next_valid_D
-        self._counts[kind_D, slots_D] = self._counts[kind_D, slots_D] * _FORGET + told
+        self._counts[kind_D, slots_D] = self._counts[kind_D, slots_D] * self._tuning.forget + told
         family_D = self._family_S[slots_D]
         for family in set(family_D.tolist()):
             mine = family_D == family
             for kind, own in enumerate((mine & ~valid_D, mine & valid_D)):
                 if own.any():
-                    self._job[family, kind] = self._job[family, kind] * _JOB_KEPT + told[own].sum(axis=0)
+                    self._job[family, kind] = self._job[family, kind] * self._tuning.job_kept + told[own].sum(axis=0)
 
     def doubt(self) -> None:
         """Half of what is known of the job is taken back: it does not go on as it did."""
@@ -130,7 +127,7 @@ class Acceptance:
 
     def finished(self, tokens: int) -> None:
         """An output ended at this length."""
-        self._lengths[self._finished % _LENGTHS] = tokens
+        self._lengths[self._finished % self._tuning.lengths] = tokens
         self._finished += 1
 
     def job_hazard(self, family: int = 0) -> FloatArray:
@@ -139,13 +136,13 @@ class Acceptance:
         An offset not seen yet is like the one before; stale drafts are like valid ones until they show otherwise.
         """
         (stale_tested, stale_right), (tested, right) = self._job[family, :, :, :-1].tolist()
-        valid, before = [], _PRIOR_HAZARD
+        valid, before = [], self._tuning.prior_hazard
         for trials, hits in zip(tested, right, strict=True):
-            before = (hits + _JOB_PRIOR * before) / (trials + _JOB_PRIOR)
+            before = (hits + self._tuning.job_prior * before) / (trials + self._tuning.job_prior)
             valid.append(before)
         stale, ratio = [], 1.0
         for trials, hits, other in zip(stale_tested, stale_right, valid, strict=True):
-            found = (hits + _JOB_PRIOR * min(1.0, ratio * other)) / (trials + _JOB_PRIOR)
+            found = (hits + self._tuning.job_prior * min(1.0, ratio * other)) / (trials + self._tuning.job_prior)
             ratio = found / max(other, 1e-9)
             stale.append(found)
         return np.array([stale, valid])
@@ -153,12 +150,14 @@ class Acceptance:
     def by_kind(self, slots_S: IntArray) -> FloatArray:
         """``[2, S, W]`` (stale, valid): probability that the drafts up to each offset are all accepted."""
         job_fail, alike = 1 - self._of_families(slots_S), self.alike()
-        prior_failures, prior_trials = alike * _PRIOR_FAILURES, alike * _PRIOR_TRIALS
+        prior_failures, prior_trials = alike * self._tuning.prior_failures, alike * self._tuning.prior_trials
         trials, hits = self._by_offset(slots_S)
         # A sequence fails in proportion to the job's profile over offsets (proportional hazards) ...
         failed = trials.sum(axis=-1) - hits.sum(axis=-1)
         expected = (trials * job_fail).sum(axis=-1)
         ratio = (failed + prior_failures) / (expected + prior_failures)
+        if not self._tuning.failure_ratio:
+            ratio = np.ones_like(ratio)
         prior = 1 - np.minimum(1.0, job_fail * ratio[..., None])
         # ... but for offsets that it has shown otherwise often enough.
         hazard = (hits + prior_trials * prior) / (trials + prior_trials)
@@ -167,9 +166,9 @@ class Acceptance:
     def agreement(self, slots_S: IntArray) -> FloatArray:
         """``[2, S]`` (stale, valid): how often the first mask agrees once all drafts were accepted."""
         times, agreed = self._job[self._family_S[slots_S], :, :, -1].transpose(2, 1, 0)
-        job = (agreed + _JOB_PRIOR * _PRIOR_HAZARD) / (times + _JOB_PRIOR)
+        job = (agreed + self._tuning.job_prior * self._tuning.prior_hazard) / (times + self._tuning.job_prior)
         own = self._counts[..., -1][:, slots_S]
-        return (own[..., 1] + _PRIOR_TRIALS * job) / (own[..., 0] + _PRIOR_TRIALS)
+        return (own[..., 1] + self._tuning.prior_trials * job) / (own[..., 0] + self._tuning.prior_trials)
 
     def _by_offset(self, slots_S: IntArray) -> tuple[FloatArray, FloatArray]:
         """How often drafts were tested and right, each ``[2, S, W]`` (stale, valid)."""
@@ -178,9 +177,9 @@ class Acceptance:
 
     def alive(self) -> FloatArray:
         """``[W]``: probability that an output goes on for 1 .. W more tokens, at any token, by the job's lengths."""
-        known = min(self._finished, _LENGTHS)
-        if not known:
+        known = min(self._finished, self._tuning.lengths)
+        if not known or not self._tuning.alive:
             return np.ones(len(self._offset_W))
         # One more that is as long as many of them: few lengths do not make all others end.
-        lengths = np.append(self._lengths[:known], _LENGTH_PRIOR)
+        lengths = np.append(self._lengths[:known], self._tuning.length_prior)
         return np.maximum(lengths[:, None] - self._offset_W, 0).sum(axis=0) / lengths.sum()

@@ -14,23 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wedlm_core.engine.windows.step_time import Load, StepTimes
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["Allocation", "LongRun", "allocate", "expected_rate", "long_run", "newcomer"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-_KEEP_GAIN = 0.01  # windows change only for at least this much more: shapes stay stable, noise is not chased
-_FIRST_PRICES = (0.0, 0.02, 0.06, 0.15, 0.25, 0.35, 0.45, 0.6)  # where the search starts, commits per row
-_FIRST_STEP = 0.4
-_ROUNDS = 4
-_SOME = 64  # sequences up to which windows are then changed one by one, so often at most, while this much is gained
-_CLIMBS = 8
-_CLIMB_GAIN = 1.001
-_HARDLY = 0.03  # of what falls to a sequence of the commits per second
-_KEPT = (0, 1, 2, 4, 8, 16, 32)  # stale drafts to keep that are looked at: 7 of them are near enough to all
-_FRUGAL = 1.25  # of nearly equal choices the one is taken that this many times the price of a row would make ...
-_NEARLY = 0.98  # ... if it is expected to reach this share of the best rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +74,12 @@ class Allocation:
 
 
 def long_run(
-    valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, alive_W: FloatArray, row_price: float
+    valid_SW: FloatArray,
+    stale_SW: FloatArray,
+    agree_2S: FloatArray,
+    alive_W: FloatArray,
+    row_price: float,
+    tuning: PlannerTuning = DEFAULT_TUNING,
 ) -> LongRun:
     """A two-state chain per sequence and window: the drafts of a forward are valid or stale.
 
@@ -107,7 +101,9 @@ def long_run(
     masks_W = np.arange(1, width + 1)
     commits_valid = 1 + np.concatenate([nothing, (valid_SW * alive_W).cumsum(axis=1)], axis=1)[:, :-1, None]
     stay = (np.concatenate([one, valid_SW], axis=1)[:, :-1] * agree_2S[1][:, None])[..., None]
-    kept_WK = np.minimum(np.where(masks_W == 1, 0, masks_W)[:, None], _KEPT)  # the head decides what one mask proposes
+    kept_WK = np.minimum(
+        np.where(masks_W == 1, 0, masks_W)[:, None], tuning.kept
+    )  # the head decides what one mask proposes
     commits_stale = 1 + np.concatenate([nothing, (stale_SW * alive_W).cumsum(axis=1)], axis=1)[:, kept_WK]
     mend = np.concatenate([one, stale_SW], axis=1)[:, kept_WK] * agree_2S[0][:, None, None]
     share = mend / np.maximum(mend + 1 - stay, 1e-9)  # of forwards whose drafts are valid
@@ -138,7 +134,9 @@ def expected_rate(run: LongRun, masks_S: IntArray, load: Load) -> float:
     return float(run.commits_SW[own, masks_S].sum() / seconds)
 
 
-def newcomer(run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0) -> int:
+def newcomer(
+    run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0, tuning: PlannerTuning = DEFAULT_TUNING
+) -> int:
     """The best window of sequences that take the place of others, whichever those are.
 
     Args:
@@ -150,6 +148,10 @@ def newcomer(run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0)
     """
     count = len(masks_S)
     own = np.arange(count)
+    if not tuning.new_window:
+        return int(np.median(masks_S))
+    if not tuning.arrivals:
+        arrivals = 1.0
     many = min(max(1.0, arrivals), float(count))
     stay = 1 - (many - 1) / max(1, count - 1)  # of those whose place the first of them does not take
     commits_S, rows_S = run.commits_SW[own, masks_S], run.rows_SW[own, masks_S]
@@ -158,10 +160,16 @@ def newcomer(run: LongRun, masks_S: IntArray, load: Load, arrivals: float = 1.0)
     rate_W = (commits_SW / load.seconds(rows_SW, count)).mean(axis=0)
     usual, best = int(np.median(masks_S)), int(rate_W.argmax())
     # Where it hardly matters they get what most have: batches in which few have masks cost more than they should.
-    return usual if (1 - rate_W[usual] / rate_W[best]) * count <= _HARDLY * many else best
+    return usual if (1 - rate_W[usual] / rate_W[best]) * count <= tuning.hardly * many else best
 
 
-def allocate(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray | None = None) -> Allocation:
+def allocate(
+    run: LongRun,
+    widest_S: IntArray,
+    load: Load,
+    previous_S: IntArray | None = None,
+    tuning: PlannerTuning = DEFAULT_TUNING,
+) -> Allocation:
     """The windows with the highest expected commits per second.
 
     Args:
@@ -170,11 +178,11 @@ def allocate(run: LongRun, widest_S: IntArray, load: Load, previous_S: IntArray 
         load: cost of forwards and what else is in them.
         previous_S: windows in use (-1: none yet); kept unless the best ones are at least 1% better.
     """
-    search = _Search(run, widest_S, load)
+    search = _Search(run, widest_S, load, tuning)
     best = search.one() if len(widest_S) == 1 else search.many()
     if previous_S is not None:
         kept = search.choice(np.where(previous_S < 0, best.masks_S, np.minimum(previous_S, widest_S)))
-        if kept.rate * (1 + _KEEP_GAIN) >= best.rate and kept.rows <= load.most_rows:
+        if kept.rate * (1 + tuning.keep_gain) >= best.rate and kept.rows <= load.most_rows:
             best = kept
     return Allocation(masks_S=best.masks_S, rate=best.rate, row_price=best.rate * search.times.slope(best.rows))
 
@@ -191,7 +199,8 @@ class _Choice:
 class _Search:
     """Looks for the best windows of some sequences under a load."""
 
-    def __init__(self, run: LongRun, widest_S: IntArray, load: Load) -> None:
+    def __init__(self, run: LongRun, widest_S: IntArray, load: Load, tuning: PlannerTuning) -> None:
+        self._tuning = tuning
         count, width = run.rows_SW.shape
         self._run, self._load, self._widest_S = run, load, widest_S
         self._own = np.arange(count)
@@ -216,10 +225,13 @@ class _Search:
 
     def many(self) -> _Choice:
         """By the price of a row."""
-        few = len(self._own) <= _SOME  # these are changed one by one in the end, and need no more than a good start
-        best, best_price = self.choice(np.zeros(len(self._own), dtype=np.int64)), _FIRST_PRICES[-1]
+        tuning = self._tuning
+        few = (
+            len(self._own) <= tuning.some
+        )  # these are changed one by one in the end, and need no more than a good start
+        best, best_price = self.choice(np.zeros(len(self._own), dtype=np.int64)), tuning.first_prices[-1]
         tried: dict[float, IntArray] = {}
-        step = _FIRST_STEP
+        step = tuning.first_step
 
         def try_price(price: float) -> None:
             nonlocal best, best_price
@@ -228,39 +240,39 @@ class _Search:
             if found.rate > best.rate and found.rows <= self._load.most_rows:
                 best, best_price = found, price
 
-        for price in _FIRST_PRICES[1:-1:2] if few else _FIRST_PRICES:
+        for price in tuning.first_prices[1:-1:2] if few else tuning.first_prices:
             try_price(price)
-        for _ in range(1 if few else _ROUNDS):
+        for _ in range(1 if few else tuning.rounds):
             try_price(best.rate * self.times.slope(best.rows))
             # Where the cost has a kink the right price lies between its slopes: look on both sides of the best one.
             try_price(best_price * (1 + step))
             try_price(best_price / (1 + step))
             step /= 2
         # One price for all leaves a gap where a few rows are left: fill it with the next cheaper windows.
-        wider = [p for p, m in tried.items() if p < best_price and (m != best.masks_S).any()]
+        wider = [] if not tuning.fill else [p for p, m in tried.items() if p < best_price and (m != best.masks_S).any()]
         if wider:
             best = max(best, self.choice(self._partly(best.masks_S, tried[max(wider)])), key=lambda choice: choice.rate)
         if few:
             best = self._climbed(best)
         # Estimates flatter wide windows a little (failures come in company): of nearly equal ones the frugal wins.
-        price = max(best_price, best.rate * self.times.slope(best.rows)) * _FRUGAL
+        price = max(best_price, best.rate * self.times.slope(best.rows)) * tuning.frugal
         frugal = self.choice(np.minimum(best.masks_S, self._at_price(price)))
-        return frugal if frugal.rate >= _NEARLY * best.rate else best
+        return frugal if frugal.rate >= tuning.nearly * best.rate else best
 
     def _climbed(self, best: _Choice) -> _Choice:
         """One sequence's window changed after the other, each time the best change of all.
 
         Near a kink of the cost the best windows are at no common price of a row.
         """
-        run, own = self._run, self._own
-        for _ in range(_CLIMBS):
+        run, own, tuning = self._run, self._own, self._tuning
+        for _ in range(tuning.climbs):
             now_S = best.masks_S
             commits_SW = run.commits_SW - run.commits_SW[own, now_S][:, None] + run.commits_SW[own, now_S].sum()
             rows_SW = run.rows_SW - run.rows_SW[own, now_S][:, None] + best.rows
             rates_SW = commits_SW / self.times.at(rows_SW)
             rates_SW[self._closed_SW | (rows_SW > max(self._load.most_rows, best.rows))] = -np.inf
             place = int(rates_SW.argmax())
-            if rates_SW.flat[place] <= best.rate * _CLIMB_GAIN:
+            if rates_SW.flat[place] <= best.rate * tuning.climb_gain:
                 break
             masks_S = now_S.copy()
             masks_S[place // rates_SW.shape[1]] = place % rates_SW.shape[1]

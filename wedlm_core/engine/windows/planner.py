@@ -17,27 +17,9 @@ from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, S
 from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
 from wedlm_core.engine.windows.allocation import Allocation, LongRun, allocate, expected_rate, long_run, newcomer
 from wedlm_core.engine.windows.step_time import HostTime, Load
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["WindowPlanner", "corrected"]
-
-_CORRECT = 0.2  # weight of one forward in the correction of the table
-_FLOW_KEPT = 0.998  # per forward, of the counts that tell how many rows of prefill and ends go with a commit ...
-_FLOW_PRIOR = 500.0  # ... and as many commits without any are added: a job begins with a burst of prefill
-_PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
-_PROBE_MASKS = 4
-_FIRST_PROBES = 8  # plans of a young job that may probe whatever the share: nothing is known yet ...
-_CROWD = 8  # ... if one sequence is a small part of the batch
-_GAIN_PRIOR = 100.0  # commits that are as expected before any were seen
-_GAIN_RANGE = (0.2, 1.1)
-_GAIN_KEPT = 0.9  # of what was expected and came, per shortest time between plans: masks that are off bring no news
-_SURPRISE = 2.0  # standard deviations from what was expected
-_GROWN = 1.25  # times as many sequences as were planned for call for a new plan at once
-_CALM = 8  # times as long between plans, where plans leave the windows as they are
-_FEW = 4  # where fewer than one in so many would have masks, none has
-_ADVANTAGE = 0.3  # weight of a plan in the advantage of masks over none, by which they are turned on and off
-_MARGIN = 1.02  # by this masks have to be better than none where there are none: to change over costs some forwards
-_REACHED = 0.1  # windows are not wider than outputs go on with this probability
-_TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
 
 
 class WindowPlanner:
@@ -49,15 +31,16 @@ class WindowPlanner:
         most_rows: the engine's row budget.
     """
 
-    def __init__(self, table: SlotTable, widest: int, most_rows: int) -> None:
+    def __init__(self, table: SlotTable, widest: int, most_rows: int, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
         slots = len(table.limit)
         self._table, self._most_rows = table, most_rows
         # The last place stands for a sequence without a past, so that each plan says what the next one gets.
-        self._acceptance = Acceptance(slots + 1, max(1, widest))
+        self._acceptance = Acceptance(slots + 1, max(1, widest), tuning)
         self._nobody, self._widest = slots, max(1, widest)
         self._fresh: tuple[int, int, int] | None = None  # masks, valid and stale drafts of such a sequence
         self._flow = np.zeros(3)  # commits, rows of prefill that went with them, and outputs that ended
-        self._host = (HostTime(), HostTime())  # of steps without masks, and with some
+        self._host = (HostTime(tuning), HostTime(tuning))  # of steps without masks, and with some
         self._turnover, self._masked = 0, False  # sequences that came and went in this step; whether it had masks
         # Real over measured seconds, by rows (half octaves), and whether forwards have told of it.
         self._factor = np.ones(32)
@@ -71,7 +54,7 @@ class WindowPlanner:
         self._age, self._wait, self._planned_for = 0, 0, 0  # forwards since the last plan, until the next; sequences
         self._credit, self._row_price = 0.0, 0.0
         self._advantage = 0.0  # of masks over none, as a ratio of rates; 0: not known for so many sequences
-        self._free_probes = _FIRST_PROBES
+        self._free_probes = self._tuning.first_probes
         self._last_probe = np.zeros(slots, dtype=np.int64)
         self._plans = 0
 
@@ -86,7 +69,7 @@ class WindowPlanner:
         self._turnover += len(slots_S)
         self._acceptance.clear(slots_S, table.group[slots_S])
         self._promise[:, slots_S] = self._promise[:, self._nobody, None]
-        if self._fresh is None or running > _GROWN * self._planned_for:
+        if self._fresh is None or running > self._tuning.grown * self._planned_for:
             self._fresh = None
             return False
         mine_S = slots_S[table.adaptive[slots_S]]
@@ -115,7 +98,7 @@ class WindowPlanner:
             prefill_rows: rows of prefill that went with it.
         """
         ended = int(ended_D.sum())
-        self._flow = self._flow * _FLOW_KEPT + (emit_D.sum(), prefill_rows, ended)
+        self._flow = self._flow * self._tuning.flow_kept + (emit_D.sum(), prefill_rows, ended)
         self._turnover += ended
         self._masked = bool((rows_D > 1).any())
         self._age += 1
@@ -143,7 +126,10 @@ class WindowPlanner:
         """Whether masks bring far more or less than chance has it: the job is no longer what it was."""
         expected, real = self._unforeseen.tolist()
         # What comes varies about twice as it counts.
-        return abs(expected - real) > _SURPRISE * math.sqrt(2 * expected + 1)
+        return abs(expected - real) > self._tuning.surprise * math.sqrt(2 * expected + 1)
+
+    def _forwards(self, sequences: int) -> int:
+        return self._tuning.plan_base + sequences // self._tuning.plan_per
 
     def finished(self, tokens: int) -> None:
         """An adaptive sequence's output ended at this length."""
@@ -160,8 +146,8 @@ class WindowPlanner:
         if expected <= 0:
             return
         place = min(round(math.log2(max(1, rows)) * 2), len(self._factor) - 1)
-        ratio = min(max(seconds / expected, 1 / _TRUST), _TRUST)
-        self._factor[place] += _CORRECT * (ratio - self._factor[place])
+        ratio = min(max(seconds / expected, 1 / self._tuning.trust), self._tuning.trust)
+        self._factor[place] += self._tuning.correct * (ratio - self._factor[place])
         self._seen[place] = True
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
@@ -175,27 +161,31 @@ class WindowPlanner:
         slots_S = slots_R[self._table.adaptive[slots_R]]
         if not len(slots_S):
             return False
-        shortest, surprised = _forwards(len(slots_S)), self._surprised()
+        shortest, surprised = self._forwards(len(slots_S)), self._surprised()
         if self._fresh is not None and self._age < (shortest if surprised else self._wait):
             return False
-        kept = _GAIN_KEPT ** (self._age / shortest)
+        kept = self._tuning.gain_kept ** (self._age / shortest)
         self._gain *= kept
         self._unforeseen *= kept
         if surprised:
             self._acceptance.doubt()
             self._unforeseen[:] = 0
-        if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
+        if not 1 / self._tuning.grown <= len(slots_R) / max(1, self._planned_for) <= self._tuning.grown:
             self._advantage = 0.0
         self._age, self._planned_for = 0, len(slots_R)
         before_S = self._table.masks[slots_S]
         self._apply(slots_S, self._load(slots_R, slots_S, cost, spare_tokens))
         calm = not surprised and (self._table.masks[slots_S] == before_S).all()
-        self._wait = min(2 * self._wait, _CALM * shortest) if calm else shortest
+        self._wait = min(2 * self._wait, self._tuning.calm * shortest) if calm else shortest
         self._plans += 1
         return True
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
         table, (plain, masked) = self._table, self._host
+        if not self._tuning.host:
+            plain = masked = HostTime(self._tuning)
+        if not self._tuning.split_host:
+            plain = masked
         every = float(table.rows[slots_R].sum())
         return Load(
             cost=corrected(cost, self._factor, self._seen),
@@ -214,20 +204,22 @@ class WindowPlanner:
         acceptance.clear(with_fresh[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         stale_SW, valid_SW = acceptance.by_kind(with_fresh)
         alive_W = acceptance.alive()
-        prefill, ends = (self._flow[1:] / (self._flow[0] + _FLOW_PRIOR)).tolist()
-        run = long_run(valid_SW, stale_SW, acceptance.agreement(with_fresh), alive_W, self._row_price)
-        run = run.with_prefill(prefill)
+        prefill, ends = (self._flow[1:] / (self._flow[0] + self._tuning.flow_prior)).tolist()
+        run = long_run(valid_SW, stale_SW, acceptance.agreement(with_fresh), alive_W, self._row_price, self._tuning)
+        run = run.with_prefill(prefill if self._tuning.prefill else 0.0)
         widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
-        widest_S = np.minimum(widest_S, np.count_nonzero(alive_W >= _REACHED))
-        whole = run.from_the_start(ends)
+        widest_S = np.minimum(widest_S, np.count_nonzero(alive_W >= self._tuning.reached))
+        whole = run.from_the_start(ends) if self._tuning.whole_outputs else run
         own = whole.first(len(slots_S))
         before_S = np.append(table.masks[slots_S], 0)
-        chosen = self._checked(allocate(own, widest_S[:-1], load, before_S[:-1]), before_S[:-1], own, load)
+        chosen = self._checked(
+            allocate(own, widest_S[:-1], load, before_S[:-1], self._tuning), before_S[:-1], own, load
+        )
         # Where masks pay for nobody, they do not for a newcomer: newcomers come in bursts.
         fresh = 0
         if chosen.masks_S.any():
             commits = whole.commits_SW[np.arange(len(slots_S)), chosen.masks_S].sum()
-            fresh = newcomer(whole, chosen.masks_S, load, ends * commits * _forwards(len(slots_S)))
+            fresh = newcomer(whole, chosen.masks_S, load, ends * commits * self._forwards(len(slots_S)), self._tuning)
         masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
         self._row_price = chosen.row_price
         stale_S, valid_S = self._kept(stale_SW, valid_SW, np.maximum(before_S, masks_S), prefill)
@@ -247,6 +239,8 @@ class WindowPlanner:
         A draft that is there costs one row, and ``prefill`` rows where it is accepted.
         """
         least = self._row_price / (1 - min(0.9, prefill * self._row_price))
+        if not self._tuning.drop_drafts:
+            return most_S, most_S
         stale_S, valid_S = (
             np.minimum((acceptance_SW >= least).sum(axis=-1), most_S) for acceptance_SW in (stale_SW, valid_SW)
         )
@@ -257,27 +251,27 @@ class WindowPlanner:
         honest = replace(run, commits_SW=1 + (run.commits_SW - 1) * self._honesty())
         nothing_S = np.zeros_like(chosen.masks_S)
         now = expected_rate(honest, chosen.masks_S, load) / expected_rate(honest, nothing_S, load)
-        self._advantage += (now - self._advantage) * (_ADVANTAGE if self._advantage else 1.0)
+        self._advantage += (now - self._advantage) * (self._tuning.advantage if self._advantage else 1.0)
         masked = 2 * np.count_nonzero(before_S > 0) > len(before_S)
         # Masks for a few of many take the whole batch from the kind of step that costs the host less.
-        crowd = len(before_S) >= _CROWD and load.host_seconds > 0
-        few = crowd and _FEW * np.count_nonzero(chosen.masks_S) < len(before_S)
-        pays = not few and self._advantage >= (1.0 if masked else _MARGIN)
-        return chosen if pays else allocate(run, nothing_S, load)
+        crowd = len(before_S) >= self._tuning.crowd and load.host_seconds > 0
+        few = crowd and self._tuning.few * np.count_nonzero(chosen.masks_S) < len(before_S)
+        pays = not few and self._advantage >= (1.0 if masked else self._tuning.margin)
+        return chosen if pays or not self._tuning.check else allocate(run, nothing_S, load, tuning=self._tuning)
 
     def _honesty(self) -> float:
         """Commits that masks bring, as a share of what is expected of them."""
         expected, real = self._gain
-        low, high = _GAIN_RANGE
-        return min(max((real + _GAIN_PRIOR) / (expected + _GAIN_PRIOR), low), high)
+        low, high = self._tuning.gain_range
+        return min(max((real + self._tuning.gain_prior) / (expected + self._tuning.gain_prior), low), high)
 
     def _probed(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray) -> IntArray:
         """Give one sequence without masks a few, now and then: else a sequence that got easier is never found out."""
-        forwards = _forwards(len(slots_S))
-        self._credit += _PROBE_SHARE * self._wait * len(slots_S)
-        price = forwards * 2 * _PROBE_MASKS
-        idle: BoolArray = (masks_S < 2) & (widest_S >= _PROBE_MASKS)
-        young = self._free_probes > 0 and len(slots_S) >= _CROWD
+        forwards = self._forwards(len(slots_S))
+        self._credit += self._tuning.probe_share * self._wait * len(slots_S)
+        price = forwards * 2 * self._tuning.probe_masks
+        idle: BoolArray = (masks_S < 2) & (widest_S >= self._tuning.probe_masks)
+        young = self._free_probes > 0 and len(slots_S) >= self._tuning.crowd
         if not idle.any() or (self._credit < price and not young):
             self._credit = min(self._credit, price)
             return masks_S
@@ -288,13 +282,8 @@ class WindowPlanner:
         place = int(np.where(idle, self._last_probe[slots_S], np.iinfo(np.int64).max).argmin())
         self._last_probe[slots_S[place]] = self._plans
         probed = masks_S.copy()
-        probed[place] = _PROBE_MASKS
+        probed[place] = self._tuning.probe_masks
         return probed
-
-
-def _forwards(sequences: int) -> int:
-    """Between plans: planning takes time in proportion to the sequences, a step does not."""
-    return 4 + sequences // 16
 
 
 def corrected(cost: StepCost, factor: np.ndarray, seen: np.ndarray) -> StepCost:

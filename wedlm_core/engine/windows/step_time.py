@@ -8,14 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["HostTime", "Load", "StepTimes"]
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-_HOST_KEPT = 0.99  # of the sums, per step
-_HOST_PRIOR = 4.0  # steps' worth of "all of it goes with steps"
-_DISTURBED = 5.0  # a step that took more than this many times the average was disturbed
 
 
 class HostTime:
@@ -26,30 +23,33 @@ class HostTime:
     nothing; what falls to a step as such does. Told apart by least squares over the last hundred steps or so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
         self._steps = self._turnover = self._squares = self._seconds = self._products = 0.0
 
     def took(self, seconds: float, turnover: int) -> None:
         """Take in a step of ``seconds`` in which ``turnover`` sequences came or went."""
         if self._steps > 1:
-            seconds = min(seconds, _DISTURBED * self._seconds / self._steps)
-        self._steps = self._steps * _HOST_KEPT + 1
-        self._turnover = self._turnover * _HOST_KEPT + turnover
-        self._squares = self._squares * _HOST_KEPT + turnover * turnover
-        self._seconds = self._seconds * _HOST_KEPT + seconds
-        self._products = self._products * _HOST_KEPT + seconds * turnover
+            seconds = min(seconds, self._tuning.disturbed * self._seconds / self._steps)
+        self._steps = self._steps * self._tuning.host_kept + 1
+        self._turnover = self._turnover * self._tuning.host_kept + turnover
+        self._squares = self._squares * self._tuning.host_kept + turnover * turnover
+        self._seconds = self._seconds * self._tuning.host_kept + seconds
+        self._products = self._products * self._tuning.host_kept + seconds * turnover
 
     @property
     def known(self) -> bool:
         """Whether enough steps were seen."""
-        return self._steps > _HOST_PRIOR
+        return self._steps > self._tuning.host_prior
 
     def per_step(self) -> float:
         """Seconds of a step in which no sequence comes or goes."""
         if not self._steps:
             return 0.0
         mean = self._turnover / self._steps
-        spread = self._squares - self._turnover * mean + _HOST_PRIOR
+        spread = self._squares - self._turnover * mean + self._tuning.host_prior
+        if not self._tuning.turnover:
+            return self._seconds / self._steps
         slope = (self._products - self._seconds * mean) / spread
         return (self._seconds - min(max(slope, 0.0) * self._turnover, 0.9 * self._seconds)) / self._steps
 
