@@ -73,11 +73,10 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A forward as the planner hears of it: ``ended`` are the sequences that it ended, of ``lengths`` tokens."""
+    """A forward as the planner hears of it."""
 
     outcome: StepOutcome
     ended: BoolArray
-    lengths: IntArray
     prefill_rows: int
     host_seconds: float
 
@@ -151,9 +150,7 @@ class Planned:
         """Learn how drafts fared."""
         outcome, rows = step.outcome, self._slots.rows.copy()
         self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows)
-        for tokens in step.lengths.tolist():
-            self._planner.finished(tokens)
-        self._planner.took(step.host_seconds)
+        self._planner.record_host_time(step.host_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,10 +202,7 @@ class _Machine:
         self._valid = valid
         slots.generated += emitted
         ended = slots.generated >= slots.limit
-        lengths = slots.generated[ended]
-        self._policy.observe(
-            Step(outcome=outcome, ended=ended, lengths=lengths, prefill_rows=prefill, host_seconds=host)
-        )
+        self._policy.observe(Step(outcome=outcome, ended=ended, prefill_rows=prefill, host_seconds=host))
         self._replace(np.flatnonzero(ended))
         return seconds, rows, int(emitted.sum())
 
@@ -241,7 +235,7 @@ def _outcome(
 def simulate(
     scenario: Scenario, policy: Policy, *, forwards: int, warm_up: int, cost: StepCost = H200, seed: int | None = None
 ) -> Result:
-    """Figures over ``forwards`` forwards after ``warm_up`` that are not counted; the seed is the batch size by default."""
+    """Figures over ``forwards`` forwards after ``warm_up`` others; the seed is the batch size by default."""
     machine = _Machine(scenario, policy, cost, scenario.batch if seed is None else seed)
     for _ in range(warm_up):
         machine.forward()
