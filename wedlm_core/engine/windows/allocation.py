@@ -25,7 +25,7 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 class LongRun:
     """Expected commits and rows per forward, ``[S, W + 1]`` by number of masks; 0 masks is autoregressive.
 
-    ``kept_SW``, int64, is how many stale drafts to keep where so many masks are forwarded.
+    ``kept_SW``, int64, is how many stale drafts to keep where so many masks are forwarded: all where none follow them.
     """
 
     commits_SW: FloatArray
@@ -67,7 +67,7 @@ def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, r
         row_price: commits that a row has to bring, by which numbers of stale drafts are compared.
     """
     count, width = valid_SW.shape
-    one_S1, zero_S1 = np.ones((count, 1)), np.zeros((count, 1), dtype=np.int64)
+    one_S1, all_S1 = np.ones((count, 1)), np.full((count, 1), width)
     masks_W1 = np.arange(1, width + 1)[:, None]
     candidates_K = np.append(0, 2 ** np.arange(width.bit_length()))
     kept_WK = np.minimum(np.where(masks_W1 == 1, 0, masks_W1), candidates_K)  # the verifier decides a single mask
@@ -88,7 +88,7 @@ def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, r
     return LongRun(
         commits_SW=np.concatenate([one_S1, commits_SW], axis=1),
         rows_SW=np.concatenate([one_S1, rows_SW], axis=1),
-        kept_SW=np.concatenate([zero_S1, kept_SW], axis=1),
+        kept_SW=np.concatenate([all_S1, kept_SW], axis=1),
     )
 
 

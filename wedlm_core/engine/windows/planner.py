@@ -147,9 +147,11 @@ class WindowPlanner:
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
         masks_N, self._row_price = chosen.masks_S, chosen.row_price
         self._probe(masks_N[:-1], widest_S, interval)
-        stale_N = run.kept_SW[np.arange(len(masks_N)), masks_N]
-        table.keep_valid[slots_S] = np.maximum(table.masks[slots_S], masks_N[:-1])  # what is there, and what is to come
-        table.masks[slots_S], table.keep_stale[slots_S] = masks_N[:-1], stale_N[:-1]
+        most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
+        stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
+        table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
+            masks_N[:-1], most_N[:-1], stale_N[:-1]
+        )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
 
     def _probe(self, masks_S: IntArray, widest_S: IntArray, interval: int) -> None:

@@ -12,7 +12,7 @@ class PlannerTuning:
     """Constants of the planner, one a line; ``benchmarks.decode.ablation`` measures what each gate is worth."""
 
     # Acceptance
-    sequence_kept: float = 0.95  # share of a sequence's counts kept per forward: about 20 forwards count
+    sequence_kept: float = 0.98  # share of a sequence's counts kept per forward: about 50 forwards count
     job_kept: float = 0.98  # share of the job's counts kept per forward: about 50 count, so that changes are noticed
     prior_hazard: float = 0.85  # probability before anything was seen: hopeful, so that windows are tried
     prior_job: float = 3.0  # observations; weight of that prior in the job's estimates: soon outweighed
@@ -23,10 +23,10 @@ class PlannerTuning:
     host_kept: float = 0.99  # share of the host time's sums kept per step: about 100 steps count
     disturbed: float = 3.0  # ratio to what was expected at which times are clipped: the machine did something else
     # Allocation
-    near_optimal: float = 0.995  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
+    near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
     # Plans
     least_interval: int = 4  # forwards between plans at least: estimates hardly change in fewer
-    sequences_per_forward: int = 16  # sequences that lengthen the interval by 1: planning takes time for each of them
+    sequences_per_forward: int = 32  # sequences that lengthen the interval by 1: planning takes time for each of them
     prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out
     prior_commits: float = 500.0  # commits without prefill among these counts: a job begins with a burst of prefill
     probe_share: float = 0.01  # share of rows that probes of sequences without masks may take: hardly a cost

@@ -72,13 +72,13 @@ def test_where_each_row_costs_the_same_the_allocation_equals_brute_force(
 
 @settings(deadline=None)
 @given(small_cases())
-def test_the_cheapest_near_optimal_windows_lose_half_a_percent_at_most(
+def test_the_cheapest_near_optimal_windows_lose_a_thousandth_at_most(
     case: tuple[LongRun, np.ndarray, StepCost, int],
 ) -> None:
     run, widest, cost, other = case
     load = Load(cost=cost, other_rows=other)
     best, near = exact(run, widest, load), allocate(run, widest, load)
-    assert 0.995 * best.rate <= near.rate <= best.rate
+    assert 0.999 * (1 - 1e-9) * best.rate <= near.rate <= best.rate
     assert near.masks_S.sum() <= best.masks_S.sum()
 
 
