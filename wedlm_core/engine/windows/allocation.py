@@ -118,7 +118,6 @@ def allocate(
     )
     rows_N += load.other_rows
     rates_N = commits_N / load.seconds(rows_N, count)
-    rates_N[0] = commits_N[0] / load.plain_seconds(rows_N[0], count)
     rates_N[1:][rows_N[1:] > load.most_rows] = -np.inf
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
     masks_S = np.zeros(len(widest_S), dtype=np.int64)

@@ -35,8 +35,7 @@ class WindowPlanner:
         self._nobody = len(table.limit)
         self._acceptance = Acceptance(self._nobody + 1, max(1, widest), tuning)
         self._correction = CostCorrection(tuning)
-        self._host = (HostTime(tuning), HostTime(tuning))  # of steps without masks, and with some
-        self._had_masks = False
+        self._host = HostTime(tuning)
         self._commits, self._prefill_rows = tuning.prior_commits, 0.0  # that went together
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
@@ -83,7 +82,6 @@ class WindowPlanner:
         kept = self._tuning.prefill_kept
         self._commits = self._commits * kept + float(emit_D.sum()) + (1 - kept) * self._tuning.prior_commits
         self._prefill_rows = self._prefill_rows * kept + prefill_rows
-        self._had_masks = bool((rows_D > 1).any())
         self._age += 1
         own = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if own.any():
@@ -98,7 +96,7 @@ class WindowPlanner:
 
     def record_host_time(self, seconds: float) -> None:
         """Take in what the step that was observed last cost besides its forward."""
-        self._host[self._had_masks].record(seconds)
+        self._host.record(seconds)
 
     def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
         """Take in what a forward of these rows took, where ``cost`` was measured."""
@@ -122,12 +120,11 @@ class WindowPlanner:
         return True
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
-        table, (plain, masked) = self._table, self._host
+        table = self._table
         every = float(table.rows[slots_R].sum())
         return Load(
             cost=self._correction.corrected(cost),
-            host_seconds=(masked if masked.known else plain).mean(),
-            plain_host_seconds=(plain if plain.known else masked).mean(),
+            host_seconds=self._host.mean(),
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens),

@@ -27,11 +27,6 @@ class HostTime:
         self._steps = self._steps * self._tuning.host_kept + 1
         self._seconds = self._seconds * self._tuning.host_kept + seconds
 
-    @property
-    def known(self) -> bool:
-        """Whether a step was seen."""
-        return self._steps > 0
-
     def mean(self) -> float:
         """Seconds of a step; 0 where none was seen."""
         return self._seconds / max(1.0, self._steps)
@@ -74,7 +69,6 @@ class Load:
     Attributes:
         cost: seconds of a forward.
         host_seconds: of a step besides its forward (0 where they overlap).
-        plain_host_seconds: the same of a step without masks; None where it is no other.
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
         most_rows: the row budget.
@@ -82,7 +76,6 @@ class Load:
 
     cost: StepCost
     host_seconds: float = 0.0
-    plain_host_seconds: float | None = None
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30
@@ -93,11 +86,6 @@ class Load:
         below = np.floor(place)
         low, high = (self.cost((below + up) * self.cost.quantum, self.kv_tokens, sequences) for up in (0, 1))
         return self.host_seconds + low + (place - below) * (high - low)
-
-    def plain_seconds(self, rows: float, sequences: int) -> float:
-        """Seconds of a step without masks."""
-        plain = self.host_seconds if self.plain_host_seconds is None else self.plain_host_seconds
-        return float(self.seconds(np.array([rows]), sequences)[0]) + plain - self.host_seconds
 
     def slope(self, rows: float, sequences: int) -> float:
         """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""

@@ -43,8 +43,7 @@ def expected_rate(run: LongRun, masks_S: np.ndarray, load: Load) -> float:
     """Expected commits per second of these windows."""
     own_S = np.arange(len(masks_S))
     rows = np.array([load.other_rows + run.rows_SW[own_S, masks_S].sum()])
-    seconds = load.seconds(rows, len(masks_S))[0] if masks_S.any() else load.plain_seconds(rows[0], len(masks_S))
-    return float(run.commits_SW[own_S, masks_S].sum() / seconds)
+    return float(run.commits_SW[own_S, masks_S].sum() / load.seconds(rows, len(masks_S))[0])
 
 
 def brute_force(run: LongRun, widest: np.ndarray, load: Load) -> float:
@@ -192,10 +191,3 @@ def test_stale_drafts_are_kept_as_pays_best_in_the_long_run(
         found = chain(right, wrong, (agree_stale, agree_valid), masks, int(run.kept_SW[0, masks]))
         assert found == pytest.approx((run.commits_SW[0, masks], run.rows_SW[0, masks]), rel=1e-6)
         assert found[0] - price * found[1] == pytest.approx(best, abs=1e-6)
-
-
-def test_where_steps_with_masks_cost_the_host_more_that_counts_against_masks() -> None:
-    run, cost, widest = alike(0.5, 4), StepCost.linear(fixed=1.0, per_row=0.0), np.full(4, WIDE)
-    dear, even = (Load(cost=cost, host_seconds=1.0, plain_host_seconds=plain) for plain in (0.0, 1.0))
-    assert allocate(run, widest, even).masks_S.min() > 0
-    assert allocate(run, widest, dear).masks_S.max() == 0
