@@ -127,17 +127,13 @@ def allocate(
 
 
 def _hull_density(run: LongRun, widest_S: IntArray) -> FloatArray:
-    """``[S, W]``: slope of the upper hull of commits over rows where the window grows from 0 .. W - 1 masks by one."""
-    own_S, at_S = np.arange(len(widest_S)), np.zeros(len(widest_S), dtype=np.int64)
+    """``[S, W]``: slope of the upper hull of commits over rows where the window grows from 0 .. W - 1 masks by one.
+
+    On the way to w masks that is the least, over narrower windows, of the steepest slope to w masks or more.
+    """
     masks_W = np.arange(run.rows_SW.shape[1])
-    found_SW = np.zeros(run.rows_SW.shape)
-    while True:
-        commits_SW = run.commits_SW - run.commits_SW[own_S, at_S][:, None]
-        rows_SW = np.maximum(run.rows_SW - run.rows_SW[own_S, at_S][:, None], 1e-9)
-        open_SW = (masks_W > at_S[:, None]) & (masks_W <= widest_S[:, None])
-        slope_SW = np.where(open_SW, commits_SW / rows_SW, 0.0)
-        to_S, slope_S = slope_SW.argmax(axis=1), slope_SW.max(axis=1)
-        if not (slope_S > 0).any():
-            return found_SW[:, 1:]
-        found_SW = np.where(open_SW & (masks_W <= to_S[:, None]), slope_S[:, None], found_SW)
-        at_S = np.where(slope_S > 0, to_S, at_S)
+    commits_SWW = run.commits_SW[:, None, :] - run.commits_SW[:, :, None]  # [sequence, from, to]
+    rows_SWW = np.maximum(run.rows_SW[:, None, :] - run.rows_SW[:, :, None], 1e-9)
+    slope_SWW = np.where(masks_W <= widest_S[:, None, None], commits_SWW / rows_SWW, -np.inf)
+    steepest_SWW = np.maximum.accumulate(slope_SWW[:, :, ::-1], axis=2)[:, :, ::-1]
+    return np.where(masks_W[:, None] < masks_W, steepest_SWW, np.inf).min(axis=1)[:, 1:]

@@ -25,8 +25,8 @@ class PlannerTuning:
     # Allocation
     near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
     # Plans
-    least_interval: int = 4  # forwards between plans at least: estimates hardly change in fewer
-    sequences_per_forward: int = 32  # sequences that lengthen the interval by 1: planning takes time for each of them
+    least_interval: int = 8  # forwards between plans at least: a plan takes half a millisecond, a small forward two
+    sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them
     prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out
     prior_commits: float = 500.0  # commits without prefill among these counts: a job begins with a burst of prefill
     probe_share: float = 0.01  # share of rows that probes of sequences without masks may take: hardly a cost
