@@ -17,6 +17,7 @@ import numpy as np
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = [
     "H200",
@@ -30,6 +31,7 @@ __all__ = [
     "Policy",
     "Result",
     "Scenario",
+    "Step",
     "simulate",
 ]
 
@@ -41,19 +43,42 @@ H200 = StepCost.linear(
     floor_rows=round(WEIGHTS_SECONDS / ROW_SECONDS),
 )
 WIDEST = 32
-TOKENS = 256  # per sequence, then another takes its place
+TOKENS = 256  # of a sequence
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is decoded: ``acceptance`` of the sequences in turn, times ``stale`` behind a wrong token."""
+    """What is decoded: ``acceptance`` of the sequences in turn, times ``stale`` behind a wrong token.
+
+    Attributes:
+        tokens: outputs of a sequence; then another takes its place.
+        prompt: rows of prefill of each new sequence, in the forward after the one that ended the last.
+        later: acceptance of sequences that begin in every other ``period`` of forwards: the job changes; () is never.
+        host_seconds: of a step besides its forward, without masks and with some.
+    """
 
     batch: int
     context: int
     acceptance: tuple[float, ...]
     stale: float = 1.0
+    tokens: int = TOKENS
+    prompt: int = 0
+    later: tuple[float, ...] = ()
+    period: int = 300
+    host_seconds: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A forward as the planner hears of it."""
+
+    outcome: StepOutcome
+    ended: BoolArray
+    prefill_rows: int
+    host_seconds: float
 
 
 class Policy(Protocol):
@@ -71,8 +96,8 @@ class Policy(Protocol):
         """Before the windows of a forward are refilled."""
         ...
 
-    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
-        """After a forward, which ``ended`` some sequences."""
+    def observe(self, step: Step) -> None:
+        """After a forward."""
         ...
 
 
@@ -93,21 +118,21 @@ class FixedWindow:
     def plan(self) -> None:
         """Nothing changes."""
 
-    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+    def observe(self, step: Step) -> None:
         """Nothing is learned."""
 
 
 class Planned:
     """The engine's planner, which sees outcomes and the cost of forwards."""
 
-    def __init__(self, cost: StepCost) -> None:
-        self._cost = cost
+    def __init__(self, cost: StepCost, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._cost, self._tuning = cost, tuning
 
     def start(self, slots: SlotTable) -> None:
         """All slots are its own."""
         self._slots = slots
         self._every = np.arange(len(slots.masks))
-        self._planner = WindowPlanner(slots, WIDEST, 1 << 30)
+        self._planner = WindowPlanner(slots, WIDEST, 1 << 30, self._tuning)
         slots.adaptive[:], slots.widest[:] = True, WIDEST
         self.admit(self._every)
 
@@ -121,11 +146,11 @@ class Planned:
         """Plan where it is time to."""
         self._planner.plan(self._every, self._cost, 1 << 30)
 
-    def observe(self, outcome: StepOutcome, ended: np.ndarray) -> None:
+    def observe(self, step: Step) -> None:
         """Learn how drafts fared."""
-        self._planner.observe(self._every, self._slots.rows.copy(), outcome, outcome.count_D, ended, 0)
-        for _ in range(np.count_nonzero(ended)):
-            self._planner.finished(TOKENS)
+        outcome, rows = step.outcome, self._slots.rows.copy()
+        self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows)
+        self._planner.record_host_time(step.host_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,29 +168,31 @@ class _Machine:
     def __init__(self, scenario: Scenario, policy: Policy, cost: StepCost, seed: int) -> None:
         count = scenario.batch
         self._random = np.random.default_rng(seed)
-        self._cost, self._policy, self._context = cost, policy, scenario.context
+        self._cost, self._policy, self._scenario = cost, policy, scenario
         self._acceptance = np.resize(np.array(scenario.acceptance), count)
-        self._stale = scenario.stale
         self.slots = SlotTable(count, 2 * WIDEST + 1)
-        self.slots.limit[:] = TOKENS
+        self.slots.limit[:] = scenario.tokens
         # Sequences are met half way, not all at their first token at once.
-        self.slots.generated[:] = self._random.integers(0, TOKENS, count)
+        self.slots.generated[:] = self._random.integers(0, scenario.tokens, count)
         self._candidates, self._valid = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
+        self._forwards, self._prefill = 0, 0
         policy.start(self.slots)
 
     def forward(self) -> tuple[float, int, int]:
-        """Seconds, rows and tokens of one forward of all sequences."""
-        slots, count = self.slots, len(self._acceptance)
-        slots.cached[:] = self._context + slots.generated
+        """Seconds, rows and tokens of one step of all sequences."""
+        slots, count, scenario = self.slots, len(self._acceptance), self._scenario
+        self._forwards += 1
+        slots.cached[:] = scenario.context + slots.generated
         self._policy.plan()
         left = slots.limit - slots.generated
         most = np.minimum(np.where(self._valid, slots.keep_valid, slots.keep_stale), left)
         drafts = np.clip(self._candidates, 0, np.maximum(most, 0))
         masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
         slots.rows[:] = 1 + drafts + masks
-        rows = int(slots.rows.sum())
-        seconds = float(self._cost(np.array([rows]), float(slots.cached.sum()), count)[0])
-        agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, self._stale)), drafts)
+        rows, prefill = int(slots.rows.sum()), self._prefill
+        host = scenario.host_seconds[int(rows > count)]
+        seconds = host + float(self._cost(np.array([rows + prefill]), float(slots.cached.sum()), count)[0])
+        agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, scenario.stale)), drafts)
         commits = agreed + 1
         self._candidates = np.maximum(drafts + masks - commits, 0)
         # The first mask proposes the token that the last draft's row decides: right as often as a draft.
@@ -175,7 +202,7 @@ class _Machine:
         self._valid = valid
         slots.generated += emitted
         ended = slots.generated >= slots.limit
-        self._policy.observe(outcome, ended)
+        self._policy.observe(Step(outcome=outcome, ended=ended, prefill_rows=prefill, host_seconds=host))
         self._replace(np.flatnonzero(ended))
         return seconds, rows, int(emitted.sum())
 
@@ -184,7 +211,12 @@ class _Machine:
         return hit.cumprod(axis=1).sum(axis=1)
 
     def _replace(self, taken: IntArray) -> None:
+        scenario = self._scenario
+        self._prefill = scenario.prompt * len(taken)
         if len(taken):
+            turned = scenario.later and self._forwards // scenario.period % 2
+            kinds = np.array(scenario.later if turned else scenario.acceptance)
+            self._acceptance[taken] = kinds[taken % len(kinds)]
             self.slots.generated[taken], self._candidates[taken], self._valid[taken] = 0, 0, True
             self._policy.admit(taken)
 
@@ -200,9 +232,11 @@ def _outcome(
     )  # fmt: skip
 
 
-def simulate(scenario: Scenario, policy: Policy, *, forwards: int, warm_up: int, cost: StepCost = H200) -> Result:
-    """Figures over ``forwards`` forwards after ``warm_up`` that are not counted."""
-    machine = _Machine(scenario, policy, cost, seed=scenario.batch)
+def simulate(
+    scenario: Scenario, policy: Policy, *, forwards: int, warm_up: int, cost: StepCost = H200, seed: int | None = None
+) -> Result:
+    """Figures over ``forwards`` forwards after ``warm_up`` others; the seed is the batch size by default."""
+    machine = _Machine(scenario, policy, cost, scenario.batch if seed is None else seed)
     for _ in range(warm_up):
         machine.forward()
     seconds, rows, tokens = (sum(part) for part in zip(*(machine.forward() for _ in range(forwards)), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,19 +49,6 @@ class StepCost:
             table = table + np.maximum(rows - knots[-1], 0) * slope
         fixed = self.per_sequence * sequences + self.per_kv * kv_tokens
         return table + fixed + self.per_row_kv * rows * (kv_tokens / max(1, sequences))
-
-    def one(self, rows: int, kv_tokens: float, sequences: int) -> float:
-        """Seconds of one forward: as :meth:`__call__`, without arrays."""
-        padded = -(-rows // self.quantum) * self.quantum
-        knots, values = self.rows, self.seconds
-        if len(knots) == 1 or padded <= knots[0]:
-            table = values[0]
-        else:
-            right = min(bisect_right(knots, padded), len(knots) - 1)
-            slope = (values[right] - values[right - 1]) / (knots[right] - knots[right - 1])
-            table = values[right - 1] + (padded - knots[right - 1]) * slope
-        fixed = self.per_sequence * sequences + self.per_kv * kv_tokens
-        return table + fixed + self.per_row_kv * padded * (kv_tokens / max(1, sequences))
 
     @classmethod
     def linear(cls, *, fixed: float, per_row: float, per_kv: float = 0.0, floor_rows: int = 0) -> StepCost:

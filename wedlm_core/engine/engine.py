@@ -230,7 +230,7 @@ class Engine:
         outcome, details = self._runner.forward(plan, self._table)
         back = time.perf_counter()
         self._consume(plan, outcome, details)
-        self._planner.took(forward - begin + time.perf_counter() - back)
+        self._planner.record_host_time(forward - begin + time.perf_counter() - back)
         self._correct_cost(plan, back - forward)
 
     def _next_plan(self, may_preempt: bool = True) -> ForwardPlan | None:
@@ -252,7 +252,7 @@ class Engine:
         """Tell the planner what a forward took, unless its cost was given: that is taken at its word."""
         if self._step_cost is not None and self.config.step_cost is None:
             rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
-            self._planner.ran(rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, self._step_cost)
+            self._planner.record_forward(rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, self._step_cost)
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
@@ -328,8 +328,6 @@ class Engine:
                 self._discard_pages(sequence)
             elif sequence.finish is None:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
-            if sequence.request.params.adaptive:
-                self._planner.finished(int(table.generated[sequence.slot]))
             self._finish(sequence)
 
     def _discard_pages(self, sequence: Sequence) -> None:

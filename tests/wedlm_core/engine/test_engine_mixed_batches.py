@@ -6,7 +6,6 @@ The shipped model and a small random one; random windows, temperatures, lengths,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -218,10 +217,6 @@ class Witness:
         engine._runner.forward = keeping_details  # type: ignore[method-assign]
         engine._planner.observe = observing_too  # type: ignore[method-assign]
         self.counted.clear = clearing_too  # type: ignore[method-assign]
-        self.counted.doubt = self._doubt_both(self.counted.doubt)  # type: ignore[method-assign]
-
-    def _doubt_both(self, doubt: Callable[[], None]) -> Callable[[], None]:
-        return lambda: (doubt(), self.expected.doubt())[0]
 
     def _count(self, slots_D: IntArray, rows_D: IntArray, ended_D: BoolArray) -> None:
         first = 0

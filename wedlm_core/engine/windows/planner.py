@@ -1,43 +1,22 @@
-"""Who gets how many masks in the coming forwards: acceptance, cost and load brought together. Torch-free.
+"""Apply: estimates of acceptance, prices of forwards and allocation brought together in the slot table. Torch-free.
 
-Sequences with ``window_size="auto"`` are planned together every few forwards; a new one gets what the last
-plan would give a sequence without a past. What is decided takes effect when windows are refilled at the end
-of the next forward, so a decision never waits for the device.
+Sequences with ``window_size="auto"`` are planned together every few forwards. A new one gets what the last plan would
+have given a sequence without a past. A decision takes effect when windows are refilled at the end of the next forward,
+so it never waits for the device.
 """
 
 from __future__ import annotations
-
-import math
-from dataclasses import replace
 
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
-from wedlm_core.engine.windows.allocation import Allocation, LongRun, allocate, expected_rate, long_run, newcomer
-from wedlm_core.engine.windows.step_time import HostTime, Load
+from wedlm_core.engine.windows.acceptance import Acceptance
+from wedlm_core.engine.windows.allocation import allocate, long_run
+from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
-__all__ = ["WindowPlanner", "corrected"]
-
-_CORRECT = 0.2  # weight of one forward in the correction of the table
-_FLOW_KEPT = 0.998  # per forward, of the counts that tell how many rows of prefill and ends go with a commit ...
-_FLOW_PRIOR = 500.0  # ... and as many commits without any are added: a job begins with a burst of prefill
-_PROBE_SHARE = 0.01  # share of rows spent on finding out whether masks would pay where none are forwarded
-_PROBE_MASKS = 4
-_FIRST_PROBES = 8  # plans of a young job that may probe whatever the share: nothing is known yet ...
-_CROWD = 8  # ... if one sequence is a small part of the batch
-_GAIN_PRIOR = 100.0  # commits that are as expected before any were seen
-_GAIN_RANGE = (0.2, 1.1)
-_GAIN_KEPT = 0.9  # of what was expected and came, per shortest time between plans: masks that are off bring no news
-_SURPRISE = 2.0  # standard deviations from what was expected
-_GROWN = 1.25  # times as many sequences as were planned for call for a new plan at once
-_CALM = 8  # times as long between plans, where plans leave the windows as they are
-_FEW = 4  # where fewer than one in so many would have masks, none has
-_ADVANTAGE = 0.3  # weight of a plan in the advantage of masks over none, by which they are turned on and off
-_MARGIN = 1.02  # by this masks have to be better than none where there are none: to change over costs some forwards
-_REACHED = 0.1  # windows are not wider than outputs go on with this probability
-_TRUST = 3.0  # a forward that took more than this many times what was measured was disturbed
+__all__ = ["WindowPlanner"]
 
 
 class WindowPlanner:
@@ -47,33 +26,21 @@ class WindowPlanner:
         table: slots; ``adaptive``, ``widest``, ``limit``, ``generated``, ``cached`` and ``rows`` are read.
         widest: the largest window of any request.
         most_rows: the engine's row budget.
+        tuning: constants.
     """
 
-    def __init__(self, table: SlotTable, widest: int, most_rows: int) -> None:
-        slots = len(table.limit)
-        self._table, self._most_rows = table, most_rows
-        # The last place stands for a sequence without a past, so that each plan says what the next one gets.
-        self._acceptance = Acceptance(slots + 1, max(1, widest))
-        self._nobody, self._widest = slots, max(1, widest)
-        self._fresh: tuple[int, int, int] | None = None  # masks, valid and stale drafts of such a sequence
-        self._flow = np.zeros(3)  # commits, rows of prefill that went with them, and outputs that ended
-        self._host = (HostTime(), HostTime())  # of steps without masks, and with some
-        self._turnover, self._masked = 0, False  # sequences that came and went in this step; whether it had masks
-        # Real over measured seconds, by rows (half octaves), and whether forwards have told of it.
-        self._factor = np.ones(32)
-        self._seen = np.zeros(32, dtype=np.bool_)
-        # Windows are chosen where estimates are high, hence rather too high: what they bring in truth corrects that.
-        # [stale or valid, slot, drafts]: how many of so many drafts are expected to be committed; and of those that
-        # were forwarded: expected, real.
-        self._promise = np.zeros((2, slots + 1, max(1, widest) + 1))
-        self._gain = np.zeros(2)
-        self._unforeseen = np.zeros(2)  # the same since the job's past was last doubted
-        self._age, self._wait, self._planned_for = 0, 0, 0  # forwards since the last plan, until the next; sequences
-        self._credit, self._row_price = 0.0, 0.0
-        self._advantage = 0.0  # of masks over none, as a ratio of rates; 0: not known for so many sequences
-        self._free_probes = _FIRST_PROBES
-        self._last_probe = np.zeros(slots, dtype=np.int64)
-        self._plans = 0
+    def __init__(self, table: SlotTable, widest: int, most_rows: int, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._table, self._most_rows, self._tuning = table, most_rows, tuning
+        # The last place stands for a sequence without a past: each plan says what the next new sequence gets.
+        self._nobody = len(table.limit)
+        self._acceptance = Acceptance(self._nobody + 1, max(1, widest), tuning)
+        self._correction = CostCorrection(tuning)
+        self._host = HostTime(tuning)
+        self._commits, self._prefill_rows = tuning.prior_commits, 0.0  # that went together
+        self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
+        self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
+        self._row_price = 0.0  # commits, in the last plan
+        self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
 
     def admit(self, slots_S: IntArray, running: int) -> bool:
         """Give new sequences what the last plan has for them; False where a new plan is due at once.
@@ -83,16 +50,14 @@ class WindowPlanner:
             running: sequences that run, these included. A plan for far fewer would be lavish with rows.
         """
         table = self._table
-        self._turnover += len(slots_S)
         self._acceptance.clear(slots_S, table.group[slots_S])
-        self._promise[:, slots_S] = self._promise[:, self._nobody, None]
-        if self._fresh is None or running > _GROWN * self._planned_for:
-            self._fresh = None
+        if self._new_windows is None or running > 2 * self._planned_for:
+            self._new_windows = None
             return False
-        mine_S = slots_S[table.adaptive[slots_S]]
-        windows = (table.masks, table.keep_valid, table.keep_stale)
-        for array, value in zip(windows, self._fresh, strict=True):
-            array[mine_S] = np.minimum(value, table.widest[mine_S])
+        own_S = slots_S[table.adaptive[slots_S]]
+        masks, stale = self._new_windows
+        table.masks[own_S] = table.keep_valid[own_S] = np.minimum(masks, table.widest[own_S])
+        table.keep_stale[own_S] = np.minimum(stale, table.widest[own_S])
         return True
 
     def observe(
@@ -114,55 +79,29 @@ class WindowPlanner:
             ended_D: sequences that it ended.
             prefill_rows: rows of prefill that went with it.
         """
-        ended = int(ended_D.sum())
-        self._flow = self._flow * _FLOW_KEPT + (emit_D.sum(), prefill_rows, ended)
-        self._turnover += ended
-        self._masked = bool((rows_D > 1).any())
+        kept = self._tuning.prefill_kept
+        self._commits = self._commits * kept + float(emit_D.sum()) + (1 - kept) * self._tuning.prior_commits
+        self._prefill_rows = self._prefill_rows * kept + prefill_rows
         self._age += 1
-        mine = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
-        if mine.any():
-            self._compare(slots_D[mine], outcome.valid_D[mine], outcome.offered_D[mine], emit_D[mine])
+        own = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
+        if own.any():
             self._acceptance.observe(
-                slots_D[mine],
-                outcome.valid_D[mine],
-                outcome.offered_D[mine],
-                outcome.agreed_D[mine],
-                outcome.next_valid_D[mine],
-                ~ended_D[mine],
+                slots_D[own],
+                outcome.valid_D[own],
+                outcome.offered_D[own],
+                outcome.agreed_D[own],
+                outcome.next_valid_D[own],
+                ~ended_D[own],
             )
 
-    def _compare(self, slots_D: IntArray, valid_D: BoolArray, offered_D: IntArray, emit_D: IntArray) -> None:
-        """Count what drafts were expected to bring, and brought."""
-        drafts_D = np.minimum(offered_D, self._widest)
-        expected = float(self._promise[valid_D.astype(np.int64), slots_D, drafts_D].sum())
-        told = expected, float((emit_D - 1)[drafts_D > 0].sum())
-        self._gain += told
-        self._unforeseen += told
+    def record_host_time(self, seconds: float) -> None:
+        """Take in what the step that was observed last cost besides its forward."""
+        self._host.record(seconds)
 
-    def _surprised(self) -> bool:
-        """Whether masks bring far more or less than chance has it: the job is no longer what it was."""
-        expected, real = self._unforeseen.tolist()
-        # What comes varies about twice as it counts.
-        return abs(expected - real) > _SURPRISE * math.sqrt(2 * expected + 1)
-
-    def finished(self, tokens: int) -> None:
-        """An adaptive sequence's output ended at this length."""
-        self._acceptance.finished(tokens)
-
-    def took(self, host_seconds: float) -> None:
-        """What the step that was observed last cost besides its forward."""
-        self._host[self._masked].took(host_seconds, self._turnover)
-        self._turnover = 0
-
-    def ran(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
-        """What a forward of these rows really took: the measured table is corrected where forwards are run."""
-        expected = cost.one(rows, kv_tokens, sequences)
-        if expected <= 0:
-            return
-        place = min(round(math.log2(max(1, rows)) * 2), len(self._factor) - 1)
-        ratio = min(max(seconds / expected, 1 / _TRUST), _TRUST)
-        self._factor[place] += _CORRECT * (ratio - self._factor[place])
-        self._seen[place] = True
+    def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
+        """Take in what a forward of these rows took, where ``cost`` was measured."""
+        expected = float(cost(np.array([rows]), kv_tokens, sequences)[0])
+        self._correction.record(rows, seconds, expected)
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
@@ -173,142 +112,51 @@ class WindowPlanner:
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
         slots_S = slots_R[self._table.adaptive[slots_R]]
-        if not len(slots_S):
+        interval = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
+        if not len(slots_S) or (self._new_windows is not None and self._age < interval):
             return False
-        shortest, surprised = _forwards(len(slots_S)), self._surprised()
-        if self._fresh is not None and self._age < (shortest if surprised else self._wait):
-            return False
-        kept = _GAIN_KEPT ** (self._age / shortest)
-        self._gain *= kept
-        self._unforeseen *= kept
-        if surprised:
-            self._acceptance.doubt()
-            self._unforeseen[:] = 0
-        if not 1 / _GROWN <= len(slots_R) / max(1, self._planned_for) <= _GROWN:
-            self._advantage = 0.0
         self._age, self._planned_for = 0, len(slots_R)
-        before_S = self._table.masks[slots_S]
-        self._apply(slots_S, self._load(slots_R, slots_S, cost, spare_tokens))
-        calm = not surprised and (self._table.masks[slots_S] == before_S).all()
-        self._wait = min(2 * self._wait, _CALM * shortest) if calm else shortest
-        self._plans += 1
+        self._apply(slots_S, self._load(slots_R, slots_S, cost, spare_tokens), interval)
         return True
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
-        table, (plain, masked) = self._table, self._host
+        table = self._table
         every = float(table.rows[slots_R].sum())
         return Load(
-            cost=corrected(cost, self._factor, self._seen),
-            host_seconds=masked.per_step() if masked.known else plain.per_step(),
-            plain_host_seconds=plain.per_step() if plain.known else masked.per_step(),
+            cost=self._correction.corrected(cost),
+            host_seconds=self._host.mean(),
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens),
         )
 
-    def _apply(self, slots_S: IntArray, load: Load) -> None:
+    def _apply(self, slots_S: IntArray, load: Load, interval: int) -> None:
         """Allocate, and write what follows to the table."""
         table, acceptance = self._table, self._acceptance
-        with_fresh = np.append(slots_S, self._nobody)
-        # Newcomers are taken to be decoded as most are.
-        acceptance.clear(with_fresh[-1:], int(np.bincount(table.group[slots_S]).argmax()))
-        stale_SW, valid_SW = acceptance.by_kind(with_fresh)
-        alive_W = acceptance.alive()
-        prefill, ends = (self._flow[1:] / (self._flow[0] + _FLOW_PRIOR)).tolist()
-        run = long_run(valid_SW, stale_SW, acceptance.agreement(with_fresh), alive_W, self._row_price)
-        run = run.with_prefill(prefill)
-        widest_S = np.append(np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S]), 0)
-        widest_S = np.minimum(widest_S, np.count_nonzero(alive_W >= _REACHED))
-        whole = run.from_the_start(ends)
-        own = whole.first(len(slots_S))
-        before_S = np.append(table.masks[slots_S], 0)
-        chosen = self._checked(allocate(own, widest_S[:-1], load, before_S[:-1]), before_S[:-1], own, load)
-        # Where masks pay for nobody, they do not for a newcomer: newcomers come in bursts.
-        fresh = 0
-        if chosen.masks_S.any():
-            commits = whole.commits_SW[np.arange(len(slots_S)), chosen.masks_S].sum()
-            fresh = newcomer(whole, chosen.masks_S, load, ends * commits * _forwards(len(slots_S)))
-        masks_S = np.append(self._probed(slots_S, chosen.masks_S, widest_S[:-1]), fresh)
-        self._row_price = chosen.row_price
-        stale_S, valid_S = self._kept(stale_SW, valid_SW, np.maximum(before_S, masks_S), prefill)
-        # Where masks follow stale drafts it counts besides what becomes of those.
-        stale_S = np.where(masks_S > 0, run.kept_SW[np.arange(len(masks_S)), masks_S], stale_S)
-        for kind, acceptance_SW in enumerate((stale_SW, valid_SW)):
-            self._promise[kind, with_fresh, 1:] = acceptance_SW.cumsum(axis=-1)
-        table.masks[slots_S] = masks_S[:-1]
-        table.keep_valid[slots_S], table.keep_stale[slots_S] = valid_S[:-1], stale_S[:-1]
-        self._fresh = int(fresh), int(valid_S[-1]), int(stale_S[-1])
+        slots_N = np.append(slots_S, self._nobody)
+        # New sequences are taken to be decoded as most are.
+        acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))
+        stale_NW, valid_NW = acceptance.by_kind(slots_N)
+        prefill = self._prefill_rows / self._commits
+        run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price).with_prefill(prefill)
+        widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
+        widest_N = np.append(widest_S, table.widest[slots_S].max())
+        chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
+        masks_N, self._row_price = chosen.masks_S, chosen.row_price
+        self._probe(masks_N[:-1], widest_S, interval)
+        most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
+        stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
+        table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
+            masks_N[:-1], most_N[:-1], stale_N[:-1]
+        )  # fmt: skip
+        self._new_windows = int(masks_N[-1]), int(stale_N[-1])
 
-    def _kept(
-        self, stale_SW: FloatArray, valid_SW: FloatArray, most_S: IntArray, prefill: float
-    ) -> tuple[IntArray, IntArray]:
-        """How many (stale, valid) drafts are worth their rows by themselves, of ``most_S``.
-
-        A draft that is there costs one row, and ``prefill`` rows where it is accepted.
-        """
-        least = self._row_price / (1 - min(0.9, prefill * self._row_price))
-        stale_S, valid_S = (
-            np.minimum((acceptance_SW >= least).sum(axis=-1), most_S) for acceptance_SW in (stale_SW, valid_SW)
-        )
-        return stale_S, valid_S
-
-    def _checked(self, chosen: Allocation, before_S: IntArray, run: LongRun, load: Load) -> Allocation:
-        """What was chosen; or no masks at all, where what masks bring in truth would not pay for them."""
-        honest = replace(run, commits_SW=1 + (run.commits_SW - 1) * self._honesty())
-        nothing_S = np.zeros_like(chosen.masks_S)
-        now = expected_rate(honest, chosen.masks_S, load) / expected_rate(honest, nothing_S, load)
-        self._advantage += (now - self._advantage) * (_ADVANTAGE if self._advantage else 1.0)
-        masked = 2 * np.count_nonzero(before_S > 0) > len(before_S)
-        # Masks for a few of many take the whole batch from the kind of step that costs the host less.
-        crowd = len(before_S) >= _CROWD and load.host_seconds > 0
-        few = crowd and _FEW * np.count_nonzero(chosen.masks_S) < len(before_S)
-        pays = not few and self._advantage >= (1.0 if masked else _MARGIN)
-        return chosen if pays else allocate(run, nothing_S, load)
-
-    def _honesty(self) -> float:
-        """Commits that masks bring, as a share of what is expected of them."""
-        expected, real = self._gain
-        low, high = _GAIN_RANGE
-        return min(max((real + _GAIN_PRIOR) / (expected + _GAIN_PRIOR), low), high)
-
-    def _probed(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray) -> IntArray:
-        """Give one sequence without masks a few, now and then: else a sequence that got easier is never found out."""
-        forwards = _forwards(len(slots_S))
-        self._credit += _PROBE_SHARE * self._wait * len(slots_S)
-        price = forwards * 2 * _PROBE_MASKS
-        idle: BoolArray = (masks_S < 2) & (widest_S >= _PROBE_MASKS)
-        young = self._free_probes > 0 and len(slots_S) >= _CROWD
-        if not idle.any() or (self._credit < price and not young):
-            self._credit = min(self._credit, price)
-            return masks_S
-        if young:
-            self._free_probes -= 1
-        else:
-            self._credit -= price
-        place = int(np.where(idle, self._last_probe[slots_S], np.iinfo(np.int64).max).argmin())
-        self._last_probe[slots_S[place]] = self._plans
-        probed = masks_S.copy()
-        probed[place] = _PROBE_MASKS
-        return probed
-
-
-def _forwards(sequences: int) -> int:
-    """Between plans: planning takes time in proportion to the sequences, a step does not."""
-    return 4 + sequences // 16
-
-
-def corrected(cost: StepCost, factor: np.ndarray, seen: np.ndarray) -> StepCost:
-    """The table times ``factor`` by half octaves of rows, where ``seen``; in between, between their factors."""
-    told = np.flatnonzero(seen)
-    if not len(told):
-        return cost
-    place = np.log2(np.maximum(1, np.array(cost.rows))) * 2
-    seconds = np.maximum.accumulate(np.array(cost.seconds) * np.interp(place, told, factor[told]))
-    overall = float(factor[told].mean())
-    return replace(
-        cost,
-        seconds=tuple(seconds.tolist()),
-        per_sequence=cost.per_sequence * overall,
-        per_kv=cost.per_kv * overall,
-        per_row_kv=cost.per_row_kv * overall,
-    )
+    def _probe(self, masks_S: IntArray, widest_S: IntArray, interval: int) -> None:
+        """Give one sequence without masks a few, now and then: else one that became easy is never found out."""
+        masks, rows = self._tuning.probe_masks, 2 * self._tuning.probe_masks * interval
+        idle = np.flatnonzero((masks_S < 2) & (widest_S >= masks))
+        self._probe_rows += self._tuning.probe_share * interval * len(masks_S)
+        if len(idle) and self._probe_rows >= rows:
+            masks_S[idle[self._probes % len(idle)]] = masks
+            self._probes += 1
+        self._probe_rows %= rows

@@ -1,67 +1,74 @@
-"""What the coming forwards have in them besides what is being allocated, and what they then take. Torch-free."""
+"""Price a forward: what steps take besides the rows that are being allocated. Torch-free."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wedlm_core.config.step_cost import StepCost
+from wedlm_core.config.step_cost import FloatArray, StepCost
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
-__all__ = ["HostTime", "Load", "StepTimes"]
-
-FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-_HOST_KEPT = 0.99  # of the sums, per step
-_HOST_PRIOR = 4.0  # steps' worth of "all of it goes with steps"
-_DISTURBED = 5.0  # a step that took more than this many times the average was disturbed
+__all__ = ["CostCorrection", "HostTime", "Load"]
 
 
 class HostTime:
-    """What a step costs besides its forward, apart from what goes with sequences that come and go.
+    """Mean seconds of a step besides its forward; a step that was disturbed counts as a slow one only."""
 
-    Sequences are set up and finished once for all their tokens, however few forwards they take: the more a forward
-    commits, the more of that falls to a step. It costs every choice of windows the same per token and so decides
-    nothing; what falls to a step as such does. Told apart by least squares over the last hundred steps or so.
-    """
+    def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
+        self._steps = self._seconds = 0.0
 
-    def __init__(self) -> None:
-        self._steps = self._turnover = self._squares = self._seconds = self._products = 0.0
+    def record(self, seconds: float) -> None:
+        """Count a step."""
+        if self._steps:
+            seconds = min(seconds, self._tuning.disturbed * self.mean())
+        self._steps = self._steps * self._tuning.host_kept + 1
+        self._seconds = self._seconds * self._tuning.host_kept + seconds
 
-    def took(self, seconds: float, turnover: int) -> None:
-        """Take in a step of ``seconds`` in which ``turnover`` sequences came or went."""
-        if self._steps > 1:
-            seconds = min(seconds, _DISTURBED * self._seconds / self._steps)
-        self._steps = self._steps * _HOST_KEPT + 1
-        self._turnover = self._turnover * _HOST_KEPT + turnover
-        self._squares = self._squares * _HOST_KEPT + turnover * turnover
-        self._seconds = self._seconds * _HOST_KEPT + seconds
-        self._products = self._products * _HOST_KEPT + seconds * turnover
+    def mean(self) -> float:
+        """Seconds of a step; 0 where none was seen."""
+        return self._seconds / max(1.0, self._steps)
 
-    @property
-    def known(self) -> bool:
-        """Whether enough steps were seen."""
-        return self._steps > _HOST_PRIOR
 
-    def per_step(self) -> float:
-        """Seconds of a step in which no sequence comes or goes."""
-        if not self._steps:
-            return 0.0
-        mean = self._turnover / self._steps
-        spread = self._squares - self._turnover * mean + _HOST_PRIOR
-        slope = (self._products - self._seconds * mean) / spread
-        return (self._seconds - min(max(slope, 0.0) * self._turnover, 0.9 * self._seconds)) / self._steps
+class CostCorrection:
+    """Seconds that forwards took over those of the table, by half octaves of rows."""
+
+    def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
+        self._factors: dict[int, float] = {}
+
+    def record(self, rows: int, seconds: float, expected: float) -> None:
+        """Count a forward of these rows that was expected to take ``expected`` seconds."""
+        place, most = round(2 * math.log2(max(1, rows))), self._tuning.disturbed
+        ratio = min(max(seconds / expected, 1 / most), most)
+        before = self._factors.get(place, 1.0)
+        self._factors[place] = before + self._tuning.correction * (ratio - before)
+
+    def corrected(self, cost: StepCost) -> StepCost:
+        """The table times the factors, interpolated between rows that forwards had."""
+        if not self._factors:
+            return cost
+        places, factors = np.array(sorted(self._factors.items())).T
+        factor = np.interp(2 * np.log2(np.maximum(1, cost.rows)), places, factors)
+        overall = float(factors.mean())
+        return replace(
+            cost,
+            seconds=tuple(np.maximum.accumulate(np.array(cost.seconds) * factor).tolist()),
+            per_sequence=cost.per_sequence * overall,
+            per_kv=cost.per_kv * overall,
+            per_row_kv=cost.per_row_kv * overall,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What else is in the forward.
+    """What else is in the step.
 
     Attributes:
         cost: seconds of a forward.
-        host_seconds: of a step besides its forward (0 where they overlap); see :class:`HostTime`.
-        plain_host_seconds: the same of a step without masks; None where it is no other.
+        host_seconds: of a step besides its forward (0 where they overlap).
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
         most_rows: the row budget.
@@ -69,7 +76,6 @@ class Load:
 
     cost: StepCost
     host_seconds: float = 0.0
-    plain_host_seconds: float | None = None
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30
@@ -78,38 +84,11 @@ class Load:
         """Seconds of steps of ``rows [...]`` rows in the mean: they vary, so padding costs half a quantum more."""
         place = rows / self.cost.quantum + 0.5
         below = np.floor(place)
-        at = [self.cost((below + up) * self.cost.quantum, self.kv_tokens, sequences) for up in (0, 1)]
-        return self.host_seconds + at[0] + (place - below) * (at[1] - at[0])
+        low, high = (self.cost((below + up) * self.cost.quantum, self.kv_tokens, sequences) for up in (0, 1))
+        return self.host_seconds + low + (place - below) * (high - low)
 
-
-class StepTimes:
-    """:meth:`Load.seconds` looked up: an allocation asks for it a hundred times.
-
-    Args:
-        load: what is in the steps.
-        sequences: how many they advance.
-        most: rows, ``load.other_rows`` included, that will be asked for at most.
-    """
-
-    def __init__(self, load: Load, sequences: int, most: float) -> None:
-        self._quantum = load.cost.quantum
-        quanta = np.arange(math.ceil((most + self._step(most)) / self._quantum) + 2.0)
-        self._seconds = load.seconds((quanta - 0.5) * self._quantum, sequences)
-
-    def at(self, rows: FloatArray) -> FloatArray:
-        """Seconds of steps of ``rows [...]`` rows."""
-        place = np.minimum(rows / self._quantum + 0.5, len(self._seconds) - 1 - 1e-9)
-        below = place.astype(np.int64)
-        return self._seconds[below] + (place - below) * (self._seconds[below + 1] - self._seconds[below])
-
-    def one(self, rows: float) -> float:
-        """Seconds of a step."""
-        return float(self.at(np.array(rows)))
-
-    def slope(self, rows: float) -> float:
+    def slope(self, rows: float, sequences: int) -> float:
         """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""
-        step = self._step(rows)
-        return (self.one(rows + step) - self.one(rows)) / step
-
-    def _step(self, rows: float) -> float:
-        return max(8.0, rows / 8, float(self._quantum))
+        step = max(8.0, rows / 8, float(self.cost.quantum))
+        here, there = self.seconds(np.array([rows, rows + step]), sequences)
+        return float(there - here) / step

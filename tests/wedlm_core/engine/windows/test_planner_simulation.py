@@ -11,12 +11,12 @@ WINDOWS = (2, 8, 32)
 
 @pytest.mark.parametrize("batch", [1, 32, 128])
 @pytest.mark.parametrize("acceptance", [(0.5,), (0.95,), (0.5, 0.8, 0.95)], ids=["hard", "easy", "mixed"])
-def test_planned_windows_are_never_worse_than_none_and_about_as_good_as_the_best_fixed_one(
+def test_planned_windows_reach_97_percent_of_none_and_93_percent_of_the_best_fixed_one(
     batch: int, acceptance: tuple[float, ...]
 ) -> None:
     scenario = Scenario(batch=batch, context=1024, acceptance=acceptance, stale=0.7)
     plain, planned, *fixed = (
-        simulate(scenario, policy, forwards=400, warm_up=150).rate
+        simulate(scenario, policy, forwards=2400 if batch == 1 else 400, warm_up=150).rate
         for policy in (FixedWindow(0), Planned(H200), *map(FixedWindow, WINDOWS))
     )
     assert planned >= 0.97 * plain

@@ -1,0 +1,52 @@
+"""What steps take: padding, the host's time, and the correction of a table that is wrong where forwards run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
+
+
+def test_padding_costs_the_mean_over_rows_that_vary() -> None:
+    load = Load(cost=replace(StepCost.linear(fixed=0.0, per_row=0.01), quantum=16))
+    rows = np.array([31.0, 32.0, 33.0])
+    about = np.array([load.cost(np.arange(r - 8, r + 8) + 0.5, 0.0, 4).mean() for r in rows])
+    np.testing.assert_allclose(load.seconds(rows, 4), about, rtol=1e-3)
+
+
+@pytest.mark.parametrize("quantum", [1, 16])
+def test_the_slope_is_what_a_row_costs_once_the_free_ones_are_taken(quantum: int) -> None:
+    load = Load(cost=replace(StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=64), quantum=quantum))
+    assert load.slope(20.0, 4) == pytest.approx(0.0, abs=1e-12)
+    assert load.slope(128.0, 4) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_host_time_is_the_mean_over_recent_steps_and_outlives_a_machine_that_slept() -> None:
+    rng, host = np.random.default_rng(0), HostTime()
+    assert host.mean() == 0.0
+    for seconds in (5e-3, 1e-3):
+        for _ in range(500):
+            host.record(seconds + float(rng.normal(0, 1e-4)))
+        assert host.mean() == pytest.approx(seconds, rel=0.05)
+    host.record(60.0)
+    assert host.mean() < 1.1e-3
+
+
+def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
+    measured = StepCost(rows=(16, 64, 256, 1024), seconds=(1.0, 1.1, 1.5, 3.0))
+    correction = CostCorrection()
+    assert correction.corrected(measured) == measured
+    for _ in range(200):
+        correction.record(64, 1.1, 1.1)
+        correction.record(1024, 6.0, 3.0)
+    seconds = correction.corrected(measured).seconds
+    assert seconds[1] == pytest.approx(1.1, rel=1e-6)
+    assert seconds[3] == pytest.approx(6.0, rel=1e-6)
+    assert list(seconds) == sorted(seconds)
+    disturbed = CostCorrection()
+    disturbed.record(64, 1000.0, 1.1)
+    assert disturbed.corrected(measured).seconds[1] < 1.6

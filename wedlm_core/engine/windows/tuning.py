@@ -1,0 +1,36 @@
+"""The constants of the planner: what each is, its unit, and why it has this value. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_TUNING", "PlannerTuning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerTuning:
+    """Constants of the planner, one a line; ``benchmarks.decode.ablation`` measures what each gate is worth."""
+
+    # Acceptance
+    sequence_kept: float = 0.98  # share of a sequence's counts kept per forward: about 50 forwards count
+    job_kept: float = 0.98  # share of the job's counts kept per forward: about 50 count, so that changes are noticed
+    prior_hazard: float = 0.85  # probability before anything was seen: hopeful, so that windows are tried
+    prior_job: float = 3.0  # observations; weight of that prior in the job's estimates: soon outweighed
+    prior_sequence: float = 48.0  # observations; weight of the job in a sequence's estimate at one offset
+    prior_failures: float = 12.0  # failures; weight of the job in a sequence's failure ratio: luck evens out
+    # Forwards
+    correction: float = 0.2  # weight of one forward in the correction of the cost table: about 5 forwards count
+    host_kept: float = 0.99  # share of the host time's sums kept per step: about 100 steps count
+    disturbed: float = 3.0  # ratio to what was expected at which times are clipped: the machine did something else
+    # Allocation
+    near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
+    # Plans
+    least_interval: int = 8  # forwards between plans at least: a plan takes half a millisecond, a small forward two
+    sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them
+    prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out
+    prior_commits: float = 500.0  # commits without prefill among these counts: a job begins with a burst of prefill
+    probe_share: float = 0.01  # share of rows that probes of sequences without masks may take: hardly a cost
+    probe_masks: int = 4  # masks of a probe: enough to see three drafts
+
+
+DEFAULT_TUNING = PlannerTuning()
