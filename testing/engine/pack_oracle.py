@@ -26,7 +26,7 @@ class Batch:
 
     Attributes:
         id_T, position_T: int64 token ids and logical positions.
-        kv_slot_T: int64 slot of the KV pool each row writes.
+        kv_entry_T: int64 slot of the KV pool each row writes.
         rows: what attention needs.
         row_D: int64, the forward's row of each decode row.
         flat_D: int64, its place in the groups' flattened layouts (F places in all).
@@ -35,7 +35,7 @@ class Batch:
 
     id_T: Tensor
     position_T: Tensor
-    kv_slot_T: Tensor
+    kv_entry_T: Tensor
     rows: PackedRows
     row_D: Tensor
     flat_D: Tensor
@@ -71,7 +71,7 @@ def pack(plan: ForwardPlan, groups: Sequence[Group], state: DeviceState, page_si
 
     deepest = int((plan.cached_S + counts_S).max() - 1) // page_size + 1
     pages_SP = state.pages_SP[torch.from_numpy(plan.slots_S)][:, :deepest]
-    kv_slots = pages_SP[torch.from_numpy(seq_T), torch.from_numpy(index_T // page_size)] * page_size
+    kv_entries = pages_SP[torch.from_numpy(seq_T), torch.from_numpy(index_T // page_size)] * page_size
     position_T = put(index_T).clone()  # from_numpy shares memory, and decode rows are overwritten below
     id_T = state.tokens_SL[put(plan.slots_S[seq_T]), position_T]
     row_D, flat_D = put(decode_row), put(flat)
@@ -81,7 +81,7 @@ def pack(plan: ForwardPlan, groups: Sequence[Group], state: DeviceState, page_si
     return Batch(
         id_T=id_T,
         position_T=position_T,
-        kv_slot_T=(kv_slots + torch.from_numpy(index_T % page_size)).to(state.device),
+        kv_entry_T=(kv_entries + torch.from_numpy(index_T % page_size)).to(state.device),
         rows=PackedRows(
             counts_S=counts_S, cached_S=plan.cached_S, starts_S=starts_S, pages_SP=pages_SP.to(state.device)
         ),

@@ -17,13 +17,13 @@ def penalised_entropy(entropy_SL: Tensor, candidate_SL: Tensor, penalty_S: Tenso
     """``H + penalty * d``, d the logical distance to the leftmost candidate; +inf off the candidates.
 
     Args:
-        entropy_SL: float32 ``[S, L]`` nats, by logical slot.
+        entropy_SL: float32 ``[S, L]`` nats, by logical place.
         candidate_SL: bool ``[S, L]``, the masks that may be filled.
         penalty_S: float32 ``[S]`` nats per position.
     """
-    slot_L = torch.arange(candidate_SL.shape[-1], device=candidate_SL.device)
+    place_L = torch.arange(candidate_SL.shape[-1], device=candidate_SL.device)
     leftmost_S1 = candidate_SL.to(torch.uint8).argmax(dim=-1, keepdim=True)
-    adjusted_SL = entropy_SL + penalty_S[:, None] * (slot_L - leftmost_S1)
+    adjusted_SL = entropy_SL + penalty_S[:, None] * (place_L - leftmost_S1)
     return adjusted_SL.masked_fill(~candidate_SL, torch.inf)
 
 
@@ -34,7 +34,7 @@ def select_fills(entropy_SL: Tensor, candidate_SL: Tensor, threshold_S: Tensor, 
     single smallest (the first on ties). A threshold of -inf stands for "None": always the single smallest.
 
     Args:
-        entropy_SL: float32 ``[S, L]`` nats, by logical slot; any value off the candidates.
+        entropy_SL: float32 ``[S, L]`` nats, by logical place; any value off the candidates.
         candidate_SL: bool ``[S, L]``.
         threshold_S: float32 ``[S]`` nats.
         penalty_S: float32 ``[S]`` nats per position.

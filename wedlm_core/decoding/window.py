@@ -2,12 +2,12 @@
 
 A sequence's rows in a decode forward are, in physical order::
 
-    [head token, if the strategy keeps one][filled window slots, ascending][masked window slots, ascending]
+    [head token, if the strategy keeps one][filled window places, ascending][masked window places, ascending]
 
 The *head* is the last committed token, whose KV is not cached yet: its next-token logits give the token of
-window slot 0. ``verified``, ``autoregressive`` and ``streaming`` keep one; ``reference`` and ``blockwise``
-do not. Window slot i stands at logical position ``context + head + i``, where ``context`` counts the tokens
-whose KV is final. L is the capacity of a window in slots.
+window place 0. ``verified``, ``autoregressive`` and ``streaming`` keep one; ``reference`` and ``blockwise``
+do not. Window place i stands at logical position ``context + head + i``, where ``context`` counts the tokens
+whose KV is final. L is the capacity of a window in places.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Window:
     """Decoding state of S sequences (all slots of an engine, or a gathered part of them).
 
     Attributes:
-        token_SL: int64, the token of a filled slot, the mask id elsewhere.
+        token_SL: int64, the token of a filled place, the mask id elsewhere.
         filled_SL: bool.
-        entropy_SL: float32 nats, of the distribution a filled slot's token was taken from.
-        early_SL: bool, the slot was filled while one before it was still masked.
-        length_S: int64, slots in use.
-        lead_S: int64, leading filled slots that the next forward commits (window strategies).
+        entropy_SL: float32 nats, of the distribution a filled place's token was taken from.
+        early_SL: bool, the place was filled while one before it was still masked.
+        length_S: int64, places in use.
+        lead_S: int64, leading filled places that the next forward commits (window strategies).
         head_S: int64, the head token; -1 where the strategy keeps none.
         emitted_S: int64, tokens generated so far, the head included once it is generated.
-        valid_S: bool, the filled slots were proposed behind tokens that turned out right (``verified``).
+        valid_S: bool, the filled places were proposed behind tokens that turned out right (``verified``).
     """
 
     token_SL: Tensor
@@ -49,7 +49,7 @@ class Window:
     valid_S: Tensor
 
     def gather(self, slots_S: Tensor, width: int) -> Window:
-        """Copies of these slots' state, windows cut to their first ``width`` slots."""
+        """Copies of these slots' state, windows cut to their first ``width`` places."""
         return Window(
             **{
                 f.name: getattr(self, f.name)[..., :width][slots_S]
@@ -75,7 +75,7 @@ class WindowParams:
     """What strategies know of the request of each slot.
 
     Attributes:
-        window_S: int64, masks of the next window.
+        masks_S: int64, masks of the next window.
         keep_valid_S, keep_stale_S: int64, drafts kept at most where ``Window.valid_S`` is set and where it is not;
             both equal the window where that is fixed.
         threshold_S: float32 nats; -inf where the request's threshold is None.
@@ -84,7 +84,7 @@ class WindowParams:
         stop_SK: int64 stop tokens, -1 behind the last.
     """
 
-    window_S: Tensor
+    masks_S: Tensor
     keep_valid_S: Tensor
     keep_stale_S: Tensor
     threshold_S: Tensor
@@ -121,7 +121,7 @@ class RowLayout:
     """The decode rows of S sequences in physical order, R = L + 1 places, the first ``count_S`` in use.
 
     Attributes:
-        order_SL: int64, window slot at each physical place after the head.
+        order_SL: int64, window place at each physical row after the head.
         id_SR: int64 token ids (head first where there is one).
         offset_SR: int64, logical position minus ``context``.
         count_S: int64 rows in use.
@@ -138,13 +138,13 @@ class RowLayout:
 def lay_out(window: Window) -> RowLayout:
     """Physical rows of a decode forward: observed first, positions logical (paper, section 3.1)."""
     width = window.token_SL.shape[1]
-    slot_L = torch.arange(width, device=window.token_SL.device)
-    order_SL = observed_first(window.filled_SL, slot_L < window.length_S[:, None])
+    place_L = torch.arange(width, device=window.token_SL.device)
+    order_SL = observed_first(window.filled_SL, place_L < window.length_S[:, None])
     has_head_S = window.head_S >= 0
     id_SL = window.token_SL.gather(1, order_SL)
     # With a head the window starts one row and one position later; without, the last place stays unused.
     shift_S1 = has_head_S[:, None].to(torch.int64)
-    place_SR = (torch.arange(width + 1, device=slot_L.device) - shift_S1).clamp(0, width - 1)
+    place_SR = (torch.arange(width + 1, device=place_L.device) - shift_S1).clamp(0, width - 1)
     id_SR = id_SL.gather(1, place_SR)
     offset_SR = order_SL.gather(1, place_SR) + shift_S1
     id_SR[:, 0] = torch.where(has_head_S, window.head_S, id_SR[:, 0])
@@ -159,7 +159,7 @@ def lay_out(window: Window) -> RowLayout:
 
 
 def shift_left(value_SL: Tensor, count_S: Tensor, fill: int | float | bool) -> Tensor:
-    """Drop the first ``count_S`` slots of each row; what comes in from the right is ``fill``."""
+    """Drop the first ``count_S`` places of each row; what comes in from the right is ``fill``."""
     width = value_SL.shape[1]
     source_SL = torch.arange(width, device=value_SL.device) + count_S[:, None]
     moved_SL = value_SL.gather(1, source_SL.clamp(max=width - 1))

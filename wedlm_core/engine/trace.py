@@ -27,7 +27,7 @@ def step_record(
         stopped: whether a stop token ended it (then the commit is shown up to that token).
 
     Returns:
-        ``base_position`` (absolute position of window slot 0), ``window_size, window_tokens, mask_flags`` in
+        ``base_position`` (absolute position of window place 0), ``window_size, window_tokens, mask_flags`` in
         logical order; ``physical_order, input_ids, positions`` in physical order (with a head, its row
         first); ``num_filled, prefix_len, decoder_committed, committed, finished``; ``mask_positions,
         entropies`` (nats), ``argmax`` of the masks in logical order; ``fill_indices`` into them,

@@ -56,7 +56,7 @@ def test_buffers_of_a_graph_hold_the_forward(agreeing_folder: Path, monkeypatch:
 
     def both(self: AsyncLaunch, batch: DeviceBatch) -> torch.Tensor:
         nonlocal compared
-        expected = runner.model_runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
+        expected = runner.model_runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_entry_T, batch.rows)
         rows, real = batch.rows, int(batch.rows.cu_rows_Z[-1])
         sequences = rows.kv_lengths_S.shape[0]
         for key in (

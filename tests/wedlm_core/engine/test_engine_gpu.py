@@ -141,7 +141,7 @@ def test_graphs_compute_what_runs_eagerly(agreeing_folder: Path, monkeypatch: py
 
     def both(self: AsyncLaunch, batch: DeviceBatch) -> torch.Tensor:
         nonlocal replayed
-        expected = runner.model_runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
+        expected = runner.model_runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_entry_T, batch.rows)
         found = plain(self, batch)
         real = int(batch.rows.cu_rows_Z[-1])
         torch.testing.assert_close(found[:real], expected[:real], rtol=1e-4, atol=1e-4)

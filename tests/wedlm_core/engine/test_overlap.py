@@ -185,7 +185,7 @@ def test_settings_that_exclude_each_other(settings: dict[str, Any], named: str) 
 @given(masks=st.integers(0, 8), kept=st.integers(0, 8), drafts=st.integers(0, 8), left=st.integers(1, 20))
 def test_row_bounds_hold_for_verified(masks: int, kept: int, drafts: int, left: int) -> None:
     """Against every number of drafts that may agree."""
-    before = min(masks + drafts, left)  # window slots: drafts and masks, up to the limit
+    before = min(masks + drafts, left)  # window places: drafts and masks, up to the limit
     drafts = min(drafts, before)
     one = np.ones(1, dtype=np.int64)
     refills = Refills(masks_D=one * masks, kept_D=one * kept, widest_D=one * 8)

@@ -30,9 +30,9 @@ __all__ = [
     "decoding_of",
     "mask_from",
     "missing_strategies",
-    "slots_of",
+    "places_of",
     "through_stop",
-    "to_slots",
+    "to_places",
 ]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -69,12 +69,12 @@ class Commit:
         early_SC: bool, filled out of order.
         count_S: int64; may run past ``max_tokens`` or a stop token: the caller cuts.
         drafts_S, agreed_S: int64, drafts verified in this forward, and those that were right.
-        offered_S: int64, window slots that this forward could have committed behind the first token, of which
+        offered_S: int64, window places that this forward could have committed behind the first token, of which
             ``agreed_S`` were (``verified``: the drafts; ``streaming``: the window).
-        valid_S: bool, :attr:`Window.valid_S` of those slots.
+        valid_S: bool, :attr:`Window.valid_S` of those places.
         next_valid_S: bool, the same of what is left.
         context_S: int64, tokens whose KV became final.
-        fill_SL: bool, window slots (before the shift) filled by this forward.
+        fill_SL: bool, window places (before the shift) filled by this forward.
     """
 
     token_SC: Tensor
@@ -192,27 +192,27 @@ def decoding_of(strategy: Strategy, config: EngineConfig) -> Decoding:
     return _REGISTRY[strategy].of(config)
 
 
-def slots_of(window: Window) -> Tensor:
+def places_of(window: Window) -> Tensor:
     """int64 ``[L]``: the places of a window."""
     return torch.arange(window.token_SL.shape[1], device=window.token_SL.device)
 
 
 def mask_from(window: Window, keep_SL: Tensor, length_S: Tensor, mask_id: int) -> None:
-    """Keep the filled slots under ``keep_SL``, make every other slot a mask, set the length."""
+    """Keep the filled places under ``keep_SL``, make every other place a mask, set the length."""
     window.filled_SL &= keep_SL
     window.token_SL = torch.where(window.filled_SL, window.token_SL, mask_id)
     window.early_SL &= window.filled_SL
     window.length_S = length_S
 
 
-def to_slots(layout: RowLayout, value_SR: Tensor) -> Tensor:
-    """Values of physical rows -> values of window slots ``[S, L]`` (the head's is left out)."""
+def to_places(layout: RowLayout, value_SR: Tensor) -> Tensor:
+    """Values of physical rows -> values of window places ``[S, L]`` (the head's is left out)."""
     width = layout.order_SL.shape[1]
     place_SL = torch.arange(width, device=value_SR.device) + layout.has_head_S[:, None].to(torch.int64)
     return to_logical(layout.order_SL, value_SR.gather(1, place_SL))
 
 
 def through_stop(window: Window, params: WindowParams) -> Tensor:
-    """Which slots ``[S, L]`` stand up to and including the first filled stop token."""
+    """Which places ``[S, L]`` stand up to and including the first filled stop token."""
     stop_SL = (window.token_SL[:, :, None] == params.stop_SK[:, None, :]).any(-1) & window.filled_SL
     return stop_SL.to(torch.int64).cumsum(dim=-1) - stop_SL.to(torch.int64) == 0

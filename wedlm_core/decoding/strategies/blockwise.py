@@ -18,8 +18,8 @@ __all__ = ["BlockwiseDecoding"]
 @decodes(Strategy.BLOCKWISE)
 @dataclass(frozen=True)
 class BlockwiseDecoding(WindowDecoding):
-    """The published rule on a window that commits as a whole: nothing leaves it before every slot is filled."""
+    """The published rule on a window that commits as a whole: nothing leaves it before every place is filled."""
 
     def committable(self, lead_S: Tensor, params: WindowParams) -> Tensor:
         """int64 ``[S]``: the whole block or nothing."""
-        return torch.where(lead_S == params.window_S, lead_S, 0)
+        return torch.where(lead_S == params.masks_S, lead_S, 0)

@@ -17,9 +17,9 @@ from wedlm_core.decoding.strategies.base import (
     Wanted,
     decodes,
     mask_from,
-    slots_of,
+    places_of,
     through_stop,
-    to_slots,
+    to_places,
 )
 from wedlm_core.decoding.strategies.window import commit_leading, fill, move_on
 from wedlm_core.decoding.window import RowLayout, Window, WindowParams
@@ -33,7 +33,7 @@ __all__ = ["StreamingDecoding"]
 class StreamingDecoding(Decoding):
     """The published rule with more commits per row (docs/DESIGN.md, "Decoding semantics"); each part has a switch.
 
-    The last contiguous row fills the leftmost slot through the next-token head, so every step commits; masks
+    The last contiguous row fills the leftmost place through the next-token head, so every step commits; masks
     behind it are filled by penalised entropy with a price on holes and without a fallback; the window is
     clipped at ``max_tokens`` and behind a filled stop token; the mask id is never chosen.
     """
@@ -58,30 +58,30 @@ class StreamingDecoding(Decoding):
         return self.switches.suppress
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
-        """Refill to W masks and filled slots behind the leading run, clipped."""
-        slot_L = slots_of(window)
+        """Refill to W masks and filled places behind the leading run, clipped."""
+        place_L = places_of(window)
         lead_S = leading_run(window.filled_SL)
-        length_S = params.window_S + lead_S
+        length_S = params.masks_S + lead_S
         if self.switches.clip:
             left_S = (params.limit_S - window.emitted_S).clamp(min=0)
             before_stop_S = through_stop(window, params).sum(dim=-1)
             length_S = torch.minimum(torch.minimum(length_S, left_S), before_stop_S)
-        mask_from(window, slot_L < length_S[:, None], length_S, mask_id)
+        mask_from(window, place_L < length_S[:, None], length_S, mask_id)
         window.lead_S = torch.minimum(lead_S, length_S)
 
     def wanted(self, window: Window, layout: RowLayout) -> Wanted:
-        """The last contiguous row chooses the leftmost slot; every later mask proposes its own."""
+        """The last contiguous row chooses the leftmost place; every later mask proposes its own."""
         row_R = torch.arange(layout.id_SR.shape[1], device=layout.id_SR.device)
         filled_S1 = window.filled_SL.sum(dim=-1, keepdim=True)
         chooses_S1 = self._head_chooses(window)[:, None]
-        # The leftmost mask is the first mask row; the next-token head fills its slot.
+        # The leftmost mask is the first mask row; the next-token head fills its place.
         masks_SR = (row_R > filled_S1 + chooses_S1) & (row_R < layout.count_S[:, None])
         return Wanted(next_SR=(row_R == window.lead_S[:, None]) & chooses_S1, self_SR=masks_SR)
 
     def _head_chooses(self, window: Window) -> Tensor:
-        """Bool ``[S]``: whether the next-token head gives the leftmost slot in this forward.
+        """Bool ``[S]``: whether the next-token head gives the leftmost place in this forward.
 
-        It does in a window of no slots, whatever the switches say: there is no mask that could.
+        It does in a window of no places, whatever the switches say: there is no mask that could.
         """
         first_S = window.emitted_S == 0
         chooses_S = torch.where(first_S, self.switches.prefill_token, self.switches.head_fills_leftmost)
@@ -89,18 +89,18 @@ class StreamingDecoding(Decoding):
 
     def advance(self, window: Window, params: WindowParams, layout: RowLayout, choices: RowChoices) -> Commit:
         """Commit the leading run and the head's token after it; fill where certainty pays for the hole."""
-        slot_L, lead_S = slots_of(window), window.lead_S
+        place_L, lead_S = places_of(window), window.lead_S
         row_S1, chooses_S = lead_S[:, None], self._head_chooses(window)
         count_S = lead_S + chooses_S
         chosen_S = choices.token_SR.gather(1, row_S1).squeeze(1)
         last_S = window.token_SL.gather(1, (row_S1 - 1).clamp(min=0)).squeeze(1)
-        mask_SL = ~window.filled_SL & (slot_L < window.length_S[:, None])
-        candidate_SL = mask_SL & (slot_L >= count_S[:, None])
-        entropy_SL = to_slots(layout, choices.entropy_SR)
+        mask_SL = ~window.filled_SL & (place_L < window.length_S[:, None])
+        candidate_SL = mask_SL & (place_L >= count_S[:, None])
+        entropy_SL = to_places(layout, choices.entropy_SR)
         fill_SL = self._accept(entropy_SL, candidate_SL, params, chooses_S)
         commit = commit_leading(window, lead_S, fill_SL)
-        slot_SC = torch.arange(commit.token_SC.shape[1], device=slot_L.device)
-        place_SC = (slot_SC == row_S1) & chooses_S[:, None]
+        column_SC = torch.arange(commit.token_SC.shape[1], device=place_L.device)
+        place_SC = (column_SC == row_S1) & chooses_S[:, None]
         commit = Commit(
             token_SC=torch.where(place_SC, chosen_S[:, None], commit.token_SC),
             entropy_SC=torch.where(place_SC, choices.entropy_SR.gather(1, row_S1), commit.entropy_SC),
@@ -109,7 +109,7 @@ class StreamingDecoding(Decoding):
             count_S=count_S,
             drafts_S=commit.drafts_S,
             agreed_S=lead_S,
-            offered_S=torch.minimum(params.window_S, window.length_S),
+            offered_S=torch.minimum(params.masks_S, window.length_S),
             valid_S=window.valid_S,
             next_valid_S=window.valid_S,
             # The head's KV is final; where it chose nothing, the last committed token is the next head.
@@ -117,7 +117,7 @@ class StreamingDecoding(Decoding):
             fill_SL=fill_SL,
         )
         upto_S1 = (count_S - 1)[:, None]
-        fill(window, fill_SL, to_slots(layout, choices.token_SR), entropy_SL, upto_S1=upto_S1)
+        fill(window, fill_SL, to_places(layout, choices.token_SR), entropy_SL, upto_S1=upto_S1)
         move_on(window, count_S)
         window.head_S = torch.where(chooses_S, chosen_S, torch.where(lead_S > 0, last_S, window.head_S))
         window.emitted_S = window.emitted_S + count_S

@@ -17,7 +17,7 @@ from wedlm_core.decoding.strategies.base import (
     Wanted,
     decodes,
     mask_from,
-    slots_of,
+    places_of,
     through_stop,
 )
 from wedlm_core.decoding.window import RowLayout, Window, WindowParams, shift_left
@@ -38,15 +38,15 @@ class VerifiedDecoding(Decoding):
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
         """Drafts are kept as allocated, up to ``max_tokens`` and a stop token; masks follow where useful."""
-        slot_L = slots_of(window)
+        place_L = places_of(window)
         left_S = (params.limit_S - window.emitted_S).clamp(min=0)
         most_S = torch.minimum(torch.where(window.valid_S, params.keep_valid_S, params.keep_stale_S), left_S)
-        keep_SL = (slot_L < most_S[:, None]) & through_stop(window, params)
+        keep_SL = (place_L < most_S[:, None]) & through_stop(window, params)
         drafts_S = leading_run(window.filled_SL & keep_SL)
         last = (drafts_S - 1).clamp(min=0)[:, None]
         last_is_stop_S = (window.token_SL.gather(1, last) == params.stop_SK).any(-1) & (drafts_S > 0)
-        masks_S = torch.where(last_is_stop_S, 0, torch.minimum(params.window_S, left_S - drafts_S))
-        mask_from(window, slot_L < drafts_S[:, None], drafts_S + masks_S, mask_id)
+        masks_S = torch.where(last_is_stop_S, 0, torch.minimum(params.masks_S, left_S - drafts_S))
+        mask_from(window, place_L < drafts_S[:, None], drafts_S + masks_S, mask_id)
         window.lead_S = drafts_S
 
     def wanted(self, window: Window, layout: RowLayout) -> Wanted:
@@ -57,17 +57,17 @@ class VerifiedDecoding(Decoding):
 
     def advance(self, window: Window, params: WindowParams, layout: RowLayout, choices: RowChoices) -> Commit:
         """Commit the agreeing drafts and the head's choice after them; the rest are the next drafts."""
-        slot_L, drafts_S = slots_of(window), window.lead_S
-        draft_SL = slot_L < drafts_S[:, None]
+        place_L, drafts_S = places_of(window), window.lead_S
+        draft_SL = place_L < drafts_S[:, None]
         right_SL = draft_SL & (window.token_SL == choices.token_SR[:, :-1])
         agreed_S = leading_run(right_SL)
         count_S = agreed_S + 1
-        # Physical order is logical here, so row j + 1 holds slot j; a mask's row holds its own proposal.
+        # Physical order is logical here, so row j + 1 holds place j; a mask's row holds its own proposal.
         token_SL = torch.where(draft_SL, window.token_SL, choices.token_SR[:, 1:])
-        window.filled_SL = slot_L < (window.length_S - count_S)[:, None]
+        window.filled_SL = place_L < (window.length_S - count_S)[:, None]
         window.head_S = choices.token_SR.gather(1, agreed_S[:, None]).squeeze(1)
-        # The first mask proposes for the slot that the last draft's row decides: a test of the proposals behind it.
-        first_S = token_SL.gather(1, drafts_S.clamp(max=slot_L.shape[0] - 1)[:, None]).squeeze(1)
+        # The first mask proposes for the place that the last draft's row decides: a test of the proposals behind it.
+        first_S = token_SL.gather(1, drafts_S.clamp(max=place_L.shape[0] - 1)[:, None]).squeeze(1)
         was_valid_S = window.valid_S
         window.valid_S = (agreed_S == drafts_S) & (first_S == window.head_S)
         window.token_SL = shift_left(token_SL, count_S, 0)
@@ -84,11 +84,11 @@ class VerifiedDecoding(Decoding):
             valid_S=was_valid_S,
             next_valid_S=window.valid_S,
             context_S=count_S,
-            fill_SL=~draft_SL & (slot_L < window.length_S[:, None]),
+            fill_SL=~draft_SL & (place_L < window.length_S[:, None]),
         )
 
     def next_rows(self, refills: Refills, rows_D: IntArray, left_D: IntArray) -> IntArray:
-        """See :meth:`Decoding.next_rows`: one slot at least goes to the committed token."""
+        """See :meth:`Decoding.next_rows`: one place at least goes to the committed token."""
         kept_D = np.minimum(refills.kept_D, np.maximum(rows_D - 2, 0))
         after_D = np.minimum(refills.masks_D + kept_D, np.maximum(left_D - 1, 0)) + 1
         return np.where(left_D <= 1, 0, after_D)

@@ -15,8 +15,8 @@ from wedlm_core.decoding.strategies.base import (
     Wanted,
     decodes,
     mask_from,
-    slots_of,
-    to_slots,
+    places_of,
+    to_places,
 )
 from wedlm_core.decoding.window import RowLayout, Window, WindowParams, shift_left
 from wedlm_core.types import Strategy
@@ -30,15 +30,15 @@ class WindowDecoding(Decoding):
     """The published rule with a fixed window (docs/DESIGN.md, "Decoding semantics")."""
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
-        """Append as many masks as the next forward commits, so that W slots remain after it."""
-        slot_L = slots_of(window)
-        in_window_SL = slot_L < params.window_S[:, None]
+        """Append as many masks as the next forward commits, so that W places remain after it."""
+        place_L = places_of(window)
+        in_window_SL = place_L < params.masks_S[:, None]
         lead_S = self.committable(leading_run(window.filled_SL & in_window_SL), params)
-        mask_from(window, in_window_SL, params.window_S + lead_S, mask_id)
+        mask_from(window, in_window_SL, params.masks_S + lead_S, mask_id)
         window.lead_S = lead_S
 
     def committable(self, lead_S: Tensor, params: WindowParams) -> Tensor:
-        """int64 ``[S]``: how many of the ``lead_S`` leading filled slots the next forward commits."""
+        """int64 ``[S]``: how many of the ``lead_S`` leading filled places the next forward commits."""
         return lead_S
 
     def wanted(self, window: Window, layout: RowLayout) -> Wanted:
@@ -49,20 +49,20 @@ class WindowDecoding(Decoding):
         return Wanted(next_SR=torch.zeros_like(masks_SR), self_SR=masks_SR)
 
     def advance(self, window: Window, params: WindowParams, layout: RowLayout, choices: RowChoices) -> Commit:
-        """Commit the leading filled slots, fill masks by penalised entropy."""
-        slot_L, lead_S = slots_of(window), window.lead_S
-        mask_SL = ~window.filled_SL & (slot_L < window.length_S[:, None])
-        entropy_SL = to_slots(layout, choices.entropy_SR)
+        """Commit the leading filled places, fill masks by penalised entropy."""
+        place_L, lead_S = places_of(window), window.lead_S
+        mask_SL = ~window.filled_SL & (place_L < window.length_S[:, None])
+        entropy_SL = to_places(layout, choices.entropy_SR)
         fill_SL = select_fills(entropy_SL, mask_SL, params.threshold_S, params.penalty_S)
         commit = commit_leading(window, lead_S, fill_SL)
-        fill(window, fill_SL, to_slots(layout, choices.token_SR), entropy_SL)
+        fill(window, fill_SL, to_places(layout, choices.token_SR), entropy_SL)
         move_on(window, lead_S)
         window.emitted_S = window.emitted_S + lead_S
         return commit
 
 
 def commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:
-    """The commit of the first ``lead_S`` window slots, one place wider than the window."""
+    """The commit of the first ``lead_S`` window places, one place wider than the window."""
     zero = torch.zeros_like(lead_S)
 
     def widen(value_SL: Tensor) -> Tensor:
@@ -86,20 +86,20 @@ def commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:
 
 
 def fill(window: Window, fill_SL: Tensor, token_SL: Tensor, entropy_SL: Tensor, upto_S1: Tensor | int = -1) -> None:
-    """Put chosen tokens in the slots of ``fill_SL`` and note which came before an earlier slot.
+    """Put chosen tokens in the places of ``fill_SL`` and note which came before an earlier place.
 
-    ``upto_S1``: slots up to this one count as filled (``streaming`` fills it through the next-token head).
+    ``upto_S1``: places up to this one count as filled (``streaming`` fills it through the next-token head).
     """
-    slot_L = slots_of(window)
+    place_L = places_of(window)
     window.token_SL = torch.where(fill_SL, token_SL, window.token_SL)
     window.entropy_SL = torch.where(fill_SL, entropy_SL, window.entropy_SL)
     window.filled_SL = window.filled_SL | fill_SL
-    open_SL = (~window.filled_SL & (slot_L > upto_S1)).to(torch.int64)
+    open_SL = (~window.filled_SL & (place_L > upto_S1)).to(torch.int64)
     window.early_SL = window.early_SL | (fill_SL & (open_SL.cumsum(dim=-1) > 0))
 
 
 def move_on(window: Window, count_S: Tensor) -> None:
-    """Drop the committed slots from the left."""
+    """Drop the committed places from the left."""
     window.token_SL = shift_left(window.token_SL, count_S, 0)
     window.filled_SL = shift_left(window.filled_SL, count_S, False)
     window.entropy_SL = shift_left(window.entropy_SL, count_S, 0.0)

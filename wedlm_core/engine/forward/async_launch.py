@@ -143,11 +143,11 @@ class AsyncLaunch:
         if not runner.backend.on_device:
             rows = _on_host(batch.rows)
             real = slice(0, rows.total)
-            return runner.run(batch.id_T[real], batch.position_T[real], batch.kv_slot_T[real], rows)
+            return runner.run(batch.id_T[real], batch.position_T[real], batch.kv_entry_T[real], rows)
         hidden_TD = self.graphs.run(batch) if self.graphs is not None else None
         if hidden_TD is not None:
             return hidden_TD
-        return runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_slot_T, batch.rows)
+        return runner.run_device_rows(batch.id_T, batch.position_T, batch.kv_entry_T, batch.rows)
 
 
 def _on_host(rows: DeviceRows) -> PackedRows:

@@ -57,7 +57,7 @@ class StaticInputs:
         sequences = rows.kv_lengths_S.shape[0]
         self._id_T[:size].copy_(batch.id_T)
         self._position_T[:size].copy_(batch.position_T)
-        self._slot_T[:size].copy_(batch.kv_slot_T)
+        self._slot_T[:size].copy_(batch.kv_entry_T)
         self._cu_rows_Z[: sequences + 1].copy_(rows.cu_rows_Z)
         self._cu_rows_Z[sequences + 1 :].copy_(rows.cu_rows_Z[-1:].expand(self._sequences - sequences))
         self._kv_lengths_S[:sequences].copy_(rows.kv_lengths_S)

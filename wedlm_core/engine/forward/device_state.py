@@ -147,9 +147,9 @@ class DeviceState:
 
 
 def _window_params(windows_3S: Tensor, columns: Mapping[str, Tensor], stops_SK: Tensor) -> WindowParams:
-    window_S, keep_valid_S, keep_stale_S = windows_3S
+    masks_S, keep_valid_S, keep_stale_S = windows_3S
     return WindowParams(
-        window_S=window_S,
+        masks_S=masks_S,
         keep_valid_S=keep_valid_S,
         keep_stale_S=keep_stale_S,
         threshold_S=columns["entropy_threshold"],

@@ -55,13 +55,13 @@ class ModelRunner:
             self._decoder_cpu = DecoderCpu(model)
             self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
 
-    def run(self, id_T: Tensor, position_T: Tensor, kv_slot_T: Tensor, rows: PackedRows) -> Tensor:
+    def run(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows) -> Tensor:
         """Hidden states after the final norm.
 
         Args:
             id_T: int64 tokens.
             position_T: int64 logical positions.
-            kv_slot_T: int64 slots of the KV pool that the rows write.
+            kv_entry_T: int64 slots of the KV pool that the rows write.
             rows: what attention needs.
 
         Returns:
@@ -70,11 +70,11 @@ class ModelRunner:
         heads = self.model.config.num_attention_heads
         if self._decoder_cpu is not None:
             plan_cpu = cast(CpuAttentionBackend, self.backend).plan(rows, self.pool, heads)
-            return self._decoder_cpu(id_T, position_T, kv_slot_T, self.pool, plan_cpu)
+            return self._decoder_cpu(id_T, position_T, kv_entry_T, self.pool, plan_cpu)
         plan = self.backend.plan(rows, self.pool, heads)
         total = id_T.shape[0]
         padding = (0, self.padding(total) - total)
-        pool_rows = self.pool.flat_index(kv_slot_T)
+        pool_rows = self.pool.flat_index(kv_entry_T)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.pool.write(layer, pool_rows, k[:total], v[:total])
@@ -82,13 +82,13 @@ class ModelRunner:
 
         return self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
 
-    def run_device_rows(self, id_T: Tensor, position_T: Tensor, kv_slot_T: Tensor, rows: DeviceRows) -> Tensor:
+    def run_device_rows(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: DeviceRows) -> Tensor:
         """:meth:`run` without host work, for backends that plan on the device; padding rows have slot -1."""
         backend = cast(DeviceAttentionBackend, self.backend)
         plan = backend.plan_device(rows, self.pool, self.model.config.num_attention_heads)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self.pool.write_entries(layer, kv_slot_T, k, v)
+            self.pool.write_entries(layer, kv_entry_T, k, v)
             return plan.attend(layer, q)
 
         return self.model(id_T, position_T, attend)

@@ -34,13 +34,13 @@ class PackedInput:
     """One forward's input: T rows.
 
     Attributes:
-        id_T, position_T, kv_slot_T: int64 token ids, logical positions and KV slots.
+        id_T, position_T, kv_entry_T: int64 token ids, logical positions and KV slots.
         rows: what attention needs.
     """
 
     id_T: Tensor
     position_T: Tensor
-    kv_slot_T: Tensor
+    kv_entry_T: Tensor
     rows: PackedRows
 
 
@@ -71,7 +71,7 @@ class CpuStep:
             valid=window.valid_S.numpy(),
         )
         self._limits = kernels.Limits(
-            window=params.window_S.numpy(),
+            window=params.masks_S.numpy(),
             keep_valid=params.keep_valid_S.numpy(),
             keep_stale=params.keep_stale_S.numpy(),
             limit=params.limit_S.numpy(),
@@ -122,7 +122,7 @@ class CpuStep:
         return PackedInput(
             id_T=torch.from_numpy(rows.token),
             position_T=torch.from_numpy(rows.position),
-            kv_slot_T=torch.from_numpy(rows.kv_slot),
+            kv_entry_T=torch.from_numpy(rows.kv_entry),
             rows=PackedRows(
                 counts_S=counts_S,
                 cached_S=plan.cached_S,

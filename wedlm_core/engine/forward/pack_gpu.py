@@ -51,7 +51,7 @@ class DeviceBatch:
     """One forward's input, on the device.
 
     Attributes:
-        id_T, position_T, kv_slot_T: int64 token ids, logical positions and KV slots; padding comes last, with
+        id_T, position_T, kv_entry_T: int64 token ids, logical positions and KV slots; padding comes last, with
             slot -1.
         rows: what attention needs.
         first_S: int64, the forward's row of each sequence's first decode row.
@@ -59,7 +59,7 @@ class DeviceBatch:
 
     id_T: Tensor
     position_T: Tensor
-    kv_slot_T: Tensor
+    kv_entry_T: Tensor
     rows: DeviceRows
     first_S: Tensor
 
@@ -108,7 +108,7 @@ def pack_on_device(
     return DeviceBatch(
         id_T=torch.where(real_T, id_T, 0),
         position_T=torch.where(real_T, position_T, 0),
-        kv_slot_T=torch.where(real_T, page_T * page_size + index_T % page_size, -1),
+        kv_entry_T=torch.where(real_T, page_T * page_size + index_T % page_size, -1),
         rows=DeviceRows(
             cu_rows_Z=F.pad(ends_S, (1, 0)).to(torch.int32),
             kv_lengths_S=(start_S + counts_S).to(torch.int32),

@@ -73,6 +73,6 @@ def _by_groups(
 
 
 def _run_model(runner: Runner, packed: PackedInput) -> torch.Tensor:
-    hidden_TD = runner.model_runner.run(packed.id_T, packed.position_T, packed.kv_slot_T, packed.rows)
+    hidden_TD = runner.model_runner.run(packed.id_T, packed.position_T, packed.kv_entry_T, packed.rows)
     runner.profile.lap("model")
     return hidden_TD

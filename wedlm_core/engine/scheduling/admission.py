@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wedlm_core.checks import is_whole
 from wedlm_core.errors import CapacityError, RequestError, explain
-from wedlm_core.types import Request, Strategy
+from wedlm_core.types import Request
 
 __all__ = ["Limits", "check_request"]
 
@@ -58,7 +58,7 @@ def check_request(request: Request, limits: Limits) -> None:
                 "Lower window_size, or raise max_window.",
             )
         )
-    if params.strategy != Strategy.AUTOREGRESSIVE and not limits.has_mask_token:
+    if (params.adaptive or params.window) and not limits.has_mask_token:
         raise RequestError(
             explain(
                 "strategy",

@@ -48,14 +48,14 @@ def pack_layouts(plan, layout, tokens, pages, page_size, rows, picks, place):  #
     # Fields that a loop uses are taken out of their tuples before it: inside, each use would count references.
     slots, cached, prefill, decode = plan
     layout_token, offset, takes_next, takes_own, first = layout
-    row_token, position, kv_slot = rows
+    row_token, position, kv_entry = rows
     pick_row, pick_slot, pick_position = picks
     row, number = 0, 0
     for s in range(len(slots)):
         slot, context = slots[s], cached[s] + prefill[s]
         for r in range(prefill[s] + decode[s]):
             at = cached[s] + r
-            kv_slot[row + r] = pages[slot, at // page_size] * page_size + at % page_size
+            kv_entry[row + r] = pages[slot, at // page_size] * page_size + at % page_size
         for r in range(prefill[s]):
             row_token[row + r] = tokens[slot, cached[s] + r]
             position[row + r] = cached[s] + r

@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
     token: Array
     position: Array
-    kv_slot: Array
+    kv_entry: Array
 
 
 class Picks(NamedTuple):
@@ -108,12 +108,12 @@ def blank_outcome(decoding: int, places: int) -> Any:
 
 
 @njit(**JIT)
-def _place(position, kv_slot, first, count, index, pages, slot, page_size):  # type: ignore[no-untyped-def]
+def _place(position, kv_entry, first, count, index, pages, slot, page_size):  # type: ignore[no-untyped-def]
     """Position and KV slot of ``count`` rows from row ``first`` and KV index ``index`` on."""
     for r in range(count):
         at = index + r
         position[first + r] = at
-        kv_slot[first + r] = pages[slot, at // page_size] * page_size + at % page_size
+        kv_entry[first + r] = pages[slot, at // page_size] * page_size + at % page_size
 
 
 @njit(**JIT)
@@ -132,12 +132,12 @@ def pack_rows(plan, windows, tokens, pages, page_size, rows, picks):  # type: ig
     # Fields that a loop uses are taken out of their tuples before it: inside, each use would count references.
     slots, cached, prefill, decode = plan
     window_token, lead, head = windows.token, windows.lead, windows.head
-    row_token, position, kv_slot = rows
+    row_token, position, kv_entry = rows
     pick_row, pick_slot, pick_position = picks
     row, number = 0, 0
     for s in range(len(slots)):
         slot = slots[s]
-        _place(position, kv_slot, row, prefill[s] + decode[s], cached[s], pages, slot, page_size)
+        _place(position, kv_entry, row, prefill[s] + decode[s], cached[s], pages, slot, page_size)
         for r in range(prefill[s]):
             row_token[row + r] = tokens[slot, cached[s] + r]
         row += prefill[s]

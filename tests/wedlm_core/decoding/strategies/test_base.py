@@ -82,7 +82,7 @@ def params_of(masks: int, kept: int, left: int, threshold: float) -> WindowParam
         return torch.tensor([value])
 
     return WindowParams(
-        window_S=whole(masks), keep_valid_S=whole(kept), keep_stale_S=whole(kept), threshold_S=real(threshold),
+        masks_S=whole(masks), keep_valid_S=whole(kept), keep_stale_S=whole(kept), threshold_S=real(threshold),
         penalty_S=real(0.02), limit_S=whole(left), stop_SK=torch.tensor([[STOP]]),
     )  # fmt: skip
 

@@ -104,7 +104,7 @@ def set_up(runner: Runner, case: Case, slot: int) -> None:
     window.length_S[slot] = drafts + case.masks
     window.lead_S[slot], window.head_S[slot] = drafts, case.emitted % 5
     window.emitted_S[slot], window.valid_S[slot] = case.emitted, case.valid
-    params.window_S[slot], params.limit_S[slot] = case.window, case.emitted + case.left
+    params.masks_S[slot], params.limit_S[slot] = case.window, case.emitted + case.left
     params.keep_valid_S[slot], params.keep_stale_S[slot] = case.keep_valid, case.keep_stale
     params.stop_SK[slot] = -1
     params.stop_SK[slot, : len(case.stops)] = torch.tensor(case.stops, dtype=torch.int64)
@@ -167,7 +167,7 @@ def spread(chosen: Choice, picks: Picks) -> Choice:
 
 
 def check_input(found: PackedInput, expected: Batch) -> None:
-    for name in ("id_T", "position_T", "kv_slot_T"):
+    for name in ("id_T", "position_T", "kv_entry_T"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
     for name in ("counts_S", "cached_S", "starts_S"):
         np.testing.assert_array_equal(getattr(found.rows, name), getattr(expected.rows, name))

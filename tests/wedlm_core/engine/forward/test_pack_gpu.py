@@ -64,10 +64,10 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
     )
     device = pack_on_device(torch.from_numpy(plan_facts(loose)), layout, state, shape, size)
     real = host.rows.total
-    for name in ("id_T", "position_T", "kv_slot_T"):
+    for name in ("id_T", "position_T", "kv_entry_T"):
         assert torch.equal(getattr(device, name)[:real], getattr(host, name)), name
     assert device.id_T.shape == (shape.total,)
-    assert (device.kv_slot_T[real:] == -1).all()
+    assert (device.kv_entry_T[real:] == -1).all()
     assert device.rows.cu_rows_Z.tolist() == [*host.rows.starts_S.tolist(), real]
     assert device.rows.kv_lengths_S.tolist() == (plan.cached_S + host.rows.counts_S).tolist()
     deepest = host.rows.pages_SP.shape[1]
