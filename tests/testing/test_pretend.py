@@ -22,7 +22,7 @@ from testing import pretend
 from testing.pretend import LOG, MixError, WaitError, strict
 pretend.install(devices=2)
 from wedlm_core.devices import on_device
-from wedlm_core.kernels.gpu.kv import doubled
+from wedlm_core.kernels.gpu.kv import twice
 
 found = {}
 def case(name, work, is_strict=False):
@@ -46,13 +46,13 @@ for name, work in {
     "a scalar beside device": lambda: (a + torch.tensor(1.0))[0].item() == 1.0,
     "cat of both": lambda: torch.cat([a, host]),
     "numpy": lambda: a.numpy(),
-    "kernel on its device": lambda: doubled(a).tolist(),
-    "kernel beside its device": lambda: doubled(b),
-    "kernel of a host tensor": lambda: doubled(host),
+    "kernel on its device": lambda: twice(a).tolist(),
+    "kernel beside its device": lambda: twice(b),
+    "kernel of a host tensor": lambda: twice(host),
 }.items():
     case(name, work)
 with on_device(b.device):
-    case("kernel under a guard", lambda: doubled(b).tolist())
+    case("kernel under a guard", lambda: twice(b).tolist())
 case("the guard ends", lambda: torch.cuda.current_device())
 threads = []
 def elsewhere():
@@ -93,7 +93,7 @@ def graph_of(work):
 static = torch.zeros(4, device="cuda")
 kept = torch.zeros(4, device="cuda")
 def recorded():
-    doubled_ = doubled(static)
+    doubled_ = twice(static)
     kept.copy_(doubled_ + 1)
     return kept * 10
 graph, out = graph_of(recorded)
