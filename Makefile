@@ -21,7 +21,7 @@ demo: $(STAMP)
 # Three processes on two cores: many of these tests wait for processes they killed. A file stays in one of them, for
 # its fixtures.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 # Style, types and import directions.
 check: $(STAMP)

@@ -28,14 +28,14 @@ import torch
 from benchmarks.common import table, write_result
 from benchmarks.decode.models import random_model_folder
 from benchmarks.decode.passes import Workload
-from benchmarks.decode.workloads import MODELS, MOST_SEQUENCES, Subject, open_subject, regime, regimes_of
+from benchmarks.decode.workloads import MODELS, MAX_SEQUENCES, Subject, open_subject, regime, regimes_of
 from testing.repository import ROOT
 from wedlm_core.model.sources import resolve
 
 __all__ = ["main"]
 
 _CHILD = Path(__file__).with_name("versions_child.py")
-_CONFIG = {"max_num_seqs": MOST_SEQUENCES, "prefix_caching": False, "max_model_len": 1024}
+_CONFIG = {"max_num_seqs": MAX_SEQUENCES, "prefix_caching": False, "max_model_len": 1024}
 _STRATEGIES = ("verified", "autoregressive", "reference", "streaming", "blockwise")
 _GOAL = 0.98
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
