@@ -28,7 +28,7 @@ import torch
 from benchmarks.common import table, write_result
 from benchmarks.decode.models import random_model_folder
 from benchmarks.decode.passes import Workload
-from benchmarks.decode.workloads import MODELS, MAX_SEQUENCES, Subject, open_subject, regime, regimes_of
+from benchmarks.decode.workloads import MAX_SEQUENCES, MODELS, Subject, open_subject, regime, regimes_of
 from testing.repository import ROOT
 from wedlm_core.model.sources import resolve
 
