@@ -58,10 +58,12 @@ class Rows:
 
 @cache
 def model_of(folder: Path) -> tuple[Decoder, Tokenizer]:
+    """The model and tokenizer of a folder, loaded once, with 700 positions."""
     return load_model(folder, max_positions=700), Tokenizer.load(folder)
 
 
 def observe(folder: Path, requests: list[Request], config: EngineConfig) -> tuple[list[Generation], Rows]:
+    """Run the requests on a new engine; their generations and the hidden states of their rows."""
     engine = Engine(*model_of(folder), config)
     rows = Rows(engine)
     return run(engine, requests), rows

@@ -23,30 +23,17 @@ from pipeline.commands.sample import prepared_sample
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import resolve_job
-from pipeline.plan.units import plan_units, read_tasks
 from pipeline.prompts.tokenize import FAILURE_CLASS
 from pipeline.sinks import FORMATS, check_format
-from pipeline.sources import BAD, HIDDEN, RAW, Source, open_source, source_of
+from pipeline.sources import BAD, HIDDEN, RAW, source_of
 from pipeline.sources.limits import MAX_DEPTH, MAX_ROW_BYTES
 from pipeline.sources.tabulate import infer_schema, tabulate
 from pipeline.storage.local import LocalStorage
+from testing.pipeline.source_rows import all_rows, opened
 
 CODECS = {"": lambda data: data, ".gz": lambda data: gzip.compress(data, 1),
           ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}  # fmt: skip
 LONG = MAX_ROW_BYTES + 1000
-
-
-def opened(data: Any, folder: Path) -> Source:
-    return open_source(data, LocalStorage(folder / "out", layout.SCRATCH))
-
-
-def all_rows(source: Source, rows: int) -> pa.Table:
-    tables = [
-        table
-        for task in read_tasks(plan_units(source, rows, "f"))
-        for table in source.read([unit.rows for unit in task.units])
-    ]
-    return pa.concat_tables(tables)
 
 
 def bad_rows(table: pa.Table) -> dict[int, str]:

@@ -14,24 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import layout
 from pipeline.errors import SourceError
 from pipeline.plan.units import plan_units, read_tasks
-from pipeline.sources import BAD, HIDDEN, RAW, Source, open_source
-from pipeline.storage.local import LocalStorage
-
-
-def opened(data: Any, folder: Path) -> Source:
-    return open_source(data, LocalStorage(folder / "out", layout.SCRATCH))
-
-
-def all_rows(source: Source, rows: int) -> pa.Table:
-    tables = [
-        table
-        for task in read_tasks(plan_units(source, rows, "f"))
-        for table in source.read([unit.rows for unit in task.units])
-    ]
-    return pa.concat_tables(tables)
+from pipeline.sources import BAD, HIDDEN, RAW
+from testing.pipeline.source_rows import all_rows, opened
 
 
 @given(

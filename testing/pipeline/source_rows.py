@@ -1,0 +1,30 @@
+"""A source opened as a run opens it, and all of its rows as the units of a run read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.plan.units import plan_units, read_tasks
+from pipeline.sources import Source, open_source
+from pipeline.storage.local import LocalStorage
+
+__all__ = ["all_rows", "opened"]
+
+
+def opened(data: Any, folder: Path) -> Source:
+    """The source of ``data``; what is in memory is kept below ``folder``."""
+    return open_source(data, LocalStorage(folder / "out", layout.SCRATCH))
+
+
+def all_rows(source: Source, rows: int) -> pa.Table:
+    """Every row, read in units of ``rows`` rows."""
+    tables = [
+        table
+        for task in read_tasks(plan_units(source, rows, "f"))
+        for table in source.read([unit.rows for unit in task.units])
+    ]
+    return pa.concat_tables(tables)
