@@ -32,6 +32,8 @@ AUTOREGRESSIVE: Mapping[str, Any] = {"strategy": Strategy.AUTOREGRESSIVE}
 
 _NUMBERS = itertools.count()
 _WARM_STEPS = 10  # until windows reach a steady size
+_SETTLED_STEPS = 36  # so many without a capture of a graph, which takes as long as a dozen steps
+_SETTLE_SECONDS = 2.0
 _WINDOW = 16
 _TARGETS = {"low": 6.0, "medium": 3.0, "high": 1.3}  # tokens per forward at a fixed window of 16
 _PROBE_STEPS = 10
@@ -182,10 +184,28 @@ class Subject:
                 engine.step()
             for _ in range(_WARM_STEPS):
                 engine.step()
+            self._settle(ids)
             yield ids
         finally:
             for request_id in ids:
                 engine.abort(request_id)
+
+    def captured(self) -> int:
+        """CUDA graphs captured so far."""
+        graphs = getattr(self.engine._runner.launch, "graphs", None)
+        return graphs.captured if graphs is not None else 0
+
+    def _settle(self, ids: Sequence[str]) -> None:
+        """Step until no graph was captured for a while, for a limited time: a long job captures once, at its start."""
+        begin, quiet, before = time.perf_counter(), 0, self.captured()
+        if not before:
+            return
+        room = self._scene.scale.max_tokens // 2
+        while quiet < _SETTLED_STEPS and time.perf_counter() - begin < _SETTLE_SECONDS:
+            if len(self.engine.committed(ids[0])) >= room:
+                return
+            self.engine.step()
+            quiet, before = (quiet + 1, before) if self.captured() == before else (0, self.captured())
 
     def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None) -> Slice:
         """Decode for ``seconds`` (or ``steps`` steps), or until a sequence has generated its maximum."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.decoding import Subject, open_subject
-from benchmarks.gpu.section import Report, Scene, device_seconds
+from benchmarks.gpu.section import Report, Scene, device_seconds, replayed
 
 __all__ = ["layers"]
 
@@ -67,20 +67,4 @@ def _bare_forward(scene: Scene, subject: Subject, rows: int) -> Callable[[], obj
         hidden: Tensor = subject.model(ids, positions, lambda layer, q, k, v: q)
         return hidden
 
-    if scene.device.type != "cuda":
-        return forward
-    side = torch.cuda.Stream(scene.device)
-    side.wait_stream(torch.cuda.current_stream(scene.device))
-    with torch.cuda.stream(side):  # warm up: a capture must neither compile kernels nor allocate workspaces
-        forward()
-    torch.cuda.current_stream(scene.device).wait_stream(side)
-    torch.cuda.synchronize(scene.device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        forward()
-
-    def replay() -> tuple[Tensor, Tensor]:
-        graph.replay()
-        return ids, positions  # the graph reads these: keep them alive
-
-    return replay
+    return replayed(forward, scene.device)

@@ -15,7 +15,19 @@ from benchmarks.decode.section import Goal, goals_table
 from wedlm_core import ModelConfig
 from wedlm_core.model.shapes import WEDLM_8B
 
-__all__ = ["FULL", "TOY", "Clock", "Report", "Scale", "Scene", "Spread", "device_seconds", "goal", "synchronise"]
+__all__ = [
+    "FULL",
+    "TOY",
+    "Clock",
+    "Report",
+    "Scale",
+    "Scene",
+    "Spread",
+    "device_seconds",
+    "goal",
+    "replayed",
+    "synchronise",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +234,31 @@ def synchronise(device: torch.device) -> None:
     """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def replayed(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """On CUDA, a function that replays ``work`` as a CUDA graph, without the host's launches; elsewhere ``work``.
+
+    Raises:
+        RuntimeError: the work cannot be captured.
+    """
+    if device.type != "cuda":
+        return work
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):  # warm up: a capture must neither compile kernels nor allocate workspaces
+        work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        result = work()
+
+    def replay() -> object:
+        graph.replay()
+        return work, result  # the graph reads what these hold: keep it alive
+
+    return replay
 
 
 def device_seconds(work: Callable[[], object], device: torch.device, *, repeats: int = 20, warm: int = 3) -> Spread:

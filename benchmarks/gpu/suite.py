@@ -55,8 +55,9 @@ SECTIONS: Mapping[str, _Section] = {
     "sampler": _Section(place="device:sampler", group="device", seconds=20),
     "attention": _Section(place="attention:attention", group="device", seconds=45, least=30),
     "tiny": _Section(place="tiny:tiny", group="tiny", seconds=60),
-    "steps": _Section(place="steps:steps", group="model", seconds=70),
+    "steps": _Section(place="steps:steps", group="model", seconds=45),
     "layers": _Section(place="layers:layers", group="model", seconds=20, least=10),
+    "kernels": _Section(place="kernels:kernels", group="model", seconds=45, least=15),
     "load": _Section(place="load:load", group="model", seconds=400, least=120),
     "host": _Section(place="host:host", group="model", seconds=20, least=20),
 }
@@ -130,8 +131,11 @@ def _ran(command: Sequence[str], environment: Mapping[str, str], seconds: float)
 
 def _run_group(args: argparse.Namespace) -> int:
     """Run the sections of one group in this process; write each result to the file as soon as it is available."""
+    import logging
+
     import torch
 
+    logging.basicConfig(level=logging.INFO, format="   %(message)s")  # backends chosen, graphs captured, costs measured
     from benchmarks.gpu.section import FULL, TOY, Clock, Scene
 
     end = time.monotonic() + args.seconds

@@ -178,4 +178,6 @@ class KVPool:
 def _rounded(x: Tensor, scale: float) -> Tensor:
     """Bytes of ``x / scale`` as 8-bit floats, clamped to their range."""
     largest = torch.finfo(torch.float8_e4m3fn).max
-    return (x.float() / scale).clamp(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)
+    # A tensor, for torch on CUDA multiplies by the reciprocal of a number, which rounds otherwise.
+    by = torch.full((), scale, device=x.device)
+    return (x.float() / by).clamp(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)

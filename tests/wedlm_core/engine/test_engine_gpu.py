@@ -16,8 +16,8 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
+from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
-from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -157,14 +157,14 @@ def test_a_forward_that_cannot_be_captured_runs_eagerly(
     agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = run(engine_of(agreeing_folder, cuda_graphs=False), some_requests("verified"))
-    plain = Runner.run_device_rows
+    plain = ModelRunner.run_device_rows
 
-    def asking(self: Runner, *batch: Any) -> torch.Tensor:
+    def asking(self: ModelRunner, *batch: Any) -> torch.Tensor:
         hidden_TD = plain(self, *batch)
         assert hidden_TD[0, 0].item() < torch.inf  # the host asks for a value: not allowed in a capture
         return hidden_TD
 
-    monkeypatch.setattr(Runner, "run_device_rows", asking)
+    monkeypatch.setattr(ModelRunner, "run_device_rows", asking)
     engine = engine_of(agreeing_folder)
     assert "cannot be captured" in caplog.text
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
