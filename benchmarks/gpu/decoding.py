@@ -34,6 +34,7 @@ _NUMBERS = itertools.count()
 _WARM_STEPS = 10  # until windows reach a steady size
 _SETTLED_STEPS = 36  # so many without a capture of a graph, which takes as long as a dozen steps
 _SETTLE_SECONDS = 2.0
+_TRIES = 4
 _WINDOW = 16
 _TARGETS = {"low": 6.0, "medium": 3.0, "high": 1.3}  # tokens per forward at a fixed window of 16
 _PROBE_STEPS = 10
@@ -208,7 +209,18 @@ class Subject:
             quiet, before = (quiet + 1, before) if self.captured() == before else (0, self.captured())
 
     def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None) -> Slice:
-        """Decode for ``seconds`` (or ``steps`` steps), or until a sequence has generated its maximum."""
+        """Decode for ``seconds`` (or ``steps`` steps), or until a sequence has generated its maximum.
+
+        A slice in which a graph was captured is thrown away and taken again, three times at most.
+        """
+        for _ in range(_TRIES):
+            before = self.captured()
+            found = self._slice(ids, seconds, steps)
+            if self.captured() == before:
+                break
+        return found
+
+    def _slice(self, ids: Sequence[str], seconds: float, steps: int | None) -> Slice:
         engine, device, most = self.engine, self._scene.device, self._scene.scale.max_tokens
         before = sum(len(engine.committed(i)) for i in ids)
         synchronise(device)

@@ -121,7 +121,7 @@ class EngineConfig:
     streaming: StreamingSwitches = field(default_factory=StreamingSwitches)
     overlap: bool | Literal["auto"] = "auto"
     cuda_graphs: bool | Literal["auto"] = "auto"
-    graph_rows: int = 512
+    graph_rows: int = 2048
     graph_seconds: float = 30.0
     graph_bytes: int = 512 << 20
     trace: bool = False

@@ -99,10 +99,10 @@ class Engine:
         decodings = list(dict.fromkeys(self._decodings.values()))
         self._groups = {name: decodings.index(decoding) for name, decoding in self._decodings.items()}
         model_runner = ModelRunner(model, make_pool(pages), backend)
-        overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
+        self._overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
         self._runner = Runner(
             model_runner=model_runner,
-            launch=overlapping_launch or plain_launch(model_runner),
+            launch=self._overlapping_launch or plain_launch(model_runner),
             config=config,
             mask_token_id=mask if mask is not None else 0,
             vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
@@ -125,9 +125,9 @@ class Engine:
         self._done: list[Generation] = []
         self._arrivals = 0
         self._loop: OverlapLoop | None = None
-        if overlapping_launch is not None:
+        if self._overlapping_launch is not None:
             self._loop = OverlapLoop(
-                self._runner, overlapping_launch, self._table, self._next_plan, self._consume_completed
+                self._runner, self._overlapping_launch, self._table, self._next_plan, self._consume_completed
             )
 
     # ---- requests -------------------------------------------------------------------------------------
@@ -293,7 +293,9 @@ class Engine:
         The first call fixes it; safe in the middle of a run.
         """
         if self._step_cost is None:
-            self._step_cost = self.config.step_cost or cached_or_measured_cost(self._runner, self.pages)
+            self._step_cost = self.config.step_cost or cached_or_measured_cost(
+                self._runner, self.pages, self._overlapping_launch
+            )
         return self._step_cost
 
     def _sync_pages(self) -> None:

@@ -9,48 +9,63 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.engine.windows.step_cost import CostSample, cache_key, fit, load_cached, save_cached
 from wedlm_core.kv.pages import PageManager, SequencePages
 
 __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 10  # of the measurement: raise it when steps change so much that kept tables mislead
-_CONTEXTS = (64, 512)
+_VERSION = 11  # of the measurement: raise it when steps change so much that kept tables mislead
+_CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
 _SECONDS = (2.5, 10.0)  # the measurement's time limit: so long at least and at most, one forward may run over it
 _FORWARDS = 400  # in between, the time of so many of the smallest forward
 _ROUNDS = 5
+_CPU = torch.device("cpu")
 _LEAST = 4  # kinds of forwards without which there is no table
-_SEQUENCES = 64  # at most, and no more than the engine runs: engines of that size and above share a table
+_SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
+_IN_FLIGHT = 4  # forwards of one measurement where the engine's loop does not wait for them
 
 
-def _most_sequences(config: EngineConfig) -> int:
+def _most_sequences(config: EngineConfig, device: torch.device) -> int:
     """Sequences that are measured with at most: the engine's buffers hold no more than its own number."""
-    return min(_SEQUENCES, config.max_num_seqs)
+    return min(_SEQUENCES.get(device.type, _SEQUENCES["cuda"]), config.max_num_seqs)
 
 
-def cached_or_measured_cost(runner: Runner, pages: PageManager) -> StepCost:
+def _contexts(device: torch.device) -> tuple[int, ...]:
+    return _CONTEXTS.get(device.type, _CONTEXTS["cuda"])
+
+
+def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None = None) -> StepCost:
     """The cost of this engine's forwards, from the cache or measured now.
 
     That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many. It is safe in
     the middle of a run: it takes pages of its own (and fewer points where few are free) and leaves the engine's
     windows alone.
+
+    Args:
+        runner: the engine's.
+        pages: its page manager.
+        overlapping: its launch strategy, if its loop is a step ahead of the device: forwards are measured one behind
+            the other then, for what the host does in between costs nothing.
     """
     key = _key(runner)
     cost = load_cached(key)
     if cost is None:
         begin = time.perf_counter()
-        samples = _measure(runner, pages)
+        samples = _measure(runner, pages, overlapping)
         if not samples:
             return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
         # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
@@ -77,7 +92,7 @@ def _key(runner: Runner) -> str:
         graphs=str(runner.config.cuda_graphs),
         page_size=runner.pool.page_size,
         most_rows=runner.config.max_batch_rows,
-        most_sequences=_most_sequences(runner.config),
+        most_sequences=_most_sequences(runner.config, device),
         widest=runner.config.max_window,
         padding=runner.padding,
         torch=torch.__version__,
@@ -92,14 +107,14 @@ def _cpu_name() -> str:
         return "cpu"
 
 
-def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
+def _measure(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> list[CostSample]:
     """Medians over rounds of all points that fit in the time and the free pages."""
     config = runner.config
     reach = 2 * config.max_window + 1
-    deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(_CONTEXTS))
+    deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(_contexts(runner.device)))
     own: list[SequencePages] = []
     try:
-        most = _most_sequences(config)
+        most = _most_sequences(config, runner.device)
         while deepest > 0 and not (own := _open(pages, deepest + reach, most)):
             deepest //= 2
         if deepest <= 0:
@@ -107,8 +122,8 @@ def _measure(runner: Runner, pages: PageManager) -> list[CostSample]:
         if runner.device.type == "cpu":
             for scratch in own:
                 runner.pool.clear(scratch.pages)
-        points = list(_points(runner.padding.few, config, deepest))
-        return _timed(_bench(runner, own), points)
+        points = list(_points(runner.padding.few, config, deepest, runner.device))
+        return _timed(_bench(runner, own, overlapping), points)
     finally:
         for scratch in own:
             pages.close(scratch)
@@ -126,7 +141,9 @@ def _open(pages: PageManager, tokens: int, most: int) -> list[SequencePages]:
     return found
 
 
-def _points(quantum: int, config: EngineConfig, deepest: int) -> Iterator[tuple[int, int, int]]:
+def _points(
+    quantum: int, config: EngineConfig, deepest: int, device: torch.device = _CPU
+) -> Iterator[tuple[int, int, int]]:
     """``(rows, sequences, context)``, the most telling first: all row counts, then more sequences, then depth.
 
     All are forwards that the engine itself could run: no more sequences, rows, and rows of a sequence than it allows.
@@ -135,9 +152,10 @@ def _points(quantum: int, config: EngineConfig, deepest: int) -> Iterator[tuple[
         quantum: fewer rows are padded to this many.
         config: the engine's.
         deepest: context at most.
+        device: of the engine.
     """
-    contexts = sorted({min(c, deepest) for c in _CONTEXTS})
-    most, widest = _most_sequences(config), 2 * config.max_window + 1
+    contexts = sorted({min(c, deepest) for c in _contexts(device)})
+    most, widest = _most_sequences(config, device), 2 * config.max_window + 1
     reachable = min(config.max_batch_rows, most * widest)
     counts = [min(quantum, reachable)]
     while counts[-1] * 2 <= reachable:
@@ -154,44 +172,65 @@ def _points(quantum: int, config: EngineConfig, deepest: int) -> Iterator[tuple[
 
 
 class _Bench:
-    """Runs synthetic decode forwards of a strategy that verifies drafts."""
+    """Runs synthetic decode forwards of a strategy that verifies drafts.
 
-    def __init__(self, runner: Runner, table: SlotTable) -> None:
-        self._runner, self._table = runner, table
+    Attributes:
+        forwards: of one run.
+    """
+
+    def __init__(self, runner: Runner, table: SlotTable, overlapping: AsyncLaunch | None) -> None:
+        self._runner, self._table, self._overlapping = runner, table, overlapping
+        self.forwards = 1 if overlapping is None else _IN_FLIGHT
 
     def run(self, rows: int, sequences: int, context: int) -> float:
-        """Seconds of one forward."""
+        """Seconds of one forward, or where they overlap, from the end of one to the end of the next."""
         own_S = np.full(sequences, rows // sequences, dtype=np.int64)
         own_S[: rows % sequences] += 1
-        slots_S = np.arange(sequences)
-        window = self._runner.state.windows
-        length_S = torch.from_numpy(own_S - 1).to(window.length_S.device)
+        self._table.masks[:sequences] = own_S // 2
+        self._table.keep_valid[:sequences] = self._table.keep_stale[:sequences] = own_S // 2
+        plan = ForwardPlan(
+            sequences=[],
+            slots_S=np.arange(sequences),
+            cached_S=np.full(sequences, context, dtype=np.int64),
+            prefill_S=np.zeros(sequences, dtype=np.int64),
+            decode_S=own_S,
+        )
+        if self._overlapping is not None:
+            return self._in_a_row(self._overlapping, plan)
+        self._set_windows(own_S)
+        begin = time.perf_counter()
+        self._runner.forward(plan, self._table)  # ends with the copy to the host: the device is done
+        return time.perf_counter() - begin
+
+    def _in_a_row(self, launch: AsyncLaunch, plan: ForwardPlan) -> float:
+        flights = []
+        for _ in range(_IN_FLIGHT):
+            self._set_windows(plan.decode_S)
+            flights.append(launch.start(self._runner, plan, self._table))
+        for flight in flights:
+            flight.wait()
+        # Two forwards with a capture between them say nothing; a run of captures only is rare, and clipped.
+        steady = [b.copy.seconds_since(a.copy) for a, b in pairwise(flights) if not b.captured]
+        return statistics.median(steady or [flights[-1].copy.seconds_since(flights[-2].copy)])
+
+    def _set_windows(self, own_S: IntArray) -> None:
+        """Windows of half drafts and half masks, which the forward before has advanced."""
+        window, sequences = self._runner.state.windows, len(own_S)
+        length_S = to_device(own_S - 1, window.length_S.device)
         drafts_S = length_S // 2
         window.length_S[:sequences] = length_S
         window.lead_S[:sequences] = drafts_S
         place_L = torch.arange(window.filled_SL.shape[1], device=length_S.device)
         window.filled_SL[:sequences] = place_L < drafts_S[:, None]
         window.head_S[:sequences] = 0
-        self._table.masks[:sequences] = own_S // 2
-        self._table.keep_valid[:sequences] = self._table.keep_stale[:sequences] = own_S // 2
-        plan = ForwardPlan(
-            sequences=[],
-            slots_S=slots_S,
-            cached_S=np.full(sequences, context, dtype=np.int64),
-            prefill_S=np.zeros(sequences, dtype=np.int64),
-            decode_S=own_S,
-        )
-        begin = time.perf_counter()
-        self._runner.forward(plan, self._table)  # ends with the copy to the host: the device is done
-        return time.perf_counter() - begin
 
 
-def _bench(runner: Runner, scratch: Sequence[SequencePages]) -> _Bench:
+def _bench(runner: Runner, scratch: Sequence[SequencePages], overlapping: AsyncLaunch | None) -> _Bench:
     """The runner over windows and page tables of the measurement's own.
 
     Sequences share pages only where there are too few: of what all read, caches would keep a copy.
     """
-    config = replace(runner.config, trace=False, max_num_seqs=_most_sequences(runner.config))
+    config = replace(runner.config, trace=False, max_num_seqs=_most_sequences(runner.config, runner.device))
     decodings, positions = runner.decodings, runner.state.tokens_SL.shape[1]
     state = DeviceState(config, decodings, runner.mask_token_id, positions, runner.device)
     for slot in range(config.max_num_seqs):
@@ -199,7 +238,7 @@ def _bench(runner: Runner, scratch: Sequence[SequencePages]) -> _Bench:
     state.params.limit_S.fill_(1 << 30)
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
     table.group[:] = next(i for i, decoding in enumerate(decodings) if decoding.verifies)
-    return _Bench(runner.over(state, config), table)
+    return _Bench(runner.over(state, config), table, overlapping)
 
 
 def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
@@ -207,13 +246,13 @@ def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample
     begin = time.perf_counter()
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
-    limit = min(max(_FORWARDS * bench.run(*points[0]), _SECONDS[0]), _SECONDS[1])
+    limit = min(max(_FORWARDS * bench.forwards * bench.run(*points[0]), _SECONDS[0]), _SECONDS[1])
     slowest = 0.0  # seconds per row so far: what a larger forward will take at about
     for turn in range(_ROUNDS):
         for point in points:
             spent = time.perf_counter() - begin
             before = seconds.get(point)
-            guess = statistics.median(before) if before else slowest * point[0]
+            guess = bench.forwards * (statistics.median(before) if before else slowest * point[0])
             if spent + guess > limit and len(seconds) >= _LEAST:
                 continue
             if turn == 0 and guess < limit / 50:

@@ -89,7 +89,8 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
 class CompletedForward:
     """A forward whose outcome is known: its plan with exact counts, of the sequences that still live.
 
-    ``seconds`` is the device's time since the forward before completed; None where the device was idle in between.
+    ``seconds`` is the device's time since the forward before completed; None where the device was idle in between, or
+    a graph was captured.
     """
 
     plan: ForwardPlan
@@ -158,7 +159,9 @@ class OverlapLoop:
     def _complete(self, launched: _Launched) -> None:
         outcome = launched.forward.wait()
         self._runner.profile.lap("wait")
-        seconds = None if self._before is None else launched.forward.copy.seconds_since(self._before.copy)
+        seconds = None
+        if self._before is not None and not launched.forward.captured:
+            seconds = launched.forward.copy.seconds_since(self._before.copy)
         self._before = launched.forward
         plan, alive_S = launched.plan, _alive(launched.plan)
         outcome = take(outcome, alive_S[: len(outcome.count_D)])

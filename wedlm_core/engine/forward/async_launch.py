@@ -33,12 +33,14 @@ class InFlightForward:
         shapes: of the groups' words.
         details: of the groups, with ``EngineConfig.trace`` only: they would hold on to device memory.
         bounds: of its rows and of those of the next forward.
+        captured: whether a graph was captured on the way: its time says nothing about others.
     """
 
     copy: AsyncCopy
     shapes: list[tuple[int, int]]
     details: list[StepDetail]
     bounds: RowBounds
+    captured: bool = False
 
     def wait(self) -> StepOutcome:
         """The outcome of its decoding sequences; blocks until the device is done with it."""
@@ -68,15 +70,20 @@ class AsyncLaunch:
         self._model_runner, self.graphs = model_runner, graphs
 
     def forward(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
-        """:meth:`launch` where the host knows everything: brings the plan's slots up to date first, and waits."""
+        """:meth:`start`, and wait for the outcome."""
+        in_flight = self.start(runner, plan, table)
+        outcome = in_flight.wait()
+        runner.profile.lap("wait")
+        return outcome, in_flight.details
+
+    @torch.inference_mode()
+    def start(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> InFlightForward:
+        """:meth:`launch` where the host knows everything: brings the plan's slots up to date first."""
         state = runner.state
         slots_S = to_device(plan.slots_S, state.device)
         state.context_S.index_copy_(0, slots_S, to_device(plan.cached_S + plan.prefill_S, state.device))
         state.push_pages(plan.slots_S.tolist())
-        in_flight = self.launch(runner, plan, table)
-        outcome = in_flight.wait()
-        runner.profile.lap("wait")
-        return outcome, in_flight.details
+        return self.launch(runner, plan, table)
 
     @torch.inference_mode()
     def launch(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> InFlightForward:
@@ -102,10 +109,13 @@ class AsyncLaunch:
         shape = self._shape(plan, bounds.wanted_rows(rows_D), filters_D)
         batch = pack_on_device(facts_3S, layout, state, shape, runner.pool.page_size)
         runner.profile.lap("pack")
+        graphs_before = self._captured()
         hidden_TD = self._run_model(batch)
+        captured = self._captured() > graphs_before
         runner.profile.lap("model")
         if layout is None:
-            return InFlightForward(copy=AsyncCopy(facts_3S[0, :1]), shapes=[], details=[], bounds=bounds)
+            nothing = AsyncCopy(facts_3S[0, :1])
+            return InFlightForward(copy=nothing, shapes=[], details=[], bounds=bounds, captured=captured)
         picks = pick_on_device(groups, layout, batch, shape)
         chosen_F = runner.choose(hidden_TD, picks, state, plan.slots_S)
         runner.profile.lap("choose")
@@ -121,9 +131,13 @@ class AsyncLaunch:
             shapes=[(w.shape[0], w.shape[1]) for w in words],
             details=details,
             bounds=bounds,
+            captured=captured,
         )
         runner.profile.lap("fetch")
         return in_flight
+
+    def _captured(self) -> int:
+        return self.graphs.captured if self.graphs is not None else 0
 
     def _shape(self, plan: ForwardPlan, wanted_D: IntArray, filters_D: BoolArray) -> Shape:
         counts_S = plan.prefill_S + plan.decode_S

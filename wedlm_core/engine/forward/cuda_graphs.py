@@ -23,6 +23,8 @@ __all__ = ["DecoderGraphs", "Forward", "StaticInputs"]
 
 logger = logging.getLogger(__name__)
 
+_SCARCE_BYTES = 1 << 30
+
 Forward = Callable[[Tensor, Tensor, Tensor, DeviceRows], Tensor]
 """Ids, positions and KV slots (int64 ``[T]``) and rows -> hidden states ``[T, D]``, without asking the device."""
 
@@ -139,7 +141,10 @@ class DecoderGraphs:
         logger.info("captured %d CUDA graphs in %.1f s", len(self._graphs), time.perf_counter() - begin)
 
     def run(self, batch: DeviceBatch) -> Tensor | None:
-        """Hidden states ``[T, D]``, valid until the next call; None where the forward has to run eagerly."""
+        """Hidden states ``[T, D]``, valid until the next call; None where the forward has to run eagerly.
+
+        A forward that is captured on the way takes as long as a dozen others: :attr:`captured` grows then.
+        """
         rows = batch.rows
         if self._stale or self._book.padded(rows.total) != rows.total:
             return None
@@ -172,17 +177,34 @@ class DecoderGraphs:
     def _capture(self, key: GraphKey) -> None:
         """Record the forward without running it; a backend that cannot be recorded ends all captures."""
         begin, graph = time.perf_counter(), torch.cuda.CUDAGraph()
-        # A capture that fails leaves its own stream the current one: the outer context puts the caller's back.
-        with torch.cuda.stream(torch.cuda.current_stream(self._device)):
-            torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
+        torch.cuda.synchronize(self._device)
+        free, _ = torch.cuda.mem_get_info(self._device)
+        if free < _SCARCE_BYTES:  # what the allocator keeps for later cannot be given back while recording
+            torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info(self._device)
-            try:
-                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                    hidden_TD = self._inputs.run(key, self._forward)
-            except Exception:
-                logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
-                self._stale = True
-                return
-            left, _ = torch.cuda.mem_get_info(self._device)
+        try:
+            hidden_TD = self._recorded(graph, key)
+        except Exception:
+            logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
+            self._stale = True
+            return
+        left, _ = torch.cuda.mem_get_info(self._device)
         self._graphs[key] = _Captured(graph, hidden_TD, self._holds())
         self._book.captured(key, time.perf_counter() - begin, max(0, free - left))
+
+    def _recorded(self, graph: torch.cuda.CUDAGraph, key: GraphKey) -> Tensor:
+        """Record on the captures' stream; the caller's stream is the current one again, whatever happens.
+
+        ``torch.cuda.graph`` would collect garbage and empty the allocator's cache first, which takes longer than the
+        recording: the graphs' pool is their own, and what it needs is free.
+        """
+        current = torch.cuda.current_stream(self._device)
+        try:
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    return self._inputs.run(key, self._forward)
+                finally:
+                    graph.capture_end()
+        finally:
+            torch.cuda.set_stream(current)

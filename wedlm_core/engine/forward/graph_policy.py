@@ -9,14 +9,14 @@ from dataclasses import dataclass
 __all__ = ["GraphBook", "GraphKey", "graph_sizes", "kv_buckets"]
 
 _SMALL = (1, 2, 4, 8)
-_STEPS = ((128, 8), (512, 32))  # up to so many rows: sizes so far apart
-_LAST_STEP = 64
+_STEPS = ((128, 8), (512, 32), (1024, 64))  # up to so many rows: sizes so far apart
+_LAST_STEP = 128
 _FIRST_BUCKET = 1024
 _USES, _USES_COVERED = 2, 32  # forwards of a kind that make a graph worth its capture, without and with another one
 
 
 def graph_sizes(limit: int) -> list[int]:
-    """Padded row counts, ascending, up to ``limit``: 1, 2, 4, 8, then every 8th to 128, 32nd to 512, 64th after."""
+    """Padded row counts up to ``limit``: 1, 2, 4, 8, every 8th to 128, 32nd to 512, 64th to 1024, 128th after."""
     sizes = [size for size in _SMALL if size <= limit]
     size = _SMALL[-1]
     while True:

@@ -160,6 +160,7 @@ def norm_rope(
         qkv_TC, position_T, cos, sin, q_weight, k_weight, q_THD, k_THD, qkv_TC.stride(0), eps,
         HEADS=heads, KV_HEADS=kv_heads, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=weights is not None,
         num_warps=1,
+        enable_fp_fusion=False,  # a fused multiply-add would round once where the plain layers round twice
     )  # fmt: skip
     return q_THD, k_THD, qkv_TC.unflatten(-1, (-1, head_dim))[:, heads + kv_heads :]
 
