@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.strategies import Refills
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
-from wedlm_core.engine import Engine
+from wedlm_core.engine import Engine, measure
+from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
+from wedlm_core.engine.overlap import CompletedForward
 from wedlm_core.errors import ConfigError
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.weights import load_model
@@ -217,3 +220,55 @@ def test_costs_are_measured_with_a_forward_in_flight(
     while engine.has_work():
         done.update((g.request_id, g) for g in engine.step())
     assert_same([done[r.request_id] for r in requests], expected, stats=False)
+
+
+def test_costs_of_an_overlapping_engine_are_of_forwards_that_do_not_wait_for_each_other(
+    agreeing_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what the host does between two forwards, which the device hides, would make rows look cheap."""
+    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(measure, "_SECONDS", (0.1, 0.1))
+    flying = most = 0
+    start, wait = AsyncLaunch.start, InFlightForward.wait
+
+    def counted(self: AsyncLaunch, *given: Any) -> InFlightForward:
+        nonlocal flying, most
+        flying += 1
+        most = max(most, flying)
+        return start(self, *given)
+
+    def landed(self: InFlightForward) -> Any:
+        nonlocal flying
+        flying -= 1
+        return wait(self)
+
+    monkeypatch.setattr(AsyncLaunch, "start", counted)
+    monkeypatch.setattr(InFlightForward, "wait", landed)
+    cost = engine_of(agreeing_folder, overlap=True, step_cost=None, num_pages=200).measure_step_cost()
+    assert cost.seconds[0] > 0
+    assert most == measure._IN_FLIGHT > 2
+    assert flying == 0
+
+
+def test_a_forward_in_which_a_graph_was_captured_says_nothing_of_what_forwards_cost(
+    agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(agreeing_folder, overlap=True)
+    seen: list[float | None] = []
+    consume = engine._consume_completed
+
+    def watched(completed: CompletedForward) -> None:
+        seen.append(completed.seconds)
+        consume(completed)
+
+    assert engine._loop is not None
+    monkeypatch.setattr(engine._loop, "_consume", watched)
+    graphs = iter(range(1_000))
+    monkeypatch.setattr(
+        AsyncLaunch, "_captured", lambda self: (next(graphs) + 1) // 4
+    )  # asked twice a forward: every other one
+    run(engine, requests_like("autoregressive", seed=1, count=1, max_tokens=20, ignore_eos=True, stop=()))
+    steady = [seconds is not None for seconds in seen]
+    assert True in steady
+    assert False in steady[1:]
+    assert not any(a and b for a, b in pairwise(steady)), "every other forward is steady"
