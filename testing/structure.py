@@ -86,7 +86,7 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
             elif target in stack:
                 low[name] = min(low[name], order[target])
         if low[name] == order[name]:
-            group = []
+            group: list[str] = []
             while not group or group[-1] != name:
                 group.append(stack.pop())
             if len(group) > 1:

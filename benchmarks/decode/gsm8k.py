@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common import table
@@ -20,7 +20,7 @@ _ROWS = 48
 _LIMIT_SECONDS = 30.0
 _TITLE = "A GSM8K-length workload"
 _LOOSE_THRESHOLD = 3.0
-_CONTENDERS = {
+_CONTENDERS: Mapping[str, Mapping[str, object]] = {
     "reference W=16, tau 0.4": {"strategy": Strategy.REFERENCE, "window_size": 16},
     f"reference W=16, tau {_LOOSE_THRESHOLD:g}": {
         "strategy": Strategy.REFERENCE, "window_size": 16, "entropy_threshold": _LOOSE_THRESHOLD,

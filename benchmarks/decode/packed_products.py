@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from unittest import mock
 
 import torch
@@ -28,7 +28,7 @@ __all__ = ["main"]
 ROWS = (4, 16, 32, 64, 128, 256, 512)
 BATCHES = (1, 8, 32)
 _WAYS = ("torch.mm", "packed")
-_STRATEGIES = {
+_STRATEGIES: Mapping[str, Mapping[str, object]] = {
     "autoregressive": {"strategy": Strategy.AUTOREGRESSIVE},
     "auto": {"strategy": Strategy.VERIFIED, "window_size": "auto"},
 }
@@ -72,7 +72,7 @@ def _products(subject: Subject, rounds: int) -> list[tuple[object, ...]]:
     weights = [Weight(weight_OI=m.weight, bias_O=m.bias) for m in linears]
     ways = plain_products(weights), products_of(weights)
     size = sum(w.weight_OI.numel() for w in weights)
-    found = []
+    found: list[tuple[object, ...]] = []
     for rows in ROWS:
         inputs = {w.weight_OI.shape[1]: torch.randn(rows, w.weight_OI.shape[1]) for w in weights}
         plain, packed = _alternating([_all(way, weights, inputs) for way in ways], rounds)
@@ -108,7 +108,7 @@ def _alternating(runs: Sequence[Callable[[], object]], rounds: int) -> list[floa
 
 
 def _decoding(model: str, subjects: Sequence[Subject], rounds: int) -> list[tuple[object, ...]]:
-    found = []
+    found: list[tuple[object, ...]] = []
     for batch in BATCHES:
         work = regime(subjects[0], "low", batch)
         for name, settings in _STRATEGIES.items():

@@ -54,7 +54,7 @@ def _calibrate(llm: LLM, problems: Sequence[corpus.Problem]) -> None:
         largest[layer] = [max(*pair) for pair in zip(largest[layer], found, strict=True)]
         write(layer, rows_HT, k_THD, v_THD)
 
-    pool.write = watched  # type: ignore[method-assign]
+    pool.write = watched  # type: ignore[method-assign, assignment]
     _answers(llm, problems)
     pool.write = write  # type: ignore[method-assign]
     for layer, (key, value) in enumerate(largest):

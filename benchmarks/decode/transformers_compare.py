@@ -13,6 +13,7 @@ import argparse
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,7 +38,7 @@ class Pass:
         return sum(map(len, self.ids))
 
 
-def qwen3_twin(folder: Path):
+def qwen3_twin(folder: Path) -> Any:
     """``Qwen3ForCausalLM`` with the same weights as the checkpoint in ``folder``, float32, evaluation mode."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -74,7 +75,7 @@ def _hf_state(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor.float() for name, tensor in state.items()}
 
 
-def theirs(twin, prompts: list[list[int]], batch: int, max_tokens: int, eos: list[int], pad: int) -> Pass:
+def theirs(twin: Any, prompts: list[list[int]], batch: int, max_tokens: int, eos: list[int], pad: int) -> Pass:
     """Run left-padded static batches through transformers ``generate``."""
     outputs: list[list[int]] = []
     start = time.perf_counter()
@@ -137,7 +138,7 @@ def main() -> None:
     write_result("transformers", "Against transformers generate", command, body, threads=args.threads)
 
 
-def race(llm: LLM, twin, prompts: list[list[int]], batch: int, max_tokens: int, repeats: int) -> dict[str, Pass]:
+def race(llm: LLM, twin: Any, prompts: list[list[int]], batch: int, max_tokens: int, repeats: int) -> dict[str, Pass]:
     """The best pass of each engine, over alternating passes."""
     eos, pad = list(llm.engine.eos_token_ids), llm.model_config.pad_token_id or 0
     best: dict[str, Pass] = {}

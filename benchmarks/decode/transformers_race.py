@@ -87,7 +87,7 @@ def _best_of(
         "autoregressive": "ours, autoregressive",
         "verified": "ours, auto",
     }
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (names[name], batch, f"{rate:.0f}", f"{rate / best['transformers']:.2f}{' (best)' * (rate == best[name])}")
         for (name, batch), rate in rates.items()
     ]

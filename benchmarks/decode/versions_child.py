@@ -50,7 +50,8 @@ def run(llm: LLM, wanted: list[dict[str, Any]], concurrency: int, number: int) -
         for i, one in enumerate(wanted)
     )
     gc.collect()
-    engine, done, running, seconds, tokens = llm.engine, {}, set(), None, 0
+    engine, done, seconds, tokens = llm.engine, {}, None, 0
+    running: set[str] = set()
     begin = time.perf_counter()
     while waiting or running:
         while waiting and len(running) < concurrency:

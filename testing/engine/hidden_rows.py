@@ -34,7 +34,7 @@ class Rows:
             hidden.append(run_model(*batch))
             return hidden[-1]
 
-        runner.model_runner.run = kept  # type: ignore[method-assign]
+        runner.model_runner.run = kept  # type: ignore[method-assign, assignment]
 
         def recorded(plan: Any, groups: Any) -> Any:
             hidden.clear()
@@ -53,7 +53,7 @@ class Rows:
             self.widest = max(self.widest, start)
             return result
 
-        runner.forward = recorded  # type: ignore[method-assign]
+        runner.forward = recorded  # type: ignore[method-assign, assignment]
 
 
 @cache

@@ -28,7 +28,7 @@ _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_in
 class DeviceTensor(Tensor):
     """A tensor that reports ``cuda:N``. ``inner``, on the host or the meta device, holds its contents."""
 
-    inner: Tensor
+    inner: Tensor  # type: ignore[assignment]  # torch.Tensor has a method of this name: not of use here
 
     @staticmethod
     def __new__(cls, inner: Tensor, device: torch.device) -> DeviceTensor:
@@ -40,15 +40,17 @@ class DeviceTensor(Tensor):
         made.inner = inner
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # Views of normal tensors are normal in inference mode too, so all our tensors are normal.
         with torch.inference_mode(False), torch.no_grad():
             return run(func, args, kwargs or {})
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"DeviceTensor({list(self.shape)}, {self.dtype}, {self.device})"
 
     def data_ptr(self) -> int:
