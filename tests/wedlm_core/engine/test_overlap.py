@@ -237,13 +237,13 @@ def test_costs_of_an_overlapping_engine_are_of_forwards_that_do_not_wait_for_eac
         most = max(most, flying)
         return start(self, *given)
 
-    def landed(self: InFlightForward) -> Any:
+    def waited(self: InFlightForward) -> Any:
         nonlocal flying
         flying -= 1
         return wait(self)
 
     monkeypatch.setattr(AsyncLaunch, "start", counted)
-    monkeypatch.setattr(InFlightForward, "wait", landed)
+    monkeypatch.setattr(InFlightForward, "wait", waited)
     cost = engine_of(agreeing_folder, overlap=True, step_cost=None, num_pages=200).measure_step_cost()
     assert cost.seconds[0] > 0
     assert most == measure._IN_FLIGHT > 2
