@@ -8,7 +8,8 @@ import logging
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.clock import step_clock
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.runner import Runner
@@ -29,14 +31,34 @@ __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
 _VERSION = 11  # of the measurement: raise it when steps change so much that kept tables mislead
-_CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
-_SECONDS = (2.5, 10.0)  # the measurement's time limit: so long at least and at most, one forward may run over it
-_FORWARDS = 400  # in between, the time of so many of the smallest forward
-_ROUNDS = 5
 _CPU = torch.device("cpu")
-_LEAST = 4  # kinds of forwards without which there is no table
+_CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
 _IN_FLIGHT = 4  # forwards of one measurement where the engine's loop does not wait for them
+_WARP = 2.0  # by so much the ratios of forwards of today to a kept table may differ from each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Effort:
+    """What a measurement may take.
+
+    Attributes:
+        rounds: over all points, at most.
+        seconds: its time limit: so long at least and at most, one forward may run over it.
+        forwards: in between, the limit is the time of so many of the smallest forward.
+        points: so many kinds of forwards are measured, whatever they take.
+    """
+
+    rounds: int
+    seconds: tuple[float, float]
+    forwards: int
+    points: int
+
+
+_TABLE = _Effort(rounds=5, seconds=(2.5, 10.0), forwards=400, points=4)  # with fewer points there is no table
+_CHECK = _Effort(rounds=3, seconds=(0.2, 1.0), forwards=40, points=1)
+_proven: set[tuple[str, StepCost]] = set()
+"""Tables that this process measured or checked, with their keys."""
 
 
 def _most_sequences(config: EngineConfig, device: torch.device) -> int:
@@ -51,9 +73,10 @@ def _contexts(device: torch.device) -> tuple[int, ...]:
 def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None = None) -> StepCost:
     """The cost of this engine's forwards, from the cache or measured now.
 
-    That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many. It is safe in
-    the middle of a run: it takes pages of its own (and fewer points where few are free) and leaves the engine's
-    windows alone.
+    That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many, compilation of
+    kernels apart. A table from the cache is checked against a few forwards, once per process: one that was measured on
+    a machine that did something else as well would mislead every later run. It is safe in the middle of a run: it takes
+    pages of its own (and fewer points where few are free) and leaves the engine's windows alone.
 
     Args:
         runner: the engine's.
@@ -63,16 +86,28 @@ def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: Asy
     """
     key = _key(runner)
     cost = load_cached(key)
-    if cost is None:
-        begin = time.perf_counter()
-        samples = _measure(runner, pages, overlapping)
-        if not samples:
-            return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
-        # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
-        cost = replace(fit(samples), quantum=runner.padding.few)
-        save_cached(key, cost)
-        _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
+    if cost is not None and ((key, cost) in _proven or _fits(cost, _check(runner, pages, overlapping))):
+        _proven.add((key, cost))
+        return cost
+    begin = time.perf_counter()
+    samples = _measure(runner, pages, overlapping)
+    if not samples:
+        return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
+    # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
+    cost = replace(fit(samples), quantum=runner.padding.few)
+    save_cached(key, cost)
+    _proven.add((key, cost))
+    _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
     return cost
+
+
+def _fits(cost: StepCost, samples: Sequence[CostSample]) -> bool:
+    """Whether a table has the shape of what forwards take now; its scale matters little to windows."""
+    ratios = [
+        sample.seconds / float(cost(np.array([sample.rows]), sample.sequences * sample.context, sample.sequences)[0])
+        for sample in samples
+    ]
+    return not ratios or max(ratios) <= _WARP * min(ratios)
 
 
 def _key(runner: Runner) -> str:
@@ -109,6 +144,37 @@ def _cpu_name() -> str:
 
 def _measure(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> list[CostSample]:
     """Medians over rounds of all points that fit in the time and the free pages."""
+    with _scratch(runner, pages, overlapping) as scratch:
+        if scratch is None:
+            return []
+        points = list(_points(runner.padding.few, runner.config, scratch.deepest, runner.device))
+        return _timed(scratch.bench, points, _TABLE)
+
+
+def _check(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> list[CostSample]:
+    """The same of a few points in a tenth of the time: the fewest rows; a row, and eight, for each of all sequences."""
+    with _scratch(runner, pages, overlapping) as scratch:
+        if scratch is None:
+            return []
+        points = list(_points(runner.padding.few, runner.config, scratch.deepest, runner.device))
+        points = [point for point in points if point[2] == points[0][2]]
+        most = _most_sequences(runner.config, runner.device)
+        wanted = (points[0][0], most, 8 * most)
+        chosen = dict.fromkeys(min(points, key=lambda point: (abs(point[0] - rows), -point[1])) for rows in wanted)
+        return _timed(scratch.bench, list(chosen), _CHECK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scratch:
+    """A bench on pages of its own; sequences hold up to ``deepest`` tokens of context."""
+
+    bench: _Bench
+    deepest: int
+
+
+@contextmanager
+def _scratch(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> Iterator[_Scratch | None]:
+    """A bench for the duration of the block; None where no pages are free."""
     config = runner.config
     reach = 2 * config.max_window + 1
     deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(_contexts(runner.device)))
@@ -117,13 +183,10 @@ def _measure(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None
         most = _most_sequences(config, runner.device)
         while deepest > 0 and not (own := _open(pages, deepest + reach, most)):
             deepest //= 2
-        if deepest <= 0:
-            return []
-        if runner.device.type == "cpu":
+        if deepest > 0 and runner.device.type == "cpu":
             for scratch in own:
                 runner.pool.clear(scratch.pages)
-        points = list(_points(runner.padding.few, config, deepest, runner.device))
-        return _timed(_bench(runner, own, overlapping), points)
+        yield _Scratch(bench=_bench(runner, own, overlapping), deepest=deepest) if deepest > 0 else None
     finally:
         for scratch in own:
             pages.close(scratch)
@@ -198,9 +261,10 @@ class _Bench:
         if self._overlapping is not None:
             return self._in_a_row(self._overlapping, plan)
         self._set_windows(own_S)
-        begin = time.perf_counter()
+        clock = step_clock(self._runner.device)
+        begin = clock()
         self._runner.forward(plan, self._table)  # ends with the copy to the host: the device is done
-        return time.perf_counter() - begin
+        return clock() - begin
 
     def _in_a_row(self, launch: AsyncLaunch, plan: ForwardPlan) -> float:
         flights = []
@@ -241,23 +305,26 @@ def _bench(runner: Runner, scratch: Sequence[SequencePages], overlapping: AsyncL
     return _Bench(runner.over(state, config), table, overlapping)
 
 
-def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
-    """Rounds over the points until the time is up; points that would take too much of it are left out."""
-    begin = time.perf_counter()
+def _timed(bench: _Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:
+    """Rounds over the points until the time is up; points that would take too much of it are left out.
+
+    Only timed forwards count: the first ones of a process compile kernels, which may take longer than all the others.
+    """
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
-    limit = min(max(_FORWARDS * bench.forwards * bench.run(*points[0]), _SECONDS[0]), _SECONDS[1])
-    slowest = 0.0  # seconds per row so far: what a larger forward will take at about
-    for turn in range(_ROUNDS):
+    limit = min(max(effort.forwards * bench.forwards * bench.run(*points[0]), effort.seconds[0]), effort.seconds[1])
+    spent = slowest = 0.0  # slowest: seconds per row so far, what a larger forward will take at about
+    for turn in range(effort.rounds):
         for point in points:
-            spent = time.perf_counter() - begin
             before = seconds.get(point)
             guess = bench.forwards * (statistics.median(before) if before else slowest * point[0])
-            if spent + guess > limit and len(seconds) >= _LEAST:
+            if spent + guess > limit and len(seconds) >= effort.points:
                 continue
             if turn == 0 and guess < limit / 50:
                 bench.run(*point)  # first touches of memory are not what steps cost
-            seconds.setdefault(point, []).append(bench.run(*point))
+            took = bench.run(*point)
+            seconds.setdefault(point, []).append(took)
+            spent += bench.forwards * took
             slowest = statistics.median(seconds[point]) / point[0]
     return [
         CostSample(rows=rows, sequences=sequences, context=context, seconds=statistics.median(times))

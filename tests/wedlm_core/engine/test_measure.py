@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,6 +41,26 @@ def test_every_measured_forward_is_within_the_engines_limits(
         assert 1 <= context <= deepest
 
 
+def test_kernels_that_the_first_forwards_compile_take_no_time_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bench:
+        def __init__(self) -> None:
+            self.compiled: set[int] = set()
+            self.wall = 0.0
+
+        def run(self, rows: int, sequences: int, context: int) -> float:
+            took = 1e-5 * rows if rows in self.compiled else 30.0
+            self.compiled.add(rows)
+            self.wall += took
+            return took
+
+    bench: Any = Bench()
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: bench.wall))
+    points = [(4 << i, 1, 64) for i in range(10)]
+    samples = measure._timed(bench, points, measure._TABLE)
+    assert [sample.rows for sample in samples] == [rows for rows, _, _ in points]
+    assert all(sample.seconds == pytest.approx(1e-5 * sample.rows) for sample in samples)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(
     "settings",
@@ -53,7 +76,7 @@ def test_the_first_default_request_runs_in_an_engine_of_any_size(
     qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], overlap: bool
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_SECONDS", (0.1, 0.1))
+    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.1, 0.1)))
     seen: list[int] = []
     plain = measure._Bench.run
 
