@@ -106,7 +106,7 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
     kept = [field for field in source.schema if config.columns is None or field.name in config.columns]
     columns = pa.schema(kept, metadata=source.schema.metadata)
     check_collisions(columns.names, config.column_prefix)
-    logprobs = config.sampling.logprobs or "logprobs" in config.sampling_columns
+    logprobs = bool(config.sampling.logprobs) or "logprobs" in config.sampling_columns
     fields = result_fields(token_ids=config.include_token_ids, logprobs=logprobs, prefix=config.column_prefix)
     schema = output_schema(columns, fields)
     check_format(config.output_format, schema)
