@@ -132,7 +132,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Normalise sequences to tuples and check every field."""
-        stop, ids, words = _as_texts(self.stop), self.stop_token_ids or (), _as_texts(self.bad_words)
+        stop, ids, words = (
+            _as_texts(self.stop),
+            () if self.stop_token_ids is None else self.stop_token_ids,
+            _as_texts(self.bad_words),
+        )
         bias = _pairs(self.logit_bias)
         _require(
             _is_list(stop) and all(is_text(s) and 1 <= len(s) <= _LONGEST_STOP for s in stop),

@@ -213,13 +213,13 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
 )
 """Every adjustment, in the order in which they are applied."""
 
-LISTS: Mapping[str, torch.dtype] = {
-    "stop_ids": torch.int64,
-    "bias_ids": torch.int64,
-    "bias_values": torch.float32,
-    "bad_words": torch.int64,
+LISTS: Mapping[str, tuple[torch.dtype, int]] = {
+    "stop_ids": (torch.int64, 1),
+    "bias_ids": (torch.int64, 1),
+    "bias_values": (torch.float32, 1),
+    "bad_words": (torch.int64, 2),
 }
-"""Lists that adjustments read, and what they hold."""
+"""Lists that adjustments read: what they hold, and their dimensions."""
 
 
 def adjust_logits(logits_RV: Tensor, rows: AdjustedRows) -> Tensor:

@@ -25,7 +25,8 @@ class SharedLists:
 
     Args:
         slots: of the engine.
-        kinds: dtype of each part of a list: int64 ids, with -1 where there is none, or float32 values, with 0.
+        kinds: dtype and dimensions of each part of a list: int64 ids, with -1 where there is none, or float32
+            values, with 0.
         device: where the parts are.
 
     Attributes:
@@ -33,9 +34,9 @@ class SharedLists:
         row_S: int64 ``[slots]`` on the device, each slot's row.
     """
 
-    def __init__(self, slots: int, kinds: Mapping[str, torch.dtype], device: torch.device) -> None:
-        self._kinds, self._device = dict(kinds), device
-        self.parts: dict[str, Tensor] = {}
+    def __init__(self, slots: int, kinds: Mapping[str, tuple[torch.dtype, int]], device: torch.device) -> None:
+        self._device = device
+        self.parts = {name: _widened(None, (1,) * (1 + axes), dtype, device) for name, (dtype, axes) in kinds.items()}
         self.row_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self._host_row_S = np.zeros(slots, dtype=np.int64)
         self._rows: dict[Hashable, int] = {}
@@ -73,11 +74,10 @@ class SharedLists:
 
     def _write(self, row: int, given: Mapping[str, np.ndarray]) -> None:
         for name, value in given.items():
-            part, dtype = self.parts.get(name), self._kinds[name]
-            shape = (row + 1, *value.shape)
-            if part is None or any(has < needs for has, needs in zip(part.shape, shape, strict=True)):
-                part = self.parts[name] = _widened(part, shape, dtype, self._device)
-            whole = np.full(part.shape[1:], _BLANK[dtype], dtype=_NUMPY[dtype])
+            part, shape = self.parts[name], (row + 1, *value.shape)
+            if any(has < needs for has, needs in zip(part.shape, shape, strict=True)):
+                part = self.parts[name] = _widened(part, shape, part.dtype, self._device)
+            whole = np.full(part.shape[1:], _BLANK[part.dtype], dtype=_NUMPY[part.dtype])
             # Words stand at the end of their places, in the first rows: what is in front of them is blank.
             whole[tuple(_corner(value.shape))] = value
             part[row] = to_device(whole, self._device)

@@ -16,7 +16,7 @@ from torch import Tensor
 from wedlm_core.decoding.tops import Tops
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import Group
-from wedlm_core.engine.forward.joining import join_tensors
+from wedlm_core.engine.forward.joining import join_arrays, join_tensors
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.statistics import TopTokens
@@ -31,7 +31,7 @@ def places_of(groups: Sequence[Group]) -> tuple[IntArray, IntArray]:
         sequences, width = group.layout.id_SR.shape
         first.append(group.base + width * np.arange(sequences, dtype=np.int64))
         places.append(np.full(sequences, width, dtype=np.int64))
-    return np.concatenate(first), np.concatenate(places)
+    return join_arrays(first, np.int64), join_arrays(places, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
