@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from wedlm_core.errors import WeDLMError, explain
+from wedlm_core.errors import explain
 
 __all__ = ["CALL_NAMES", "ENGINE_NAMES", "SAMPLING_NAMES", "known_fields_only", "known_names_only", "unknown_name"]
 
@@ -82,17 +82,28 @@ def unknown_name(name: str, value: object, known: Iterable[str], hints: Mapping[
     return explain(name, value, f"no such argument of {what}", remedy if remedy.endswith(("?", ".")) else f"{remedy}.")
 
 
-def known_fields_only(error: type[WeDLMError], hints: Mapping[str, str]) -> Callable[[_C], _C]:
-    """Class decorator, above ``dataclass``: an unknown field is this error instead of a TypeError."""
+def known_fields_only(
+    error: type[Exception], hints: Mapping[str, str], describe: Callable[[str], str] | None = None
+) -> Callable[[_C], _C]:
+    """Class decorator, above ``dataclass``: an unknown field is this error instead of a TypeError.
+
+    Args:
+        error: to raise.
+        hints: what to do instead of some names.
+        describe: the message for a name, in place of :func:`unknown_name`.
+    """
 
     def decorate(cls: _C) -> _C:
-        cls.__init__ = known_names_only(error, hints, what=cls.__name__)(cls.__init__)  # type: ignore[misc]
+        init = cls.__init__  # type: ignore[misc]
+        cls.__init__ = known_names_only(error, hints, what=cls.__name__, describe=describe)(init)  # type: ignore[misc]
         return cls
 
     return decorate
 
 
-def known_names_only(error: type[WeDLMError], hints: Mapping[str, str], what: str = "") -> Callable[[_F], _F]:
+def known_names_only(
+    error: type[Exception], hints: Mapping[str, str], what: str = "", describe: Callable[[str], str] | None = None
+) -> Callable[[_F], _F]:
     """Decorator of a function: an unknown keyword is this error, which names the nearest known one."""
 
     def decorate(function: _F) -> _F:
@@ -103,6 +114,8 @@ def known_names_only(error: type[WeDLMError], hints: Mapping[str, str], what: st
         def call(*args: Any, **options: Any) -> Any:
             if not options.keys() <= names.keys():
                 name = next(name for name in options if name not in names)
+                if describe is not None:
+                    raise error(describe(name))
                 raise error(unknown_name(name, options[name], known, hints, what or function.__qualname__))
             return function(*args, **options)
 

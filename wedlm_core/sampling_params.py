@@ -243,7 +243,7 @@ class SamplingParams:
     @property
     def top_logprobs(self) -> int:
         """How many of the most likely tokens are returned with each token."""
-        return 0 if isinstance(self.logprobs, bool) else int(self.logprobs or 0)
+        return self.logprobs if type(self.logprobs) is int else 0
 
     @property
     def adaptive(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def test_chat_takes_tools_and_variables_of_the_template(llm: LLM) -> None:
     plain, quick, tooled, closed = (
         llm.chat(messages=messages, sampling_params=FEW, **options)[0].prompt
         for options in (
-            {}, {"chat_template_kwargs": {"enable_thinking": False}}, {"tools": tools}, {"add_generation_prompt": False},
+            {}, {"chat_template_kwargs": {"enable_thinking": False}}, {"tools": tools},
+            {"add_generation_prompt": False},
         )
     )  # fmt: skip
     assert plain == "user:hi\nassistant:"
@@ -97,33 +99,27 @@ def test_engine_settings_are_arguments(agreeing_folder: Path) -> None:
 @pytest.mark.parametrize("name", [*ENGINE_NAMES, "max_num_seq", "gpu_memory_utilisation", "quite_another"])
 def test_an_unknown_argument_of_an_engine_says_what_to_type(name: str) -> None:
     for refused in (lambda: LLM("tiny", **{name: 1}), lambda: EngineConfig(**{name: 1})):
-        assert_refused(refused, f"^{name}=1: no such argument of ", (ConfigError,))
-        with pytest.raises(ConfigError, match=_remedy(name, ENGINE_NAMES, "max_num_seqs", "gpu_memory_utilization")):
+        with pytest.raises(ConfigError, match=_message(name, ENGINE_NAMES, "max_num_seqs", "gpu_memory_utilization")):
             refused()
 
 
 @pytest.mark.parametrize("name", [*SAMPLING_NAMES, "temprature", "max_token", "quite_another"])
 def test_an_unknown_sampling_parameter_says_what_to_type(name: str) -> None:
-    assert_refused(
-        lambda: SamplingParams(**{name: 1}), f"^{name}=1: no such argument of SamplingParams", (RequestError,)
-    )
-    with pytest.raises(RequestError, match=_remedy(name, SAMPLING_NAMES, "temperature", "max_tokens")):
+    with pytest.raises(RequestError, match=_message(name, SAMPLING_NAMES, "temperature", "max_tokens")):
         SamplingParams(**{name: 1})
 
 
 @pytest.mark.parametrize("name", [*CALL_NAMES, "sampling_parms", "use_tqmd", "quite_another"])
 def test_an_unknown_argument_of_a_call_says_what_to_type(llm: LLM, name: str) -> None:
     for refused in (lambda: llm.generate("a", **{name: 1}), lambda: llm.chat([], **{name: 1})):
-        assert_refused(refused, f"^{name}=1: no such argument of LLM", (RequestError,))
-        with pytest.raises(RequestError, match=_remedy(name, CALL_NAMES, "sampling_params", "use_tqdm")):
+        with pytest.raises(RequestError, match=_message(name, CALL_NAMES, "sampling_params", "use_tqdm")):
             refused()
 
 
-def _remedy(name: str, hints: Any, *near: str) -> str:
-    """The hint, the nearest name, or all of them."""
-    if name in hints:
-        return "no such argument"
-    return "Did you mean '(" + "|".join(near) + ")'" if not name.startswith("quite") else "Known: |Did you mean"
+def _message(name: str, hints: Any, *near: str) -> str:
+    """One line: the hint, the nearest name, or (for "quite_another") whatever there is."""
+    remedy = re.escape(hints[name]) if name in hints else f"Did you mean '({'|'.join(near)})'"
+    return f"^{name}=1: no such argument of [A-Za-z.]+\\. {'' if name.startswith('quite') else remedy}[^\n]*[.?]$"
 
 
 def test_the_same_argument_twice_is_refused(llm: LLM) -> None:
@@ -149,8 +145,8 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("stream", "prompts", "use_tqdm", "shows"),
-    [(Terminal, 20, None, True), (Terminal, 3, None, False), (io.StringIO, 20, None, False), (Terminal, 20, False, False),
-     (io.StringIO, 1, True, True)],
+    [(Terminal, 20, None, True), (Terminal, 3, None, False), (io.StringIO, 20, None, False),
+     (Terminal, 20, False, False), (io.StringIO, 1, True, True)],
 )  # fmt: skip
 def test_a_bar_is_shown_for_long_lists_where_someone_looks(
     llm: LLM, stream: Any, prompts: int, use_tqdm: bool | None, shows: bool, monkeypatch: pytest.MonkeyPatch
