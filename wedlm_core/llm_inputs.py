@@ -61,10 +61,11 @@ def tokenised(prompt: Any, tokenizer: Tokenizer) -> Tokenised:
         text = prompt.get("prompt")
         if text is not None and not isinstance(text, str):
             raise RequestError(explain("prompt", text, "the text of a prompt is a string", "Pass text."))
-        prompt = prompt.get("prompt_token_ids", text)
-    if isinstance(prompt, str):
-        return Tokenised(ids=tuple(tokenizer.encode(prompt)), text=prompt)
-    return Tokenised(ids=_token_ids(prompt), text=text if isinstance(text, str) else None)
+        if "prompt_token_ids" in prompt:
+            return Tokenised(ids=_token_ids(prompt["prompt_token_ids"]), text=text)
+    if isinstance(text, str):
+        return Tokenised(ids=tuple(tokenizer.encode(text)), text=text)
+    return Tokenised(ids=_token_ids(text))
 
 
 def _token_ids(prompt: Any) -> tuple[int, ...]:

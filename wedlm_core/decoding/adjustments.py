@@ -138,11 +138,16 @@ class Adjustment:
     reads_history: bool = False
 
 
+def _inside(id_RK: Tensor, vocab: int) -> Tensor:
+    """The ids, and V for what is none of the vocabulary's (a tokenizer may name an end that the model lacks)."""
+    return torch.where((id_RK < 0) | (id_RK >= vocab), vocab, id_RK)
+
+
 def _banned(logits_RV: Tensor, id_RK: Tensor) -> Tensor:
     """Logits with -inf at the ids; -1 is none."""
     rows, vocab = logits_RV.shape
     ban_RW = torch.zeros(rows, vocab + 1, dtype=torch.bool, device=logits_RV.device)
-    ban_RW.scatter_(1, torch.where(id_RK < 0, vocab, id_RK), True)
+    ban_RW.scatter_(1, _inside(id_RK, vocab), True)
     return logits_RV.masked_fill(ban_RW[:, :vocab], -torch.inf)
 
 
@@ -173,7 +178,7 @@ def _logit_bias(logits_RV: Tensor, rows: AdjustedRows) -> Tensor:
     id_RK, bias_RK = rows.list_of("bias_ids"), rows.list_of("bias_values")
     count, vocab = logits_RV.shape
     bias_RW = torch.zeros(count, vocab + 1, device=logits_RV.device)
-    bias_RW.scatter_(1, torch.where(id_RK < 0, vocab, id_RK), bias_RK)  # ids of a list are different ones
+    bias_RW.scatter_(1, _inside(id_RK, vocab), bias_RK)  # ids of a list are different ones
     return logits_RV + bias_RW[:, :vocab]
 
 

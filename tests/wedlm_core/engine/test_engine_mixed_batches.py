@@ -63,9 +63,9 @@ SHARED = tuple(range(40, 64))
 """The beginning of many prompts: their pages are shared."""
 
 
-def random_request(rng: random.Random, name: str) -> Request:
-    """Any strategy; half of the windows are chosen by the engine."""
-    strategy = rng.choice(list(Strategy))
+def random_request(rng: random.Random, name: str, strategy: Strategy | None = None) -> Request:
+    """Any strategy, unless it is given; half of the windows are chosen by the engine."""
+    strategy = strategy or rng.choice(list(Strategy))
     own = tuple(rng.randrange(300) for _ in range(rng.choice([1, 2, 5, 8, 16, 33])))
     max_tokens = rng.choice([1, 2, 7, 18])
     fields: dict[str, Any] = {
@@ -159,8 +159,8 @@ def test_a_mix_in_a_pool_that_preempts_and_shares_is_what_its_rows_are_alone(fol
     engine = engine_of(folder, page_size=4, num_pages=48, max_num_seqs=8, prefill_chunk=5, overlap=overlap, **chosen)
     requests = []
     for i in range(20):
-        request = random_request(rng, str(i))
-        params = replace(request.params, strategy=list(Strategy)[i % 5], max_tokens=40, ignore_eos=True, logprobs=False)
+        request = random_request(rng, str(i), list(Strategy)[i % 5])
+        params = replace(request.params, max_tokens=40, ignore_eos=True, logprobs=False)
         # What admission sets aside for a fixed window is hardly ever needed: growing outputs are what preempts.
         params = replace(params, stop_token_ids=(), window_size="auto" if params.adaptive else 2)
         requests.append(replace(request, prompt_token_ids=(*SHARED[:12], i), params=params))
