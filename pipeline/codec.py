@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
+from wedlm_core.names import known_fields_only
 from wedlm_core.redaction import keep_secret, masked, redact, redact_forms
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.statistics import STATISTICS
@@ -44,16 +45,19 @@ __all__ = [
     "dead_arrays",
     "explain",
     "keep_secret",
+    "known_fields_only",
     "make_requests",
     "masked",
     "output_arrays",
     "params_hash",
     "params_of_row",
+    "plain_params",
     "redact",
     "redact_forms",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))
+_DEFAULTS = asdict(SamplingParams())
 
 
 def _takes_integers(hint: Any) -> bool:
@@ -98,8 +102,18 @@ def params_of_row(base: SamplingParams, given: Mapping[str, Any]) -> SamplingPar
     unknown = sorted(set(given) - set(_PARAM_NAMES))
     if unknown:
         raise RequestError(explain("sampling_columns", unknown, f"each is one of {list(_PARAM_NAMES)}", "Rename it."))
-    own = {name: _integral(name, value) for name, value in given.items() if value is not None}
+    own = {name: _parsed(name, value) for name, value in given.items() if value is not None}
     return replace(base, **own) if own else base
+
+
+def _parsed(name: str, value: Any) -> Any:
+    if name == "logit_bias" and isinstance(value, str):
+        try:
+            parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            parsed = None
+        return parsed if isinstance(parsed, (dict, list)) else value  # refused as it is, by name
+    return _integral(name, value)
 
 
 def _integral(name: str, value: Any) -> Any:
@@ -107,10 +121,29 @@ def _integral(name: str, value: Any) -> Any:
     return int(value) if name in _INTEGERS and isinstance(value, float) and value.is_integer() else value
 
 
-@functools.lru_cache(maxsize=4096)
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_LATER = ("min_tokens", "min_p", *_PENALTIES, "logit_bias", "bad_words")
+"""Parameters that outputs of earlier versions know nothing of."""
+
+
+def plain_params(params: SamplingParams) -> dict[str, Any]:
+    """Every parameter that changes what is generated, as plain values; later ones only where they do something.
+
+    So an output that was begun by an earlier version goes on, and has the same hashes.
+    """
+    plain = {k: v for k, v in asdict(params).items() if k not in _LATER or v != _DEFAULTS[k]}
+    # 1 == True, but it asks for more.
+    return plain | ({"top_logprobs": params.top_logprobs} if params.top_logprobs else {})
+
+
 def params_hash(params: SamplingParams) -> str:
     """A hash (16 hex digits) of all sampling parameters but the seed, which has a column of its own."""
-    plain = {k: v for k, v in asdict(params).items() if k != "seed"}
+    return _params_hash(params, params.top_logprobs)
+
+
+@functools.lru_cache(maxsize=4096)
+def _params_hash(params: SamplingParams, top_logprobs: int) -> str:
+    plain = {k: v for k, v in plain_params(params).items() if k != "seed"}
     return hashlib.blake2b(json.dumps(plain, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 

@@ -18,7 +18,9 @@ from pipeline.codec import (
     WeDLMError,
     explain,
     keep_secret,
+    known_fields_only,
     masked,
+    plain_params,
     redact,
     redact_forms,
 )
@@ -37,6 +39,7 @@ def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None
         raise ConfigError(explain(name, value, rule, remedy))
 
 
+@known_fields_only(ConfigError, {}, describe=lambda name: _unknown(name, ""))
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One generation job.
@@ -57,6 +60,9 @@ class RunConfig:
         prompt_template: Jinja template of the prompt over the input's columns, in place of a prompt column:
             ``"{{ question }}"``, or ``"{{ row['a name'] }}"``. A name that a row lacks is that row's failure.
         tools_column: column of tools (a list of mappings, or JSON text of one) for the chat template.
+        chat_template_kwargs: variables for the chat template, such as ``{"enable_thinking": False}``.
+        chat_template_kwargs_column: column of such variables (a mapping, or JSON text of one), in place of those of
+            the same names.
         chat: wrap each text prompt as a user message in the model's chat template.
         system_prompt: system message in front of each conversation that has none; implies the chat template.
         id_column: column of unique row ids (text or integers); None derives ids from file and row number.
@@ -107,6 +113,8 @@ class RunConfig:
     token_ids_column: str | None = None
     prompt_template: str | None = None
     tools_column: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs_column: str | None = None
     chat: bool = False
     system_prompt: str | None = None
     id_column: str | None = None
@@ -143,6 +151,10 @@ class RunConfig:
         object.__setattr__(self, "output", os.fspath(self.output))
         object.__setattr__(self, "model", os.fspath(self.model))
         object.__setattr__(self, "sampling_columns", dict(self.sampling_columns))
+        given = self.chat_template_kwargs
+        _require(isinstance(given, Mapping) and all(isinstance(key, str) for key in given), "chat_template_kwargs",
+                 given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
+        object.__setattr__(self, "chat_template_kwargs", dict(given))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
         if self.columns is not None:
@@ -219,7 +231,7 @@ class RunConfig:
 
     def fingerprint_fields(self) -> dict[str, Any]:
         """Settings that change the output, by dotted name; plain values. Input and model are added by content."""
-        sampling = {f"sampling.{k}": v for k, v in asdict(self.sampling).items()}
+        sampling = {f"sampling.{k}": v for k, v in plain_params(self.sampling).items()}
         names = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",
                  "chat", "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit",
                  "output_format", "dtype")  # fmt: skip
@@ -231,6 +243,7 @@ class RunConfig:
             **{k: list(v) if isinstance(v, tuple) else v for k, v in sampling.items()},
             **own,
             **limits,
+            **{name: getattr(self, name) for name in _LATER if getattr(self, name)},
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }
@@ -267,6 +280,9 @@ class RunConfig:
         rows = 8 * self.engine.max_num_seqs
         return min(64, max(2, -(-rows // (unit_rows * self.sampling.n))))
 
+
+_LATER = ("chat_template_kwargs", "chat_template_kwargs_column")
+"""Settings that outputs of earlier versions know nothing of: in the fingerprint where they are used."""
 
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
 

@@ -24,6 +24,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATS_TYPE",
     "TIMINGS_TYPE",
+    "TOP_TYPE",
     "check_collisions",
     "data_columns",
     "dead_schema",
@@ -37,6 +38,9 @@ _VERSION_KEY = b"wedlm.schema_version"
 _ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "list<int32>": pa.list_(pa.int32())}
 STATS_TYPE = pa.struct([pa.field(s.name, _ARROW[s.arrow]) for s in STATISTICS if s.arrow is not None])
 """Fields of ``wedlm_core.CommitStats`` under their names there; entropies in nats."""
+
+TOP_TYPE = pa.struct([pa.field("token_id", pa.int32()), pa.field("logprob", pa.float32())])
+"""One of the most likely tokens at a place; nats."""
 
 TIMINGS_TYPE = pa.struct([pa.field("queue_seconds", pa.float64()), pa.field("run_seconds", pa.float64())])
 
@@ -54,6 +58,7 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
     pa.field("params_hash", pa.string()),
     pa.field("seed", pa.int64()),
     pa.field("logprobs", pa.list_(pa.float32())),
+    pa.field("top_logprobs", pa.list_(pa.list_(TOP_TYPE))),
     pa.field("stats", STATS_TYPE),
     pa.field("timings", TIMINGS_TYPE),
 )
@@ -77,9 +82,10 @@ DEAD_FIELDS: tuple[pa.Field, ...] = (
 """Dead-letter columns after the input columns; ``raw`` is the row as text where it did not fit its columns."""
 
 
-def result_fields(*, token_ids: bool, logprobs: bool, prefix: str = "") -> list[pa.Field]:
-    """The result columns of a run; ``token_ids`` and ``logprobs`` say whether these optional columns are included."""
-    left_out = {name for name, wanted in (("token_ids", token_ids), ("logprobs", logprobs)) if not wanted}
+def result_fields(*, token_ids: bool, logprobs: bool, top_logprobs: bool = False, prefix: str = "") -> list[pa.Field]:
+    """The result columns of a run; the arguments say which of the optional columns are included."""
+    optional = {"token_ids": token_ids, "logprobs": logprobs, "top_logprobs": top_logprobs}
+    left_out = {name for name, wanted in optional.items() if not wanted}
     return [field.with_name(prefix + field.name) for field in RESULT_FIELDS if field.name not in left_out]
 
 

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import torch
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.devices import numbered
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError, RequestError, explain
 from wedlm_core.kv.pool import kv_dtype_of
+from wedlm_core.llm_inputs import (
+    Prompt,
+    Tokenised,
+    conversations_of,
+    device_of,
+    dtype_of,
+    either,
+    list_of_prompts,
+    params_of,
+    tokenised,
+)
+from wedlm_core.model import Decoder
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
+from wedlm_core.names import CALL_NAMES, ENGINE_NAMES, known_names_only, unknown_name
+from wedlm_core.progress_bar import progress_bar
+from wedlm_core.redaction import redact_forms
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import Delta, Generation, Request, SamplingParams
@@ -24,7 +39,8 @@ __all__ = ["LLM", "Prompt"]
 
 logger = logging.getLogger(__name__)
 
-Prompt = str | Sequence[int]
+_ENGINE_FIELDS = tuple(f.name for f in fields(EngineConfig))
+_ARGUMENTS = ("model", "config", "device", "dtype", "revision", "storage_options", *_ENGINE_FIELDS)
 
 
 class LLM:
@@ -37,10 +53,12 @@ class LLM:
         dtype: ``"auto"`` (float32 on CPU, bfloat16 on CUDA), ``"float32"``, ``"bfloat16"``, ``"float16"``.
         revision: branch, tag or commit of a hub id.
         storage_options: passed to fsspec for a URL.
+        **engine: fields of :class:`EngineConfig`, in place of those of ``config``: ``max_model_len=4096``, ``seed=1``,
+            ``gpu_memory_utilization=0.8`` ...
 
     Raises:
         WeightsError: the model cannot be found or its weights do not fit its configuration.
-        ConfigError: an unknown device or dtype, or a configuration that contradicts itself.
+        ConfigError: an unknown argument, device or dtype, or a configuration that contradicts itself.
     """
 
     def __init__(
@@ -49,32 +67,58 @@ class LLM:
         *,
         config: EngineConfig | None = None,
         device: str = "auto",
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
         revision: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        **engine: Any,
     ) -> None:
         if config is not None and not isinstance(config, EngineConfig):
             raise ConfigError(explain("config", config, "None or an EngineConfig", "Pass EngineConfig(...)."))
-        place = _device(device)
+        for name in engine:
+            if name not in _ENGINE_FIELDS:
+                raise ConfigError(unknown_name(name, engine[name], _ARGUMENTS, ENGINE_NAMES, "LLM"))
+        if engine:
+            config = replace(config or EngineConfig(), **engine)
+        place = device_of(device)
         kv_dtype_of(config.kv_cache_dtype if config else "auto", torch.float32, place)  # refused before loading
         folder = resolve(model, revision=revision, storage_options=storage_options)
         self.name = model
         self.tokenizer = Tokenizer.load(folder)
-        decoder = load_model(folder, device=place, dtype=_dtype(dtype, place))
+        decoder = load_model(folder, device=place, dtype=dtype_of(dtype, place))
         quantise(decoder, config.weight_dtype if config else "auto")
         self.model_config = decoder.config
         self.engine = Engine(decoder, self.tokenizer, config)
+        self._described = f"{_count(sum(w.numel() for w in decoder.parameters()))} parameters, {_plain(decoder)}"
         self._requests = 0
         self._finished: dict[str, Generation] = {}
 
+    def __repr__(self) -> str:
+        """Model, size, dtype, device and limits."""
+        engine = self.engine
+        limits = f"max_model_len={engine.max_model_len}, max_num_seqs={engine.config.max_num_seqs}"
+        return f"LLM({redact_forms(str(self.name))!r}: {self._described} on {engine.device}, {limits})"
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: ``encode``, ``decode``, ``apply_chat_template``."""
+        return self.tokenizer
+
+    @known_names_only(RequestError, CALL_NAMES, what="LLM.generate")
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | None = None,
     ) -> list[Generation]:
         """Generate for every prompt, in one continuous batch.
 
         Args:
-            prompts: texts (encoded without a template) or lists of token ids; or one of these.
+            prompts: texts (encoded without a template), lists of token ids, or ``{"prompt": ...}`` and
+                ``{"prompt_token_ids": ...}``; or one of these.
             params: one for all, or one per prompt.
+            sampling_params: ``params`` under vLLM's name.
+            use_tqdm: show a progress bar; None shows one for a long list in a terminal.
 
         Returns:
             Prompt-major: the ``n`` samples of the first prompt, then those of the second, and so on.
@@ -82,22 +126,28 @@ class LLM:
         Raises:
             RequestError, CapacityError: a prompt or its parameters cannot be served; nothing was generated.
         """
-        listed = _as_list(prompts)
-        chosen = _per_prompt(params, len(listed))
-        requests = [r for prompt, p in zip(listed, chosen, strict=True) for r in self._requests_of(prompt, p)]
+        listed = list_of_prompts(prompts)
+        chosen = params_of(either("params", params, "sampling_params", sampling_params), len(listed))
+        tokens = [tokenised(prompt, self.tokenizer) for prompt in listed]
+        requests = [r for prompt, p in zip(tokens, chosen, strict=True) for r in self._requests_of(prompt, p)]
+        texts = [prompt.text for prompt, p in zip(tokens, chosen, strict=True) for _ in range(p.n)]
         added: list[str] = []
         try:
             for request in requests:
                 self.engine.add(request)
                 added.append(request.request_id)
             unfinished = set(added)
-            while unfinished:
-                unfinished -= self._step()
+            with progress_bar(len(requests), use_tqdm) as bar:
+                while unfinished:
+                    left = len(unfinished)
+                    unfinished -= self._step()
+                    bar.update(left - len(unfinished))
         except BaseException:
             for request_id in added:
                 self._forget(request_id)
             raise
-        return [self._finished.pop(r.request_id) for r in requests]
+        done = (self._finished.pop(r.request_id) for r in requests)
+        return [g if text is None else replace(g, prompt=text) for g, text in zip(done, texts, strict=True)]
 
     def _step(self) -> set[str]:
         """Run one engine step; return the ids of finished requests. ``_finished`` keeps their results."""
@@ -109,28 +159,44 @@ class LLM:
         self.engine.abort(request_id)
         self._finished.pop(request_id, None)
 
+    @known_names_only(RequestError, CALL_NAMES, what="LLM.chat")
     def chat(
         self,
-        conversations: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        conversations: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]] | None = None,
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        use_tqdm: bool | None = None,
     ) -> list[Generation]:
         """Generate the assistant's next turn of each conversation, through the tokenizer's chat template.
 
         Args:
             conversations: one list of ``{"role", "content"}`` messages, or several.
             params: as in :meth:`generate`.
+            messages: ``conversations`` under vLLM's name.
+            sampling_params: ``params`` under vLLM's name.
+            tools: descriptions of the tools that the template offers to the model, in all conversations.
+            chat_template_kwargs: variables for the template, such as ``{"enable_thinking": False}``.
+            add_generation_prompt: open the assistant's turn.
+            use_tqdm: as in :meth:`generate`.
 
         Raises:
             ConfigError: the tokenizer has no chat template.
             RequestError: the template refuses the messages.
         """
-        listed: Any = conversations
-        if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
-            rule = "a list of messages, or a list of such lists"
-            raise RequestError(explain("conversations", listed, rule, "Pass one of the two."))
-        if listed and isinstance(listed[0], Mapping):
-            listed = [listed]
-        return self.generate([self.tokenizer.apply_chat_template(messages) for messages in listed], params)
+        listed = conversations_of(either("conversations", conversations, "messages", messages))
+        texts = [
+            self.tokenizer.apply_chat_template(
+                one, add_generation_prompt, tokenize=False, tools=tools, variables=chat_template_kwargs
+            )
+            for one in listed
+        ]
+        prompts: list[Prompt] = list(texts)
+        return self.generate(prompts, either("params", params, "sampling_params", sampling_params), use_tqdm=use_tqdm)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Generate for one prompt and yield the text in pieces of whole characters.
@@ -138,10 +204,11 @@ class LLM:
         The last :class:`Delta` carries the Generation; the joined pieces equal its ``text``. Text that may be the
         beginning of a stop string is held back. Closing the iterator early aborts the request.
         """
-        (params,) = _per_prompt(params, 1)
+        (params,) = params_of(params, 1)
         if params.n != 1:
             raise RequestError(explain("n", params.n, "stream gives one sample", "Call it once per sample."))
-        (request,) = self._requests_of(prompt, params)
+        given = tokenised(prompt, self.tokenizer)
+        (request,) = self._requests_of(given, params)
         self.engine.add(request)
         text = TextStream(self.tokenizer)
         hold = max((len(stop) for stop in params.stop), default=1) - 1
@@ -151,6 +218,8 @@ class LLM:
                 if request.request_id not in self._finished:
                     self._step()
                 final = self._finished.get(request.request_id)
+                if final and given.text is not None:
+                    final = replace(final, prompt=given.text)
                 ids = list(final.token_ids) if final else self.engine.committed(request.request_id)
                 fresh, tokens = tuple(ids[tokens:]), len(ids)
                 whole = final.text if final else whole + text.push(fresh)
@@ -163,15 +232,14 @@ class LLM:
         finally:
             self._forget(request.request_id)
 
-    def _requests_of(self, prompt: Prompt, params: SamplingParams) -> list[Request]:
-        """The n requests of a prompt. The ids are copied: the caller may change its list afterwards."""
-        ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else _token_ids(prompt)
+    def _requests_of(self, prompt: Tokenised, params: SamplingParams) -> list[Request]:
+        """The n requests of a prompt."""
         self._requests += 1
         seed = params.seed if params.seed is not None else row_seed(self.engine.config.seed, str(self._requests))
         return [
             Request(
                 request_id=f"{self._requests}.{i}",
-                prompt_token_ids=ids,
+                prompt_token_ids=prompt.ids,
                 params=params,
                 seed=sample_seed(seed, i),
                 sample_index=i,
@@ -180,61 +248,13 @@ class LLM:
         ]
 
 
-def _token_ids(prompt: Any) -> tuple[int, ...]:
-    fits = isinstance(prompt, Sequence) and not isinstance(prompt, (str, bytes, bytearray))
-    if not fits or not all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):
-        raise RequestError(
-            explain("prompt", prompt, "a prompt is a string or a list of integer token ids", "Pass one of the two.")
-        )
-    return tuple(prompt)
+def _count(number: int) -> str:
+    """A count of parameters as people say it: 1.1M, 7.6B."""
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{letter}"
+    return str(number)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    # These are iterable too, but their items are not prompts.
-    if not isinstance(prompts, Iterable) or isinstance(prompts, (Mapping, Set, bytes, bytearray)):
-        rule = "a prompt (a string or a list of token ids), or a list of prompts"
-        raise RequestError(explain("prompts", prompts, rule, "Pass one of the two."))
-    listed: list[Any] = list(prompts)
-    return [listed] if listed and all(isinstance(p, int) for p in listed) else listed
-
-
-def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
-        rule = "SamplingParams, or a list of them"
-        raise RequestError(explain("params", params, rule, "Pass SamplingParams(max_tokens=...)."))
-    if len(params) != count:
-        raise RequestError(
-            explain(
-                "params",
-                f"{len(params)} of them",
-                f"one for all, or one for each of the {count} prompts",
-                "Pass a list of the same length.",
-            )
-        )
-    return list(params)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return numbered(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    try:
-        device = torch.device(str(name))
-        known = device.type in ("cpu", "cuda")
-    except RuntimeError:
-        known = False
-    if not known:
-        raise ConfigError(explain("device", name, 'one of "auto", "cpu", "cuda", "cuda:N"', 'Use "auto".'))
-    return numbered(device)
-
-
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if not isinstance(name, str) or name not in known:
-        raise ConfigError(explain("dtype", name, f'one of {sorted(known)} or "auto"', 'Use "auto".'))
-    return known[name]
+def _plain(decoder: Decoder) -> str:
+    return str(decoder.embed.weight.dtype).removeprefix("torch.")

@@ -34,6 +34,7 @@ __all__ = [
     "IntArray",
     "Statistic",
     "StepOutcome",
+    "TopTokens",
     "accumulate",
     "commit_stats",
     "empty_totals",
@@ -45,6 +46,30 @@ FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 # ---- 1. what a forward reports ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopTokens:
+    """The K most likely tokens at each place of the commits of H decoding sequences.
+
+    Attributes:
+        member_H: int64, which of the D decoding sequences each is, ascending.
+        token_HCK: int64 token ids, most likely first.
+        logprob_HCK: float32 nats.
+    """
+
+    member_H: IntArray
+    token_HCK: IntArray
+    logprob_HCK: FloatArray
+
+    def only(self, keep_D: BoolArray) -> TopTokens:
+        """Of the sequences that are kept, counted among these."""
+        keep_H = keep_D[self.member_H]
+        return TopTokens(
+            member_H=(np.cumsum(keep_D) - 1)[self.member_H[keep_H]],
+            token_HCK=self.token_HCK[keep_H],
+            logprob_HCK=self.logprob_HCK[keep_H],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +89,7 @@ class StepOutcome:
         token_DC: token ids.
         entropy_DC, logprob_DC: nats.
         early_DC: the token was filled while a position before it was a mask.
+        tops: the most likely tokens of sequences that report them; None where there are none.
 
     Raises:
         IntegrityError: a column has another dtype than its annotation says. Flags are used as masks and as indices;
@@ -82,6 +108,7 @@ class StepOutcome:
     entropy_DC: FloatArray
     logprob_DC: FloatArray
     early_DC: BoolArray
+    tops: TopTokens | None = None
 
     def __post_init__(self) -> None:
         """Check the dtypes, whoever made the columns: a kernel, a copy from the device, a join of groups."""
@@ -92,7 +119,9 @@ class StepOutcome:
 
 
 _KINDS: Mapping[str, type[np.generic]] = {"IntArray": np.int64, "FloatArray": np.float32, "BoolArray": np.bool_}
-OUTCOME_KINDS: Mapping[str, np.dtype[Any]] = {f.name: np.dtype(_KINDS[str(f.type)]) for f in fields(StepOutcome)}
+OUTCOME_KINDS: Mapping[str, np.dtype[Any]] = {
+    f.name: np.dtype(_KINDS[str(f.type)]) for f in fields(StepOutcome) if str(f.type) in _KINDS
+}
 """Dtype of each column of :class:`StepOutcome`, in its order."""
 
 

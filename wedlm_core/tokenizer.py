@@ -98,6 +98,7 @@ class Tokenizer:
         *,
         tokenize: Literal[True] = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]: ...
     @overload
     def apply_chat_template(
@@ -107,6 +108,7 @@ class Tokenizer:
         *,
         tokenize: Literal[False],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str: ...
     def apply_chat_template(
         self,
@@ -115,6 +117,7 @@ class Tokenizer:
         *,
         tokenize: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int] | str:
         """Render a conversation with the tokenizer's template.
 
@@ -124,6 +127,7 @@ class Tokenizer:
             add_generation_prompt: append the opening of the assistant's turn.
             tokenize: return token ids; else the rendered text.
             tools: descriptions of the tools that the template offers to the model.
+            variables: further variables of the template, such as ``enable_thinking``; special tokens may be among them.
 
         Raises:
             ConfigError: the tokenizer has no chat template.
@@ -139,6 +143,7 @@ class Tokenizer:
         if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
             rule = "a conversation is a list of at least one message"
             raise RequestError(explain("messages", messages, rule, 'Give a list of {"role": ..., "content": ...}.'))
+        _require_variables(variables)
         for message in messages:
             if not _is_message(message):
                 raise RequestError(
@@ -152,7 +157,7 @@ class Tokenizer:
                 [{"content": "", **message} for message in messages],
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
-                **self._fast.special_tokens_map,
+                **{**self._fast.special_tokens_map, **(variables or {})},
             )
         except TemplateLimitError as error:
             raise TemplateLimitError(f"the model's chat template: {error}.") from error
@@ -191,6 +196,21 @@ class Tokenizer:
                     explain("chat_template", source, rule, "Correct it in the model's folder.")
                 ) from error
         return self._templates[source]
+
+
+_OWN_VARIABLES = ("messages", "tools", "add_generation_prompt", "documents")
+
+
+def _require_variables(variables: object) -> None:
+    rule = "a mapping of names to values for the chat template"
+    if variables is not None and not (isinstance(variables, Mapping) and all(isinstance(n, str) for n in variables)):
+        remedy = 'Pass for example {"enable_thinking": False}.'
+        raise RequestError(explain("chat_template_kwargs", variables, rule, remedy))
+    taken = [name for name in variables or () if name in _OWN_VARIABLES]
+    if taken:
+        raise RequestError(
+            explain("chat_template_kwargs", taken, f"{rule} beside {', '.join(_OWN_VARIABLES)}", "Pass these as such.")
+        )
 
 
 def _require_text(name: str, text: object) -> None:

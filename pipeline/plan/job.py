@@ -7,10 +7,11 @@ from typing import Literal
 
 import pyarrow as pa
 
+from pipeline.codec import explain
 from pipeline.commit.part_files import OutputTables, Rows
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
 from pipeline.config import RunConfig
-from pipeline.errors import SourceError
+from pipeline.errors import ConfigError, SourceError
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import Source
@@ -26,6 +27,9 @@ _KINDS: tuple[tuple[PromptKind, str, str], ...] = (
     ("messages", "messages_column", "messages"),
     ("token_ids", "token_ids_column", "prompt_token_ids"),
 )
+
+
+_CHAT_COLUMNS = ("tools_column", "chat_template_kwargs_column")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +107,18 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
     for setting, wanted in _wanted(config):
         if wanted not in names:
             raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}.")
+    _check_chat(config, kind)
     kept = [field for field in source.schema if config.columns is None or field.name in config.columns]
     columns = pa.schema(kept, metadata=source.schema.metadata)
     check_collisions(columns.names, config.column_prefix)
-    logprobs = config.sampling.logprobs or "logprobs" in config.sampling_columns
-    fields = result_fields(token_ids=config.include_token_ids, logprobs=logprobs, prefix=config.column_prefix)
+    per_row = config.sampling_columns.get("logprobs")
+    counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
+    fields = result_fields(
+        token_ids=config.include_token_ids,
+        logprobs=bool(config.sampling.logprobs) or per_row is not None,
+        top_logprobs=config.sampling.top_logprobs > 0 or counted,
+        prefix=config.column_prefix,
+    )
     schema = output_schema(columns, fields)
     check_format(config.output_format, schema)
     return Job(
@@ -120,6 +131,15 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
         schema=schema,
         dead_schema=dead_schema(columns, config.column_prefix),
     )
+
+
+def _check_chat(config: RunConfig, kind: PromptKind) -> None:
+    """Refuse variables of a chat template that no prompt of the run goes through."""
+    chats = kind == "messages" or (kind != "token_ids" and (config.chat or config.system_prompt is not None))
+    for name in ("chat_template_kwargs", "chat_template_kwargs_column"):
+        if getattr(config, name) and not chats:
+            rule = f"prompts of kind {kind!r} do not go through the chat template"
+            raise ConfigError(explain(name, getattr(config, name), rule, "Set chat=True, or leave it out."))
 
 
 def new_run_record(job: Job, model_digest: str, origin: Origin | None = None) -> RunState:
@@ -161,7 +181,7 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
 
 def _wanted(config: RunConfig) -> list[tuple[str, str]]:
     """Every column the configuration names, with the setting that names it."""
-    own = [(s, getattr(config, s)) for s in (*(setting for _, setting, _ in _KINDS), "tools_column", "id_column")]
+    own = [(s, getattr(config, s)) for s in (*(setting for _, setting, _ in _KINDS), *_CHAT_COLUMNS, "id_column")]
     wanted = [(setting, name) for setting, name in own if name is not None]
     wanted += [(f"sampling_columns.{k}", v) for k, v in config.sampling_columns.items()]
     return wanted + [("columns", name) for name in config.columns or ()]

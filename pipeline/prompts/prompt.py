@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.codec import RequestError, explain
@@ -11,7 +12,7 @@ from pipeline.plan.job import Job
 from pipeline.prompts.model_files import load_tokenizer
 from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 
-__all__ = ["NO_TEXT", "TemplateRenderError", "prompt_of", "text_prompt"]
+__all__ = ["NO_CELLS", "NO_TEXT", "ChatCells", "TemplateRenderError", "prompt_of", "text_prompt"]
 
 NO_TEXT = "not valid UTF-8 text"
 
@@ -20,7 +21,18 @@ class TemplateRenderError(RequestError):
     """The prompt template cannot be rendered for a row."""
 
 
-def prompt_of(value: Any, job: Job, tools: Any = None) -> str | list[int]:
+@dataclass(frozen=True, kw_only=True)
+class ChatCells:
+    """What a row gives to the chat template beside its messages, as its cells have it: tools and variables."""
+
+    tools: Any = None
+    variables: Any = None
+
+
+NO_CELLS = ChatCells()
+
+
+def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[int]:
     """The text or token ids of one cell of the prompt column.
 
     Raises:
@@ -34,15 +46,15 @@ def prompt_of(value: Any, job: Job, tools: Any = None) -> str | list[int]:
     if job.prompt_kind == "token_ids":
         return _checked_ids(name, value)
     if job.prompt_kind == "messages":
-        return _chat(_conversation(name, value, job.config.system_prompt), job, tools)
+        return _chat(_conversation(name, value, job.config.system_prompt), job, cells)
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if not isinstance(value, str):
         raise RequestError(explain(name, value, "a prompt is text", "Cast the column to string."))
-    return text_prompt(value, job, tools)
+    return text_prompt(value, job, cells)
 
 
-def text_prompt(text: str, job: Job, tools: Any = None) -> str:
+def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
     """The text to encode: the text itself, or the chat template around it.
 
     Raises:
@@ -52,13 +64,29 @@ def text_prompt(text: str, job: Job, tools: Any = None) -> str:
         raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in or drop the row."))
     if not job.config.chat and job.config.system_prompt is None:
         return text
-    return _chat(_with_system([{"role": "user", "content": text}], job.config.system_prompt), job, tools)
+    return _chat(_with_system([{"role": "user", "content": text}], job.config.system_prompt), job, cells)
 
 
-def _chat(messages: list[Mapping[str, Any]], job: Job, tools: Any) -> str:
+def _chat(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells) -> str:
+    tools = None if cells.tools is None else _mappings(str(job.config.tools_column), cells.tools)
+    variables: Mapping[str, Any] = job.config.chat_template_kwargs
+    if cells.variables is not None:
+        variables = {**variables, **_variables(str(job.config.chat_template_kwargs_column), cells.variables)}
     return load_tokenizer(job.config).apply_chat_template(
-        messages, tokenize=False, tools=_mappings(str(job.config.tools_column), tools) if tools is not None else None
+        messages, tokenize=False, tools=tools, variables=variables or None
     )
+
+
+def _variables(name: str, value: Any) -> dict[str, Any]:
+    """A mapping from a struct or a map, or from JSON text of one."""
+    value = _from_json(name, value, "a mapping") if isinstance(value, str) else value
+    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        value = dict(value)  # Arrow's map
+    if is_too_deep(value):
+        raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
+    if not isinstance(value, Mapping):
+        raise RequestError(explain(name, value, "a mapping of names to values", 'Write {"enable_thinking": false}.'))
+    return _without_nulls(value)
 
 
 def _checked_ids(name: str, ids: Any) -> list[int]:
@@ -80,17 +108,21 @@ def _conversation(name: str, messages: Any, system: str | None) -> list[Mapping[
 def _mappings(name: str, value: Any) -> list[dict[str, Any]]:
     """A list of mappings from a list of structs, or from JSON text of one."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise RequestError(explain(name, value, f"not JSON ({error})", "Write a list of mappings.")) from error
-        except RecursionError as error:
-            raise RequestError(explain(name, value, "nested too deeply", "Flatten it.")) from error
+        value = _from_json(name, value, "a list of mappings")
     if is_too_deep(value):
         raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
     return [_without_nulls(item) for item in value]
+
+
+def _from_json(name: str, text: str, wanted: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RequestError(explain(name, text, f"not JSON ({error})", f"Write {wanted}.")) from error
+    except RecursionError as error:
+        raise RequestError(explain(name, text, "nested too deeply", "Flatten it.")) from error
 
 
 def _without_nulls(value: Any) -> Any:

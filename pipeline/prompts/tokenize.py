@@ -16,7 +16,7 @@ from pipeline.errors import SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import failed_rows, load_place
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
-from pipeline.prompts.prompt import NO_TEXT, TemplateRenderError, prompt_of, text_prompt
+from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW, RESTORE_INPUT
 from pipeline.template import PromptTemplate
@@ -188,25 +188,34 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
     """For each row the text to encode, the token ids, or the failure."""
     if job.prompt_kind == "template":
         return _rendered(table, job)
-    tools = [None] * table.num_rows if job.config.tools_column is None else _values(table[job.config.tools_column])
+    cells = _chat_cells(table, job)
     plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
     prompts: list[_Prompt] = []
-    for value, own_tools in zip(_values(table[job.prompt_column]), tools, strict=True):
+    for value, own in zip(_values(table[job.prompt_column]), cells, strict=True):
         if plain and isinstance(value, str) and value:
             prompts.append(value)
             continue
         try:
-            prompts.append(prompt_of(value, job, own_tools))
+            prompts.append(prompt_of(value, job, own))
         except Exception as error:  # whatever is wrong with one row's prompt must not end the run
             prompts.append(Failure.of(error))
     return prompts
+
+
+def _chat_cells(table: pa.Table, job: Job) -> list[ChatCells]:
+    """For each row its tools and its variables of the chat template."""
+    names = job.config.tools_column, job.config.chat_template_kwargs_column
+    if names == (None, None):
+        return [NO_CELLS] * table.num_rows
+    tools, variables = ([None] * table.num_rows if name is None else _values(table[name]) for name in names)
+    return [ChatCells(tools=t, variables=v) for t, v in zip(tools, variables, strict=True)]
 
 
 def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
     assert job.config.prompt_template is not None
     template = PromptTemplate(job.config.prompt_template)
     names = [n for n in job.source.schema.names if template.takes_whole_row or n in template.names]
-    columns = [_values(table[name]) for name in names]
+    columns, chat_cells = [_values(table[name]) for name in names], _chat_cells(table, job)
     prompts: list[_Prompt] = []
     for i in range(table.num_rows):
         cells = {name: column[i] for name, column in zip(names, columns, strict=True)}
@@ -214,7 +223,7 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
             for name, cell in cells.items():
                 if isinstance(cell, Exception):
                     raise RequestError(f"column {name!r}: {NO_TEXT} ({cell}). Re-encode it.")
-            prompts.append(text_prompt(template.render(cells), job))
+            prompts.append(text_prompt(template.render(cells), job, chat_cells[i]))
         except RequestError as error:
             prompts.append(Failure.of(error))
         except Exception as error:  # an expression of the template may raise anything

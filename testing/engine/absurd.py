@@ -14,6 +14,13 @@ SAMPLING: list[tuple[str, Any]] = [
     *(("temperature", v) for v in (HUGE, -HUGE, ENDLESS, math.nan, math.inf, 1e39, 1e-40, 10**7, True, "0.7", None)),
     *(("top_p", v) for v in (HUGE, math.nan, math.inf, 0, -1, 1e-400, True, "1")),
     *(("max_tokens", v) for v in (2**70, 2**31, ENDLESS, math.inf, math.nan, True, -1)),
+    *(("min_tokens", v) for v in (2**70, math.nan, True, -1, 257, None)),
+    *(("min_p", v) for v in (HUGE, math.nan, -0.1, 1.1, True, "0.1", None)),
+    *(("repetition_penalty", v) for v in (HUGE, math.nan, math.inf, 0, -1, 1e-9, True, "1", None)),
+    *((name, v) for name in ("presence_penalty", "frequency_penalty") for v in (HUGE, math.nan, 2.1, -3, True, None)),
+    *(("logit_bias", v) for v in ({-1: 1.0}, {"a": 1.0}, {1: math.nan}, {1: 101}, {1: "x"}, {True: 1}, 5, "5", [5],
+                                  [(1, 2, 3)], [(1, 1.0), (1, 2.0)], dict.fromkeys(range(2000), 1.0), {2**70: 1.0})),
+    *(("bad_words", v) for v in (HALF, [HALF], [""], " ", [3], 5, {"a": 1}, b"x", ["x"] * 2000, "x" * 1000)),
     *(("n", v) for v in (2**70, 10**9, 0, True, 1.0)),
     *(("seed", v) for v in (2**63, 2**70, ENDLESS, -1, True, 1.0, math.nan)),
     *(("window_size", v) for v in (2**70, 2**31, 0, True, 4.0, math.nan, "wide", None)),
@@ -23,7 +30,7 @@ SAMPLING: list[tuple[str, Any]] = [
     *(("stop_token_ids", v) for v in ([2**70], [2**31], [-1], [True], [1.0], "12", b"12", 5, list(range(5000)))),
     *(("strategy", v) for v in ("fast", HALF, 3, None, ["verified"])),
     *(("ignore_eos", v) for v in (1, "false", None)),
-    *(("logprobs", v) for v in (1, "true", None)),
+    *(("logprobs", v) for v in (-1, 101, 1.0, "true")),
 ]  # fmt: skip
 
 

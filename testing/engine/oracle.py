@@ -17,7 +17,16 @@ from wedlm_core.decoding.noise import gumbel_noise
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.types import FinishReason, SamplingParams
 
-__all__ = ["OracleResult", "autoregressive", "causal_logits", "choose_token", "positions_to_fill", "reference"]
+__all__ = [
+    "History",
+    "OracleResult",
+    "adjusted",
+    "autoregressive",
+    "causal_logits",
+    "choose_token",
+    "positions_to_fill",
+    "reference",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,14 @@ class OracleResult:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     steps: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """Token ids that adjustments need beside the parameters: what ends a sequence, and its bad words."""
+
+    stop_ids: Sequence[int] = ()
+    bad_words: Sequence[Sequence[int]] = ()
 
 
 @torch.inference_mode()
@@ -46,11 +63,36 @@ def causal_logits(model: Decoder, ids: Sequence[int], positions: Sequence[int]) 
     return model.logits(model(ids_T, positions_T, attend)).cpu()
 
 
+def adjusted(
+    logits_V: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], history: History
+) -> Tensor:
+    """Logits after bad words, min_tokens, biases and penalties, token by token."""
+    logits = logits_V.clone()
+    for *before, last in history.bad_words:
+        if not before or list(output[-len(before) :]) == before:
+            logits[last] = -torch.inf
+    if len(output) < params.min_tokens:
+        for token in history.stop_ids:
+            logits[token] = -torch.inf
+    for token, bias in params.bias_pairs:
+        logits[token] += bias
+    if params.repetition_penalty != 1:
+        for token in {*prompt, *output}:
+            value = logits[token]
+            logits[token] = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
+    for token in set(output):
+        logits[token] -= torch.tensor(params.frequency_penalty) * output.count(token)
+        logits[token] -= params.presence_penalty
+    return logits
+
+
 def choose_token(logits_V: Tensor, params: SamplingParams, seed: int, position: int) -> int:
-    """The argmax at temperature 0; else the argmax after temperature, top-k, top-p and the position's noise."""
+    """The argmax at temperature 0; else the argmax after temperature, min-p, top-k, top-p and the position's noise."""
     if params.temperature == 0:
         return int(logits_V.argmax())
     scaled_V = logits_V / params.temperature
+    if params.min_p:
+        scaled_V = scaled_V.masked_fill(scaled_V < scaled_V.max() + torch.tensor(params.min_p).log(), -torch.inf)
     if params.top_k:
         smallest_kept = scaled_V.sort(descending=True).values[min(params.top_k, len(scaled_V)) - 1]
         scaled_V = scaled_V.masked_fill(scaled_V < smallest_kept, -torch.inf)
@@ -64,13 +106,20 @@ def choose_token(logits_V: Tensor, params: SamplingParams, seed: int, position: 
 
 
 def autoregressive(
-    model: Decoder, prompt: Sequence[int], params: SamplingParams, seed: int = 0, eos: Sequence[int] = ()
+    model: Decoder,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    seed: int = 0,
+    eos: Sequence[int] = (),
+    bad_words: Sequence[Sequence[int]] = (),
 ) -> OracleResult:
     """Decode one token per forward, from the last row's logits. ``eos``: further stop tokens."""
     known, stops = list(prompt), {*params.stop_token_ids, *eos}
+    history = History(stop_ids=sorted(stops), bad_words=bad_words)
     while len(known) < len(prompt) + params.max_tokens:
         logits_TV = causal_logits(model, known, range(len(known)))
-        known.append(choose_token(logits_TV[-1], params, seed, len(known)))
+        logits_V = adjusted(logits_TV[-1], params, prompt, known[len(prompt) :], history)
+        known.append(choose_token(logits_V, params, seed, len(known)))
         if known[-1] in stops:
             return OracleResult(token_ids=tuple(known[len(prompt) :]), finish_reason=FinishReason.STOP)
     return OracleResult(token_ids=tuple(known[len(prompt) :]), finish_reason=FinishReason.LENGTH)

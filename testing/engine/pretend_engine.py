@@ -71,11 +71,11 @@ def mixed() -> list[Request]:
     base = SamplingParams(max_tokens=5, window_size=3, ignore_eos=True, entropy_threshold=2.0)
     chosen = [
         base,
-        replace(base, temperature=0.8),
-        replace(base, temperature=0.9, top_k=12, top_p=0.8),
-        replace(base, strategy="autoregressive", stop_token_ids=tuple(range(150, 300))),
-        replace(base, strategy="reference"),
-        replace(base, strategy="streaming", temperature=0.7),
+        replace(base, temperature=0.8, repetition_penalty=1.4, presence_penalty=0.5, bad_words=("e", "ab")),
+        replace(base, temperature=0.9, top_k=12, top_p=0.8, min_p=0.01),
+        replace(base, strategy="autoregressive", stop_token_ids=tuple(range(150, 300)), min_tokens=2, logprobs=3),
+        replace(base, strategy="reference", logit_bias={30: 4.0, 31: -9.0}),
+        replace(base, strategy="streaming", temperature=0.7, min_tokens=3),
         replace(base, strategy="blockwise", stop=("e", "\ufffd")),
     ]
     prompts = [[7, 30, 41, 52, 9 + i] if i % 2 else [(11 * i + 5 * j) % 300 for j in range(1 + i)] for i in range(7)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,34 @@ def test_every_parameter_may_have_a_column(name: str) -> None:
     assert params_of_row(SamplingParams(), {name: None}) == SamplingParams()
     with pytest.raises(RequestError, match=name):
         params_of_row(SamplingParams(), {name: object()})
+
+
+def test_parameters_of_earlier_versions_keep_their_hash_and_fingerprint() -> None:
+    """An output that was begun before there were penalties goes on."""
+    assert params_hash(SamplingParams()) == "24f997f017557c81"
+    assert params_hash(SamplingParams(temperature=0.5, top_k=3, logprobs=True, stop="a")) == "4a6bff4e0d80b1fe"
+    names = RunConfig(input="x", output="y").fingerprint_fields()
+    assert not {"sampling.min_p", "sampling.bad_words", "chat_template_kwargs"} & set(names)
+    assert "sampling.min_p" in RunConfig(input="x", output="y", sampling=SamplingParams(min_p=0.1)).fingerprint_fields()
+
+
+def test_the_number_of_most_likely_tokens_is_not_taken_for_a_flag() -> None:
+    """1 == True in Python."""
+    one, flag = SamplingParams(logprobs=1), SamplingParams(logprobs=True)
+    assert params_hash(flag) != params_hash(one) != params_hash(SamplingParams(logprobs=2))
+    fingerprints = [RunConfig(input="x", output="y", sampling=p).fingerprint_fields() for p in (one, flag)]
+    assert fingerprints[0] != fingerprints[1]
+
+
+@pytest.mark.parametrize("bias", [{"7": 2, "9": None}, [(7, 2.0)], [[7, 2.0]], '{"7": 2.0}'], ids=str)
+def test_a_bias_may_be_a_struct_a_map_or_json_text(bias: Any) -> None:
+    assert params_of_row(SamplingParams(), {"logit_bias": bias}).bias_pairs == ((7, 2.0),)
+
+
+@pytest.mark.parametrize("bias", ["{", "[7]", '{"a": 1}', [7], {"7": "x"}], ids=str)
+def test_a_bias_that_is_none_is_refused_by_name(bias: Any) -> None:
+    with pytest.raises(RequestError, match=r"^logit_bias="):
+        params_of_row(SamplingParams(), {"logit_bias": bias})
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "top_k", "seed", "n", "window_size"])

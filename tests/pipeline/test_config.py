@@ -41,6 +41,20 @@ def test_bad_configurations_name_field_rule_and_remedy(raw: dict[str, Any], word
         RunConfig.from_mapping({"input": "x", "output": "y", **raw})
 
 
+@pytest.mark.parametrize(
+    ("name", "near"), [("promt_column", "prompt_column"), ("max_tokens", "sampling.max_tokens"), ("actor", "actors")]
+)
+def test_an_unknown_field_in_code_is_named_with_the_nearest_as_in_yaml(name: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"field='{name}'.*Did you mean '{near}'"):
+        RunConfig(input="x", output="y", **{name: 1})
+
+
+@pytest.mark.parametrize("given", [5, "enable_thinking", {1: 2}, ["a"]])
+def test_variables_of_a_template_that_are_no_mapping_are_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="chat_template_kwargs="):
+        RunConfig(input="x", output="y", chat_template_kwargs=given)
+
+
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(ConfigError, match="output"):
         RunConfig.from_mapping({"input": "x"})
@@ -55,6 +69,8 @@ def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> No
         {"seed": 1}, {"chat": True}, {"columns": ["a"]}, {"sampling": SamplingParams(top_k=1)},
         {"prompt_column": "q"}, {"limit": 3}, {"include_token_ids": False}, {"prompt_template": "{{ q }}"},
         {"on_long_prompt": "truncate_left"}, {"tools_column": "t"},
+        {"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_kwargs_column": "k"},
+        {"sampling": SamplingParams(bad_words="no")}, {"sampling": SamplingParams(logit_bias={3: 1.0})},
     ):  # fmt: skip
         assert RunConfig(input="x", output="y", **change).fingerprint_fields() != base.fingerprint_fields()
 

@@ -28,6 +28,7 @@ RESULT = (
     "params_hash: string",
     "seed: int64",
     "logprobs: list<item: float>",
+    "top_logprobs: list<item: list<item: struct<token_id: int32, logprob: float>>>",
     f"stats: {STATS}",
     "timings: struct<queue_seconds: double, run_seconds: double>",
 )
@@ -47,7 +48,8 @@ def test_the_columns_are_those_that_readers_rely_on() -> None:
 
 
 def test_the_schema_carries_its_version_behind_the_input_columns() -> None:
-    found = output_schema(pa.schema([("a", pa.int64())]), result_fields(token_ids=True, logprobs=True))
+    fields = result_fields(token_ids=True, logprobs=True, top_logprobs=True)
+    found = output_schema(pa.schema([("a", pa.int64())]), fields)
     assert found.names == ["a", *(text.partition(":")[0] for text in RESULT)]
     assert found.metadata == {b"wedlm.schema_version": b"1"}
 

@@ -35,6 +35,8 @@ def test_an_absurd_sampling_parameter_is_refused(case: tuple[str, Any]) -> None:
     [
         {"top_k": 2**31 - 1, "temperature": 1e-6, "top_p": 1e-9, "seed": 2**63 - 1},
         {"temperature": 1e6, "max_tokens": 2**31 - 1, "entropy_threshold": 1e6, "position_penalty": 1e6},
+        {"min_p": 1, "repetition_penalty": 1e3, "presence_penalty": -2, "frequency_penalty": 2, "logprobs": 100},
+        {"min_tokens": 256, "repetition_penalty": 1e-3, "logit_bias": ((0, -100.0), (2**31 - 1, 100.0))},
         {"temperature": 0, "entropy_threshold": 0, "position_penalty": 0, "top_p": 1, "n": 10_000},
     ],
 )
@@ -103,7 +105,8 @@ def test_an_absurd_price_of_holes_is_refused(price: Any) -> None:
 FEW = SamplingParams(max_tokens=4, window_size=4)
 PROMPTS: list[Any] = [
     HALF, [2**70], [336], [-1], [-(2**70)], [True], [1.5], [math.nan], [None], [[5]], (), [], b"bytes", 5, None,
-    {"prompt": "x"}, {5: 1}, "", list(range(336)) * 2000, "x" * 10**6, np.array([1.5]), object(),
+    {"text": "x"}, {"prompt": HALF}, {"prompt_token_ids": "x"}, {"prompt": "x", "multi_modal_data": 1}, {5: 1}, "",
+    list(range(336)) * 2000, "x" * 10**6, np.array([1.5]), object(),
 ]  # fmt: skip
 
 
@@ -116,7 +119,7 @@ def test_an_absurd_prompt_is_refused_and_the_engine_goes_on(llm: LLM, prompt: An
     assert llm.generate([[7, 8]], FEW)[0].token_ids
 
 
-@pytest.mark.parametrize("prompts", [None, 5, b"bytes", {"prompt": "x"}, {"a"}], ids=repr)
+@pytest.mark.parametrize("prompts", [None, 5, b"bytes", {"text": "x"}, {"a"}], ids=repr)
 def test_what_is_no_list_of_prompts_is_refused(llm: LLM, prompts: Any) -> None:
     assert_refused(lambda: llm.generate(prompts, FEW), "^prompts?=", (RequestError,))
 

@@ -12,6 +12,7 @@ from wedlm_core.config.model import MAX_POSITIONS
 from wedlm_core.config.step_cost import StepCost, why_not
 from wedlm_core.config.streaming import StreamingSwitches
 from wedlm_core.errors import ConfigError, explain
+from wedlm_core.names import ENGINE_NAMES, known_fields_only
 
 __all__ = ["EngineConfig"]
 
@@ -54,6 +55,7 @@ def _switches(given: Mapping[str, Any]) -> StreamingSwitches:
     return StreamingSwitches(**given)
 
 
+@known_fields_only(ConfigError, ENGINE_NAMES)
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Settings of one engine. The defaults suit the shipped model on a laptop CPU.

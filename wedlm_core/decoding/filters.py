@@ -56,7 +56,14 @@ def _top_p(scaled_RV: Tensor, top_p_R: Tensor) -> Tensor:
     return scaled_RV.masked_fill(torch.zeros_like(drop_RV).scatter_(-1, token_RV, drop_RV), -torch.inf)
 
 
+def _min_p(scaled_RV: Tensor, min_p_R: Tensor) -> Tensor:
+    """Keep the tokens that are at least this share as likely as the most likely one; 0 keeps all."""
+    floor_R = scaled_RV.max(dim=-1).values + min_p_R.log()
+    return scaled_RV.masked_fill(scaled_RV < floor_R[:, None], -torch.inf)
+
+
 FILTERS: tuple[Filter, ...] = (
+    Filter(field="min_p", dtype=torch.float32, off=0.0, example=0.2, apply=_min_p),
     Filter(field="top_k", dtype=torch.int64, off=0, example=20, apply=_top_k),
     Filter(field="top_p", dtype=torch.float32, off=1.0, example=0.9, apply=_top_p),
 )

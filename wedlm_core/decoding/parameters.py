@@ -10,14 +10,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from typing import cast
 
 import torch
 
-from wedlm_core.decoding.filters import FILTERS
+from wedlm_core.decoding.adjustments import ADJUSTMENTS, Adjustment
+from wedlm_core.decoding.filters import FILTERS, Filter
 from wedlm_core.errors import IntegrityError
 from wedlm_core.types import Request, SamplingParams
 
-__all__ = ["HOST_FIELDS", "PARAMETERS", "Parameter"]
+__all__ = ["HOST_FIELDS", "LIST_FIELDS", "OPTIONAL", "PARAMETERS", "Parameter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,21 +55,32 @@ PARAMETERS: tuple[Parameter, ...] = (
         Parameter(field=one.field, dtype=one.dtype, of=attrgetter(f"params.{one.field}"), unused=one.off)
         for one in FILTERS
     ),
+    *(
+        Parameter(field=one.field, dtype=one.dtype, of=attrgetter(f"params.{one.field}"), unused=cast(float, one.off))
+        for one in ADJUSTMENTS
+        if one.dtype is not None
+    ),
 )
 """Columns of the device, by slot."""
+
+OPTIONAL: tuple[Filter | Adjustment, ...] = (*FILTERS, *ADJUSTMENTS)
+"""What most requests do not use: columns and lists of these are written only for slots that do."""
+
+LIST_FIELDS = frozenset(one.field for one in ADJUSTMENTS if one.dtype is None)
+"""Fields that the device keeps as lists (:data:`wedlm_core.decoding.adjustments.LISTS`)."""
 
 HOST_FIELDS = frozenset({"stop", "stop_token_ids", "ignore_eos", "n", "logprobs", "strategy", "window_size"})
 """Fields that the host reads: stops, samples and output by request; strategy and window by the slot table."""
 
 
 def _check_all_fields() -> None:
-    known = [p.field for p in PARAMETERS] + sorted(HOST_FIELDS)
+    known = [p.field for p in PARAMETERS] + sorted(LIST_FIELDS) + sorted(HOST_FIELDS)
     wrong = {f.name for f in fields(SamplingParams)} ^ set(known)
     if wrong or len(set(known)) < len(known):
         raise IntegrityError(
             f"fields of SamplingParams that no table, or two, or only a table has: {sorted(wrong) or known}. "
-            "A filter belongs in decoding.filters, another number on the device in decoding.parameters.PARAMETERS, "
-            "what only the host reads in HOST_FIELDS."
+            "A filter belongs in decoding.filters, an adjustment in decoding.adjustments, another number on the "
+            "device in decoding.parameters.PARAMETERS, what only the host reads in HOST_FIELDS."
         )
 
 

@@ -6,13 +6,15 @@ depend on the other rows (docs/DESIGN.md, "Batch invariance").
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.compact import compact_indices
+from wedlm_core.decoding.adjustments import AdjustedRows, adjust_logits
+from wedlm_core.decoding.compact import flagged_rows
 from wedlm_core.decoding.filters import filter_logits, is_filtered
 from wedlm_core.decoding.noise import gumbel_noise
 
@@ -29,10 +31,11 @@ class SamplingRows:
         position_R: int64, the absolute position of the token being chosen.
         suppress_R: bool, rows that may never choose the mask id or padded vocabulary.
         filters: of each filter that any row uses, the values of all rows (:data:`wedlm_core.decoding.filters.FILTERS`).
+        adjusted: the same rows, for adjustments that any of them uses; None where none does.
         sampled, suppressing: whether any row needs that stage (known on the host, so that the stage is skipped
             without looking at the device).
-        filtered_rows: rows that a filter applies to at most, padding behind them left out; None where the host does
-            not know.
+        special_rows: rows that a filter or an adjustment applies to at most, padding behind them left out; None
+            where the host does not know.
     """
 
     temperature_R: Tensor
@@ -40,9 +43,10 @@ class SamplingRows:
     position_R: Tensor
     suppress_R: Tensor
     filters: Mapping[str, Tensor] = field(default_factory=dict)
+    adjusted: AdjustedRows | None = None
     sampled: bool
     suppressing: bool
-    filtered_rows: int | None = None
+    special_rows: int | None = None
 
     def take(self, index_N: Tensor) -> SamplingRows:
         """The rows of ``index_N`` (int64)."""
@@ -51,7 +55,14 @@ class SamplingRows:
             self,
             **{name: tensor.index_select(0, index_N) for name, tensor in tensors.items()},
             filters={name: value_R.index_select(0, index_N) for name, value_R in self.filters.items()},
+            adjusted=None if self.adjusted is None else self.adjusted.take(index_N),
         )
+
+    def special(self) -> Tensor | None:
+        """Bool ``[R]``: rows that a filter or an adjustment applies to; None where it is surely none."""
+        flags = [is_filtered(self.filters)] if self.filters else []
+        flags += [self.adjusted.flags] if self.adjusted is not None else []
+        return functools.reduce(torch.logical_or, flags) if flags else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +89,7 @@ def _entropy(logits_RV: Tensor, log_RV: Tensor) -> Tensor:
 
 
 def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
-    """Choose one token per row: ``argmax(filter(logits / T) + gumbel(seed, position))``, argmax at T = 0.
+    """Choose one token per row: ``argmax(filter(adjusted / T) + gumbel(seed, position))``, argmax at T = 0.
 
     Args:
         logits_RV: floating point ``[R, V]``; computed with in float32.
@@ -92,12 +103,13 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
         allowed_RV = logits_RV.clone()
         allowed_RV[:, mask_token_id].masked_fill_(rows.suppress_R, -torch.inf)
         allowed_RV[:, vocab_limit:].masked_fill_(rows.suppress_R[:, None], -torch.inf)
-    token_R = allowed_RV.max(dim=-1).indices  # the first of equal ones; several times faster than argmax on CPU
+    adjusted_RV = allowed_RV if rows.adjusted is None else adjust_logits(allowed_RV, rows.adjusted)
+    token_R = adjusted_RV.max(dim=-1).indices  # the first of equal ones; several times faster than argmax on CPU
     log_RV = torch.log_softmax(allowed_RV, dim=-1)
     entropy_R = _entropy(allowed_RV, log_RV)
     if rows.sampled:
         greedy_R = rows.temperature_R == 0
-        scaled_RV = allowed_RV / torch.where(greedy_R, 1.0, rows.temperature_R)[:, None]
+        scaled_RV = adjusted_RV / torch.where(greedy_R, 1.0, rows.temperature_R)[:, None]
         kept_RV = filter_logits(scaled_RV, rows.filters)
         noise_RV = gumbel_noise(rows.seed_R, rows.position_R, logits_RV.shape[-1])
         token_R = torch.where(greedy_R, token_R, (kept_RV + noise_RV).argmax(dim=-1))
@@ -110,18 +122,14 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
 def with_filters(
     choice: Choice, logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int
 ) -> Choice:
-    """``choice`` with filtered rows chosen by :func:`choose`, whatever the other rows are.
+    """``choice`` with filtered and adjusted rows chosen by :func:`choose`, whatever the other rows are.
 
-    For forms of ``choose`` that do not filter. Waits for the device only where ``filtered_rows`` is not known.
+    For forms of ``choose`` that do neither. Waits for the device only where ``special_rows`` is not known.
     """
-    if not rows.filters:
+    flag_R, count = rows.special(), logits_RV.shape[0]
+    if flag_R is None:
         return choice
-    flag_R, count = is_filtered(rows.filters), logits_RV.shape[0]
-    if rows.filtered_rows is None:
-        picked_N = torch.nonzero(flag_R).squeeze(1)
-    else:
-        # Rows that are only padding come last and may be flagged as well: they alone can exceed the bound.
-        picked_N, _ = compact_indices(flag_R, min(count, rows.filtered_rows), fill=count)
+    picked_N = flagged_rows(flag_R, rows.special_rows)
     known_N = picked_N.clamp(max=count - 1)
     slow = choose(
         logits_RV.index_select(0, known_N),

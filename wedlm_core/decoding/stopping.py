@@ -16,18 +16,23 @@ __all__ = ["StopStrings"]
 class StopStrings:
     """Watches one generation for its stop strings.
 
+    Args:
+        stops: the strings.
+        stream: for its tokens.
+        after: tokens that come first in any case: a string that ends with one of these ends nothing.
+
     Attributes:
         text: what was generated so far (whole characters), cut at the stop string once one was found.
     """
 
-    def __init__(self, stops: tuple[str, ...], stream: TextStream) -> None:
-        self._stops, self._stream = stops, stream
-        self._longest = max(len(stop) for stop in stops)
+    def __init__(self, stops: tuple[str, ...], stream: TextStream, after: int = 0) -> None:
+        self._stops, self._stream, self._after = stops, stream, after
         self.text = ""
 
     def push(self, token_ids: Iterable[int]) -> int | None:
         """Add committed tokens; the number of them to keep when one completes a stop string, else None."""
         for kept, token in enumerate(token_ids, start=1):
+            self._after -= 1
             if self._append(self._stream.push([token])):
                 return kept
         return None
@@ -37,9 +42,13 @@ class StopStrings:
         self._append(self._stream.finish())
 
     def _append(self, piece: str) -> bool:
-        start = max(0, len(self.text) - self._longest + 1)
+        before = len(self.text)
         self.text += piece
-        found = [at for at in (self.text.find(stop, start) for stop in self._stops) if at >= 0]
+        if self._after >= 0:
+            return False
+        # Each ends within the new piece: one that ended before has been found, or came too early.
+        places = (self.text.find(stop, max(0, before - len(stop) + 1)) for stop in self._stops)
+        found = [at for at in places if at >= 0]
         if found:
             self.text = self.text[: min(found)]
         return bool(found)

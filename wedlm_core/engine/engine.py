@@ -10,6 +10,7 @@ import numpy as np
 from wedlm_core.attention import AttentionProblem, invariant_by_default, resolve_backend
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
+from wedlm_core.decoding.bad_words import check_words
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
@@ -33,7 +34,7 @@ from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
 from wedlm_core.model.decoder_gpu import use_gpu_decoder
 from wedlm_core.tokenizer import TextStream, Tokenizer
-from wedlm_core.types import CommitStats, FinishReason, Generation, Request, Strategy, Timings
+from wedlm_core.types import CommitStats, FinishReason, Generation, Request, SamplingParams, Strategy, Timings
 
 __all__ = ["Engine"]
 
@@ -147,12 +148,14 @@ class Engine:
             )
         check_request(request, self._limits)
         params = request.params
+        bad_words = check_words(self.tokenizer, tuple(params.bad_words or ())) if params.bad_words else ()
         sequence = Sequence(
             request=request,
             arrival=self._arrivals,
             head=self._decodings[params.strategy].head,
             widest=self._widest(request) if params.adaptive else params.window,
-            stops=StopStrings(tuple(params.stop), TextStream(self.tokenizer)) if params.stop else None,
+            stops=self._stops_of(params) if params.stop else None,
+            bad_words=bad_words,
         )
         self._arrivals += 1
         if params.max_tokens == 0:
@@ -163,6 +166,9 @@ class Engine:
             self.measure_step_cost()  # here, not inside of a step
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
+
+    def _stops_of(self, params: SamplingParams) -> StopStrings:
+        return StopStrings(tuple(params.stop), TextStream(self.tokenizer), after=params.min_tokens)
 
     def _widest(self, request: Request) -> int:
         """The largest window that the KV pool could hold with the whole request, ``max_window`` at most."""
@@ -266,6 +272,8 @@ class Engine:
             table.set_stop_ids(slot, ids)
             table.context[slot] = context_length(sequence)
             table.set_limit(slot, params.max_tokens)
+            if params.top_logprobs:
+                table.tops.open(slot, params.max_tokens, params.top_logprobs)
             table.adaptive[slot], table.widest[slot] = params.adaptive, sequence.widest
             windows = (table.masks, table.keep_valid, table.keep_stale)
             for array in windows:
@@ -279,7 +287,8 @@ class Engine:
         if not self._planner.admit(np.array(slots), len(self._scheduler.running)):
             self._plan_windows()
         self._runner.state.set_windows(table)
-        table.rows[slots] = self._runner.state.setup([s.request for s in sequences], slots, groups, stops)
+        requests, words = [s.request for s in sequences], [s.bad_words for s in sequences]
+        table.rows[slots] = self._runner.state.setup(requests, slots, groups, stops, words)
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""
@@ -424,8 +433,18 @@ class Engine:
             stats=stats,
             timings=Timings(queue_seconds=started - sequence.added_at, run_seconds=now - started),
             logprobs=tuple(logprobs) if request.params.logprobs else None,
+            top_logprobs=self._tops_of(sequence, len(tokens)),
+            prompt_token_ids=request.prompt_token_ids,
             trace=tuple(sequence.trace) if self.config.trace else None,
         )
+
+    def _tops_of(self, sequence: Sequence, tokens: int) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+        """The most likely tokens at each place of the output, where the request wants them."""
+        most = sequence.request.params.top_logprobs
+        if not most:
+            return None
+        most = min(most, self.model_config.vocab_size)
+        return () if sequence.slot < 0 else self._table.tops.of(sequence.slot, tokens, most)
 
 
 def _attention_problem(model: Decoder, config: EngineConfig) -> AttentionProblem:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +16,15 @@ from torch import Tensor
 
 from wedlm_core.attention import AttentionBackend, PackedRows
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.filters import FILTERS
+from wedlm_core.decoding.parameters import OPTIONAL
+from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.logits import Chooser, Picks
 from wedlm_core.errors import CapacityError, explain
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import RowPadding
+from wedlm_core.types import Request, SamplingParams, Strategy
 
 __all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward"]
 
@@ -161,7 +164,7 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
         pool: one page is enough: all sequences write to page 0.
     """
     device, rows, size = model.embed.weight.device, config.max_batch_rows, pool.page_size
-    state = DeviceState(config, [], 0, reach, device)
+    state = DeviceState(config, [decoding_of(Strategy.VERIFIED, config)], 0, reach, device)
     sequences = min(config.max_num_seqs, rows)
     counts_S = np.full(sequences, rows // sequences, dtype=np.int64)
     counts_S[: rows % sequences] += 1
@@ -184,10 +187,10 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
 def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Tensor, state: DeviceState) -> None:
     vocab = model.config.vocab_size
     chunk = config.logits_rows(vocab)
-    state.sampled[0] = state.filtered[0] = state.suppresses[0] = True
-    state.columns["temperature"].fill_(1.0)
-    for one in FILTERS:
-        state.columns[one.field].fill_(one.example)
+    every: dict[str, Any] = {one.field: one.example for one in OPTIONAL}
+    request = Request(request_id="", prompt_token_ids=(0,), params=SamplingParams(temperature=1.0, **every))
+    state.setup([request], [0], [0], [(0,)], [((0, 0),)])
+    state.suppresses[0] = True
     choose = Chooser(
         hidden_TD.device,
         head=model.lm_head,

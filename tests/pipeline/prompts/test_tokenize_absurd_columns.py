@@ -53,7 +53,13 @@ def test_a_row_makes_no_more_requests_than_samples_are_allowed() -> None:
 
 
 COLUMNS: dict[str, pa.Array] = {
-    "top_k": pa.array([2**31, 2**62, -1], pa.int64()),
+    "top_k": pa.array([2**31, 2**62, -2], pa.int64()),
+    "min_p": pa.array([math.nan, -0.1, 1.5]),
+    "min_tokens": pa.array([2**31, -1, 10_000], pa.int64()),
+    "repetition_penalty": pa.array([math.nan, math.inf, 0.0, -1.0]),
+    "presence_penalty": pa.array([math.nan, 2.5]),
+    "logit_bias": pa.array(["{", "[5]", '{"a": 1}', '{"9999": 1}', '{"5": 1000}', '{"5": NaN}', "7"]),
+    "bad_words": pa.array([[""], ["x" * 10_000], [" "], ["z"] * 2000], pa.list_(pa.string())),
     "temperature": pa.array([math.nan, math.inf, -math.inf, 1e308, 1e-40, -0.5]),
     "top_p": pa.array([math.nan, 0.0, 1.5, -math.inf]),
     "max_tokens": pa.array([2**31, 2**62, -1, 2**31 - 1], pa.int64()),

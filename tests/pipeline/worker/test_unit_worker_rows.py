@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,48 @@ def test_tools_and_tool_messages_pass_through_the_chat_template(qwen3_folder: Pa
     plain = [{"prompt": "hi", "tools": json.dumps(TOOLS)}, {"prompt": "hi", "tools": None}]
     got = prompt_ids(plain, model, tmp_path / "plain", tools_column="tools", chat=True)
     assert got == [Tokenizer.load(model).encode(t) for t in ('<tool>add:{"a": "number"}[user]hi', "[user]hi")]
+
+
+def test_variables_of_the_chat_template_come_from_the_run_and_from_a_column(qwen3_folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(qwen3_folder, model)
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    template = "{{ messages[0].content }}{{ enable_thinking }}{{ tone }}"
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    common = {"chat": True, "chat_template_kwargs": {"enable_thinking": False}}
+    rows = pa.table({"prompt": ["a", "b", "c", "d"], "k": ['{"tone": 1}', None, '{"enable_thinking": 5}', "[1]"]})
+    encode = Tokenizer.load(model).encode
+    plain = prompt_ids(rows.select(["prompt"]), model, tmp_path / "plain", **common)
+    assert plain == [encode(f"{text}False") for text in "abcd"]
+    own = prompt_ids(rows, model, tmp_path / "own", chat_template_kwargs_column="k", **common)
+    assert own == [encode("aFalse1"), encode("bFalse"), encode("c5"), None]
+    structs = pa.table({"q": ["a", "b"], "k": [{"enable_thinking": True, "tone": None}, {"tone": "!"}]})
+    made = {**common, "prompt_template": "{{ q }}", "chat_template_kwargs_column": "k"}
+    assert prompt_ids(structs, model, tmp_path / "structs", **made) == [encode("aTrue"), encode("bFalse!")]
+    with pytest.raises(ConfigError, match=r"chat_template_kwargs=.*do not go through the chat template.*chat=True"):
+        prompt_ids(rows, model, tmp_path / "unused", chat_template_kwargs={"enable_thinking": False})
+
+
+def test_features_of_the_sampler_are_fields_and_columns(qwen3_folder: Path, tmp_path: Path, engine: Any) -> None:
+    """Each row as ``LLM`` gives it with the same parameters, the most likely tokens included."""
+    columns = {"repetition_penalty": 1.5, "min_tokens": 3, "bad_words": ["e", "a"], "min_p": 0.1, "logprobs": 2,
+               "logit_bias": '{"7": 4.0}', "presence_penalty": 0.5, "frequency_penalty": 0.5}  # fmt: skip
+    rows = [{"prompt": "count to 9", **{f"p_{name}": value for name, value in columns.items()}}, {"prompt": "hi"}]
+    sampling = SamplingParams(max_tokens=6, temperature=1.0, seed=5)
+    config = RunConfig(
+        input=rows, output=str(tmp_path / "out"), model=str(qwen3_folder), sampling=sampling,
+        sampling_columns={name: f"p_{name}" for name in columns},
+    )  # fmt: skip
+    run_on(InlineExecutor(engine=lambda: engine), config, LocalStorage(config.output, layout.SCRATCH), lambda p: None)
+    found = read(config.output, format="arrow").to_pylist()
+    bias = {7: 4.0}
+    params = [replace(sampling, **{**columns, "logit_bias": bias}), sampling]  # type: ignore[arg-type]
+    expected = LLM(str(qwen3_folder), device="cpu").generate([row["prompt"] for row in rows], params)
+    assert [tuple(row["token_ids"]) for row in found] == [g.token_ids for g in expected]
+    tops = [[(top["token_id"], top["logprob"]) for top in place] for place in found[0]["top_logprobs"]]
+    assert tops == [list(place) for place in expected[0].top_logprobs or ()]
+    assert found[1]["top_logprobs"] is None
+    assert found[0]["params_hash"] != found[1]["params_hash"]
 
 
 def test_long_prompts_are_cut_where_the_policy_says_to_what_their_own_max_tokens_leave(

@@ -10,7 +10,7 @@ import torch
 
 from wedlm_core.decoding import parameters
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.parameters import PARAMETERS
+from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.errors import IntegrityError
 from wedlm_core.types import Request, SamplingParams
 
@@ -42,7 +42,8 @@ def test_columns_hold_what_the_request_says() -> None:
 
 
 def test_a_request_that_asks_for_no_filter_uses_none() -> None:
-    for one in FILTERS:
+    for one in OPTIONAL:
         assert getattr(SamplingParams(), one.field) == one.off
+    for one in FILTERS:
         assert {p.field: p for p in PARAMETERS}[one.field].unused == one.off
         assert one.dtype in (torch.int64, torch.float32)

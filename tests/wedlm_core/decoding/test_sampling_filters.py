@@ -15,7 +15,7 @@ from wedlm_core.decoding.sampling import Choice, SamplingRows, choose, with_filt
 from wedlm_core.types import SamplingParams
 
 
-def rows_of(top_k: list[int], filtered_rows: int | None) -> SamplingRows:
+def rows_of(top_k: list[int], special_rows: int | None) -> SamplingRows:
     count = len(top_k)
     return SamplingRows(
         temperature_R=torch.full((count,), 0.9),
@@ -25,7 +25,7 @@ def rows_of(top_k: list[int], filtered_rows: int | None) -> SamplingRows:
         sampled=True,
         filters={"top_k": torch.tensor(top_k)},
         suppressing=False,
-        filtered_rows=filtered_rows,
+        special_rows=special_rows,
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from testing.engine.engines import run
+from testing.engine.features import random_features
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.config.streaming import StreamingSwitches
@@ -62,21 +63,27 @@ SHARED = tuple(range(40, 64))
 """The beginning of many prompts: their pages are shared."""
 
 
-def random_request(rng: random.Random, name: str) -> Request:
-    """Any strategy; half of the windows are chosen by the engine."""
-    strategy = rng.choice(list(Strategy))
+def random_request(rng: random.Random, name: str, strategy: Strategy | None = None) -> Request:
+    """Any strategy, unless it is given; half of the windows are chosen by the engine."""
+    strategy = strategy or rng.choice(list(Strategy))
     own = tuple(rng.randrange(300) for _ in range(rng.choice([1, 2, 5, 8, 16, 33])))
+    max_tokens = rng.choice([1, 2, 7, 18])
+    fields: dict[str, Any] = {
+        "logprobs": strategy in ("verified", "autoregressive"),
+        "top_k": rng.choice([0, 0, 5]),
+        "stop_token_ids": rng.choice([(), tuple(range(20, 60))]),
+    }
+    if rng.random() < 0.3:
+        fields |= random_features(rng, strategy, max_tokens)
     params = SamplingParams(
-        max_tokens=rng.choice([1, 2, 7, 18]),
+        max_tokens=max_tokens,
         temperature=rng.choice([0.0, 0.0, 0.7, 1.0]),
-        top_k=rng.choice([0, 0, 5]),
         top_p=rng.choice([1.0, 1.0, 0.8]),
-        stop_token_ids=rng.choice([(), tuple(range(20, 60))]),
         ignore_eos=rng.random() < 0.5,
         strategy=strategy,
         window_size=rng.choice(["auto", "auto", 1, 3, 8, 16]),
         entropy_threshold=rng.choice([None, 0.4, 2.0]),
-        logprobs=strategy in ("verified", "autoregressive"),
+        **fields,
     )
     prompt = SHARED[: rng.choice([8, 16, 24])] + own if rng.random() < 0.4 else own
     return Request(request_id=name, prompt_token_ids=prompt, params=params, seed=rng.randrange(1000))
@@ -125,6 +132,7 @@ def assert_as_alone(found: Generation, request: Request, folder: Path, chosen: d
     assert found.token_ids == expected.token_ids, params
     assert (found.text, found.finish_reason) == (expected.text, expected.finish_reason)
     assert found.logprobs == expected.logprobs
+    assert found.top_logprobs == expected.top_logprobs
     if params.strategy == Strategy.VERIFIED:
         plain = replace(request, params=replace(params, strategy="autoregressive"))
         assert found.token_ids == alone(folder, plain, chosen).token_ids
@@ -151,8 +159,8 @@ def test_a_mix_in_a_pool_that_preempts_and_shares_is_what_its_rows_are_alone(fol
     engine = engine_of(folder, page_size=4, num_pages=48, max_num_seqs=8, prefill_chunk=5, overlap=overlap, **chosen)
     requests = []
     for i in range(20):
-        request = random_request(rng, str(i))
-        params = replace(request.params, strategy=list(Strategy)[i % 5], max_tokens=40, ignore_eos=True, logprobs=False)
+        request = random_request(rng, str(i), list(Strategy)[i % 5])
+        params = replace(request.params, max_tokens=40, ignore_eos=True, logprobs=False)
         # What admission sets aside for a fixed window is hardly ever needed: growing outputs are what preempts.
         params = replace(params, stop_token_ids=(), window_size="auto" if params.adaptive else 2)
         requests.append(replace(request, prompt_token_ids=(*SHARED[:12], i), params=params))

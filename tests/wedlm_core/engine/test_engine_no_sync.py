@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from testing.engine.engines import requests_of
+from testing.engine.features import FEATURES
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
@@ -25,6 +26,7 @@ from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
+UNORDERED: dict[str, Any] = {"min_p": 0.01, "min_tokens": 3, "logit_bias": {7: 1.0}}
 STRATEGIES = ("verified", "reference", "streaming", "autoregressive", "blockwise")
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal", "bincount")
 
@@ -82,7 +84,10 @@ def test_no_step_waits(agreeing_folder: Path, strategy: str, window: Any, monkey
         step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20),
     )  # fmt: skip
     engine = Engine(*loaded(agreeing_folder), config)
-    params = SamplingParams(max_tokens=9, temperature=0.8, strategy=strategy, window_size=window)
+    params = SamplingParams(
+        max_tokens=9, temperature=0.8, strategy=strategy, window_size=window, 
+        **(FEATURES["all"] if strategy in ("verified", "autoregressive") else UNORDERED),
+    )  # fmt: skip
     finished = 0
     for request in requests_of([list(range(2, 3 + 4 * i)) for i in range(6)], params):
         engine.add(request)

@@ -36,7 +36,7 @@ def llm(agreeing_folder: Path) -> LLM:
         ({"temperature": math.inf}, "temperature=inf"),
         ({"top_p": 0.0}, "top_p=0.0: in \\(0, 1\\]"),
         ({"top_p": 1.1}, "top_p"),
-        ({"top_k": -1}, "top_k=-1"),
+        ({"top_k": -2}, "top_k=-2"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**63}, "seed"),
         ({"n": 0}, "n=0"),
@@ -50,7 +50,7 @@ def llm(agreeing_folder: Path) -> LLM:
         ({"entropy_threshold": -1.0}, "entropy_threshold"),
         ({"position_penalty": -0.1}, "position_penalty"),
         ({"ignore_eos": 1}, "ignore_eos"),
-        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": 101}, "logprobs"),
         ({"logprobs": True, "strategy": "reference"}, "logprobs"),
     ],
 )

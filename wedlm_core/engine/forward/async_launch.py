@@ -17,6 +17,7 @@ from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import join, outcome_of, words_of
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.forward.runner import Runner, StepDetail
+from wedlm_core.engine.forward.tops import TopWords, places_of, top_words_of
 from wedlm_core.engine.forward.transfer import AsyncCopy, to_device
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
@@ -31,6 +32,7 @@ class InFlightForward:
     Attributes:
         copy: its outcome on the way to the host, as words (:func:`words_of`), group after group.
         shapes: of the groups' words.
+        tops: where the most likely tokens stand behind them; None where no sequence reports any.
         details: of the groups, with ``EngineConfig.trace`` only: they would hold on to device memory.
         bounds: of its rows and of those of the next forward.
         captured: whether a graph was captured on the way: its time says nothing about others.
@@ -41,6 +43,7 @@ class InFlightForward:
     details: list[StepDetail]
     bounds: RowBounds
     captured: bool = False
+    tops: TopWords | None = None
 
     def wait(self) -> StepOutcome:
         """The outcome of its decoding sequences; blocks until the device is done with it."""
@@ -49,7 +52,7 @@ class InFlightForward:
         for rows, columns in self.shapes:
             parts.append(outcome_of(words[start : start + rows * columns].reshape(rows, columns)))
             start += rows * columns
-        return join(parts)
+        return join(parts, None if self.tops is None else self.tops.read(words[start:]))
 
 
 class AsyncLaunch:
@@ -105,8 +108,8 @@ class AsyncLaunch:
         next_rows_D = bounds.next_rows(rows_D, table.left(slots_D))
         groups = gather_groups(plan, table, state, facts_3S[0], context_S, next_rows_D)
         layout = flatten(groups) if groups else None
-        filters_D = state.uses_filters(slots_D)
-        shape = self._shape(plan, bounds.wanted_rows(rows_D), filters_D)
+        optional_D = state.uses_optional(slots_D)
+        shape = self._shape(plan, bounds.wanted_rows(rows_D), optional_D, state.tops[slots_D] > 0)
         batch = pack_on_device(facts_3S, layout, state, shape, runner.pool.page_size)
         runner.profile.lap("pack")
         graphs_before = self._captured()
@@ -116,22 +119,30 @@ class AsyncLaunch:
         if layout is None:
             nothing = AsyncCopy(facts_3S[0, :1])
             return InFlightForward(copy=nothing, shapes=[], details=[], bounds=bounds, captured=captured)
+        state.note_drafts(slots_D, context_S)
         picks = pick_on_device(groups, layout, batch, shape)
         chosen_F = runner.choose(hidden_TD, picks, state, plan.slots_S)
         runner.profile.lap("choose")
         words, details = [], []
-        for group, advance in zip(groups, runner.advance_groups(groups, chosen_F), strict=True):
+        for group, advance in zip(groups, runner.advance_groups(groups, chosen_F.choice), strict=True):
             commit = advance.detail.commit
             state.context_S.index_copy_(0, group.slots_S, group.context_S + commit.context_S)
             words.append(words_of(commit, advance.next_rows_S))
             if runner.config.trace:
                 details.append(advance.detail)
+        shapes = [(w.shape[0], w.shape[1]) for w in words]
+        tops = None
+        if chosen_F.tops is not None:
+            first_D, places_D = places_of(groups)
+            tops, top_words = top_words_of(chosen_F.tops, state, slots_D, first_D, places_D)
+            words.append(top_words)
         in_flight = InFlightForward(
             copy=AsyncCopy(join_tensors([w.flatten() for w in words])),
-            shapes=[(w.shape[0], w.shape[1]) for w in words],
+            shapes=shapes,
             details=details,
             bounds=bounds,
             captured=captured,
+            tops=tops,
         )
         runner.profile.lap("fetch")
         return in_flight
@@ -139,7 +150,7 @@ class AsyncLaunch:
     def _captured(self) -> int:
         return self.graphs.captured if self.graphs is not None else 0
 
-    def _shape(self, plan: ForwardPlan, wanted_D: IntArray, filters_D: BoolArray) -> Shape:
+    def _shape(self, plan: ForwardPlan, wanted_D: IntArray, optional_D: BoolArray, tops_D: BoolArray) -> Shape:
         counts_S = plan.prefill_S + plan.decode_S
         rows = int(counts_S.sum())
         total = self.graphs.padded(rows) if self.graphs is not None else None
@@ -148,7 +159,8 @@ class AsyncLaunch:
             max_rows=int(counts_S.max()),
             max_kv=int((plan.cached_S + counts_S).max()),
             wanted=int(wanted_D.sum()),
-            filtered=int(wanted_D[filters_D].sum()),
+            special=int(wanted_D[optional_D].sum()),
+            topped=int(wanted_D[tops_D].sum()),
         )
 
     def _run_model(self, batch: DeviceBatch) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import fields
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.parameters import PARAMETERS
+from wedlm_core.decoding.adjustments import ADJUSTMENTS, LISTS, AdjustmentTables
+from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import Window, WindowParams, empty_windows
+from wedlm_core.engine.forward.shared_lists import SharedLists
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
 from wedlm_core.types import Request
@@ -23,6 +25,10 @@ __all__ = ["DeviceState"]
 
 _NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 _STOP_IDS = 16  # stop tokens of a sequence that the device knows (to clip windows); the host tests all
+_PARTS = {"min_tokens": ("stop_ids",), "logit_bias": ("bias_ids", "bias_values"), "bad_words": ("bad_words",)}
+_PLACE_OF = {one.field: place for place, one in enumerate(OPTIONAL)}
+_ADJUSTS = np.array([one in ADJUSTMENTS for one in OPTIONAL])
+_READS_HISTORY = np.array([one in ADJUSTMENTS and one.reads_history for one in OPTIONAL])
 
 
 class DeviceState:
@@ -30,14 +36,17 @@ class DeviceState:
 
     Attributes:
         windows: the decoding state.
-        columns: what the requests fix, by field of ``SamplingParams`` (:data:`PARAMETERS`).
+        columns: what the requests fix, by field of ``SamplingParams`` (:data:`PARAMETERS`); off where not used.
         params: those columns that strategies know, with the windows and stop tokens.
         tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
-            place of a row is read by no one (what must not be kept is written there).
+            place of a row is read by no one (what must not be kept is written there). Where penalties or bad words
+            read it, the drafts of a forward stand behind them (:meth:`note_drafts`).
+        adjustments: what adjustments read of each slot.
         context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
         sampled: host bool ``[S]``, slots with a temperature.
-        filtered: host bool ``[S, F]``, which of :data:`FILTERS` a slot uses.
+        optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
+        tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
     """
 
@@ -57,13 +66,28 @@ class DeviceState:
         self.pages_SP = torch.zeros(slots, table_pages, dtype=torch.int64)
         self.device_pages_SP = torch.zeros(slots, table_pages, dtype=torch.int32, device=device)
         self._moved_pages: set[int] = set()
+        self._adjusted = np.zeros(slots, dtype=np.bool_)
         self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
         self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
         self.sampled = np.zeros(slots, dtype=np.bool_)
-        self.filtered = np.zeros((slots, len(FILTERS)), dtype=np.bool_)
+        self.optional = np.zeros((slots, len(OPTIONAL)), dtype=np.bool_)
+        self.tops = np.zeros(slots, dtype=np.int64)
+        self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self.suppresses = np.zeros(slots, dtype=np.bool_)
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
+        self._lists = {
+            name: SharedLists(slots, {part: LISTS[part] for part in parts}, device) for name, parts in _PARTS.items()
+        }
+        self.adjustments = AdjustmentTables(
+            columns=self.columns,
+            lists=ChainMap(*(shared.parts for shared in self._lists.values())),
+            list_S={part: self._lists[name].row_S for name, parts in _PARTS.items() for part in parts},
+            uses_S=torch.zeros(slots, dtype=torch.bool, device=device),
+            prompt_S=torch.zeros(slots, dtype=torch.int64, device=device),
+            known_S=torch.zeros(slots, dtype=torch.int64, device=device),
+            tokens_SL=self.tokens_SL,
+        )
         stops_SK = torch.full((slots, _STOP_IDS), -1, dtype=torch.int64, device=device)
         self.params = _window_params(self._windows_3S, self.columns, stops_SK)
 
@@ -87,24 +111,64 @@ class DeviceState:
             tables_MP = self.pages_SP[slots_M].to(torch.int32)
             self.device_pages_SP.index_copy_(0, to_device(slots_M, self.device), to_device(tables_MP, self.device))
 
-    def uses_filters(self, slots_D: IntArray) -> BoolArray:
-        """Slots that use any filter, whichever it is."""
-        return np.logical_or.reduce(self.filtered[slots_D], axis=1)
+    def uses_optional(self, slots_D: IntArray) -> BoolArray:
+        """Slots that use any filter or adjustment, whichever it is."""
+        return np.logical_or.reduce(self.optional[slots_D], axis=1)
+
+    def note_drafts(self, slots_D: IntArray, context_D: IntArray | Tensor) -> None:
+        """Put the drafts of the next forward behind the committed tokens, where its rows' adjustments look for them.
+
+        Only of sequences that use such an adjustment; all of these keep a head and have their drafts in order.
+
+        Args:
+            slots_D: decoding sequences.
+            context_D: tokens whose KV precedes their decode rows; a tensor where only the device knows.
+        """
+        readers = np.flatnonzero(self.optional[slots_D][:, _READS_HISTORY].any(axis=1))
+        if not len(readers):
+            return
+        slots_H = to_device(slots_D[readers], self.device)
+        if isinstance(context_D, Tensor):
+            context_H = context_D.index_select(0, to_device(readers, self.device))
+        else:
+            context_H = to_device(context_D[readers], self.device)
+        window = self.windows.gather(slots_H, self.windows.token_SL.shape[1])
+        place_L = torch.arange(window.token_SL.shape[1], device=self.device)
+        at_HL = torch.where(
+            place_L < window.lead_S[:, None], context_H[:, None] + 1 + place_L, self.tokens_SL.shape[1] - 1
+        )
+        self.tokens_SL[slots_H[:, None], at_HL] = window.token_SL
+        self.adjustments.known_S.index_copy_(0, slots_H, context_H + 1 + window.lead_S)
 
     def set_windows(self, table: SlotTable) -> None:
         """Copy the windows of all slots to the device; they take effect when windows are refilled."""
         self._host_windows_3S = torch.from_numpy(np.stack([table.masks, table.keep_valid, table.keep_stale]))
         self._windows_3S.copy_(to_device(self._host_windows_3S, self.device))
 
-    def setup(self, requests: Seq[Request], slots: Seq[int], groups: Seq[int], stop_ids: Seq[Seq[int]]) -> IntArray:
+    def setup(
+        self,
+        requests: Seq[Request],
+        slots: Seq[int],
+        groups: Seq[int],
+        stop_ids: Seq[Seq[int]],
+        bad_words: Seq[Seq[Seq[int]]] = (),
+    ) -> IntArray:
         """Give new sequences their slots: parameters, prompt and first window (:meth:`set_windows` goes before).
 
         The first windows are made on the host, which so knows their rows without asking the device.
+
+        Args:
+            requests: of the sequences.
+            slots: of each.
+            groups: number of the decoding of each.
+            stop_ids: what ends each.
+            bad_words: the token ids of each one's bad words; empty where none has any.
 
         Returns:
             int64 per request: decode rows of its first decode forward.
         """
         params = self._set_params(requests, slots, stop_ids)
+        self._set_adjustments(requests, slots, stop_ids, bad_words or [()] * len(slots))
         for request, slot in zip(requests, slots, strict=True):
             prompt = to_device(np.array(request.prompt_token_ids, dtype=np.int64), self.device)
             self.tokens_SL[slot, : len(prompt)] = prompt
@@ -138,12 +202,66 @@ class DeviceState:
             column.index_copy_(0, slots_S, to_device(host, self.device))
             return host
 
-        host = {p.field: write(self.columns[p.field], [p.of(request) for request in requests]) for p in PARAMETERS}
+        uses: BoolArray = np.array(
+            [[getattr(request.params, one.field) != one.off for one in OPTIONAL] for request in requests],
+            dtype=np.bool_,
+        )
+        touched = np.logical_or.reduce(uses | self.optional[slots], axis=0)  # the others are off, before and after
+        self.optional[slots] = uses
+        host = {
+            p.field: write(self.columns[p.field], [p.of(request) for request in requests])
+            for p in PARAMETERS
+            if p.field not in _PLACE_OF or touched[_PLACE_OF[p.field]]
+        }
         known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
         stops_SK = write(self.params.stop_SK, known)
         self.sampled[slots] = [request.params.temperature > 0 for request in requests]
-        self.filtered[slots] = [[getattr(r.params, f.field) != f.off for f in FILTERS] for r in requests]
+        tops = np.array([request.params.top_logprobs for request in requests], dtype=np.int64)
+        if tops.any() or self.tops[slots].any():
+            self.tops[slots] = tops
+            self.tops_S.index_copy_(0, slots_S, to_device(tops, self.device))
         return _window_params(self._host_windows_3S[:, torch.from_numpy(host_slots_S)], host, stops_SK)
+
+    def _set_adjustments(
+        self,
+        requests: Seq[Request],
+        slots: Seq[int],
+        stop_ids: Seq[Seq[int]],
+        bad_words: Seq[Seq[Seq[int]]],
+    ) -> None:
+        """Write what adjustments read of new sequences, where any of them, or of those before them, has one."""
+        uses = np.logical_or.reduce(self.optional[slots][:, _ADJUSTS], axis=1)
+        if not uses.any() and not self._adjusted[slots].any():
+            return
+        self._adjusted[slots] = uses
+        slots_S = to_device(np.array(slots, dtype=np.int64), self.device)
+        lengths = np.array([len(request.prompt_token_ids) for request in requests], dtype=np.int64)
+        tables = self.adjustments
+        tables.uses_S.index_copy_(0, slots_S, to_device(uses, self.device))
+        tables.prompt_S.index_copy_(0, slots_S, to_device(lengths, self.device))
+        params = [request.params for request in requests]
+        self._lists["min_tokens"].assign(
+            slots, [_ids("stop_ids", ids) if p.min_tokens else None for p, ids in zip(params, stop_ids, strict=True)]
+        )
+        self._lists["logit_bias"].assign(slots, [_bias(p.bias_pairs) if p.logit_bias else None for p in params])
+        self._lists["bad_words"].assign(slots, [_words(words) if words else None for words in bad_words])
+
+
+def _ids(name: str, ids: Seq[int]) -> dict[str, np.ndarray] | None:
+    return {name: np.array(ids, dtype=np.int64)} if ids else None
+
+
+def _bias(pairs: Seq[tuple[int, float]]) -> dict[str, np.ndarray]:
+    ids, values = zip(*pairs, strict=True)
+    return {"bias_ids": np.array(ids, dtype=np.int64), "bias_values": np.array(values, dtype=np.float32)}
+
+
+def _words(words: Seq[Seq[int]]) -> dict[str, np.ndarray]:
+    """Words below each other, each at the end of its line."""
+    table = np.full((len(words), max(map(len, words))), -1, dtype=np.int64)
+    for line, word in zip(table, words, strict=True):
+        line[-len(word) :] = word
+    return {"bad_words": table}
 
 
 def _window_params(windows_3S: Tensor, columns: Mapping[str, Tensor], stops_SK: Tensor) -> WindowParams:

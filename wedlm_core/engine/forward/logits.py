@@ -10,15 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows
 from wedlm_core.decoding.filters import FILTERS
+from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_gpu import chooser
+from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.model.products import RowPadding
 
-__all__ = ["Chooser", "PickedRows", "Picks"]
+__all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
+
+_FILTERS = [(place, one) for place, one in enumerate(OPTIONAL) if one in FILTERS]
+_ADJUSTMENTS = [(place, one) for place, one in enumerate(OPTIONAL) if one in ADJUSTMENTS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +35,25 @@ class PickedRows:
         row_R: row of the forward.
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
-        filtered: picks of sequences with filters at most; None where only the device knows.
+        special: picks of sequences with filters or adjustments at most; None where only the device knows.
+        topped: picks of sequences that report the most likely tokens at most; None likewise.
+        longest: tokens of any of the sequences that are known, at most; None where it is not known.
     """
 
     row_R: Tensor
     slot_R: Tensor
     position_R: Tensor
-    filtered: int | None = None
+    special: int | None = None
+    topped: int | None = None
+    longest: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Choices, and the most likely tokens of the same rows where any sequence reports them."""
+
+    choice: Choice
+    tops: Tops | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +98,7 @@ class Chooser:
         self._chunk = chunk_rows
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
-    def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Choice:
+    def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Chosen:
         """Choices of the picked rows, spread over the flat layout (zero elsewhere).
 
         Args:
@@ -90,29 +108,39 @@ class Chooser:
             slots_S: the forward's slots, on the host: they tell which stages of sampling are needed at all.
         """
         device, places = hidden_TD.device, picks.places + 1
-        token_F = torch.zeros(places, dtype=torch.int64, device=device)
-        entropy_F = torch.zeros(places, device=device)
-        logprob_F = torch.zeros(places, device=device)
-        for part, choice in self._chunks(hidden_TD, picks, state, slots_S):
+        flat = Choice(
+            token_R=torch.zeros(places, dtype=torch.int64, device=device),
+            entropy_R=torch.zeros(places, device=device),
+            logprob_R=torch.zeros(places, device=device),
+        )
+        most = int(state.tops[slots_S].max(initial=0))
+        tops = Tops.zeros(places, most, device) if most else None
+        for part, chosen in self._chunks(hidden_TD, picks, state, slots_S):
             flat_R = picks.flat_R[part]
-            token_F[flat_R] = choice.token_R
-            entropy_F[flat_R] = choice.entropy_R
-            logprob_F[flat_R] = choice.logprob_R
-        return Choice(token_R=token_F, entropy_R=entropy_F, logprob_R=logprob_F)
+            for f in fields(Choice):
+                getattr(flat, f.name)[flat_R] = getattr(chosen.choice, f.name)
+            if tops is not None and chosen.tops is not None:
+                tops.put(flat_R, chosen.tops)
+        return Chosen(choice=flat, tops=tops)
 
-    def by_row(self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Choice:
+    def by_row(self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Chosen:
         """Choices of the picked rows, one of them at least, in their order; arguments as for a call."""
-        choices = [choice for _, choice in self._chunks(hidden_TD, picks, state, slots_S)]
-        if len(choices) == 1:
-            return choices[0]
-        return Choice(**{f.name: join_tensors([getattr(c, f.name) for c in choices]) for f in fields(Choice)})
+        parts = [chosen for _, chosen in self._chunks(hidden_TD, picks, state, slots_S)]
+        if len(parts) == 1:
+            return parts[0]
+        joined = {f.name: join_tensors([getattr(one.choice, f.name) for one in parts]) for f in fields(Choice)}
+        return Chosen(choice=Choice(**joined), tops=join_tops([one.tops for one in parts if one.tops is not None]))
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
-    ) -> Iterator[tuple[slice, Choice]]:
+    ) -> Iterator[tuple[slice, Chosen]]:
         """Chunks of the picks, and what is chosen on them."""
         sampled, suppressing = bool(state.sampled[slots_S].any()), bool(state.suppresses[slots_S].any())
-        filters = [FILTERS[i].field for i in np.flatnonzero(state.filtered[slots_S].any(axis=0))]
+        used_O = np.logical_or.reduce(state.optional[slots_S], axis=0)
+        filters = [one.field for place, one in _FILTERS if used_O[place]]
+        adjustments = [one for place, one in _ADJUSTMENTS if used_O[place]]
+        most = int(state.tops[slots_S].max(initial=0))
+        longest = state.tokens_SL.shape[1] if picks.longest is None else picks.longest
         for start in range(0, picks.row_R.shape[0], self._chunk):
             part = slice(start, start + self._chunk)
             rows, slots = picks.row_R[part], picks.slot_R[part]
@@ -124,8 +152,22 @@ class Chooser:
                 position_R=picks.position_R[part],
                 suppress_R=state.suppress_S.index_select(0, slots),
                 filters={name: state.columns[name].index_select(0, slots) for name in filters},
+                adjusted=AdjustedRows(
+                    tables=state.adjustments,
+                    slot_R=slots,
+                    position_R=picks.position_R[part],
+                    uses=adjustments,
+                    longest=longest,
+                )
+                if adjustments
+                else None,
                 sampled=sampled,
                 suppressing=suppressing,
-                filtered_rows=picks.filtered,
+                special_rows=picks.special,
             )
-            yield part, self._choose(logits_RV, inputs, **self._limits)
+            choice = self._choose(logits_RV, inputs, **self._limits)
+            if not most:
+                yield part, Chosen(choice=choice)
+                continue
+            flag_R = state.tops_S.index_select(0, slots) > 0
+            yield part, Chosen(choice=choice, tops=most_likely(logits_RV, flag_R, most, picks.topped))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from wedlm_core.decoding.strategies import Commit
 from wedlm_core.engine.forward.joining import join_arrays, join_tensors
 from wedlm_core.errors import IntegrityError
-from wedlm_core.statistics import OUTCOME_KINDS, BoolArray, StepOutcome
+from wedlm_core.statistics import OUTCOME_KINDS, BoolArray, StepOutcome, TopTokens
 
 __all__ = ["fetch", "join", "outcome_of", "take", "words_of"]
 
@@ -50,7 +50,7 @@ def outcome_of(words: np.ndarray) -> StepOutcome:
     """Read what :func:`words_of` wrote."""
     counts_DN, places_DX = words[:, : len(_COUNTS)], words[:, len(_COUNTS) :]
     width = places_DX.shape[1] // len(_PLACES)
-    columns = {name: _read(counts_DN[:, i], OUTCOME_KINDS[name]) for i, name in enumerate(_COUNTS)}
+    columns: dict[str, Any] = {name: _read(counts_DN[:, i], OUTCOME_KINDS[name]) for i, name in enumerate(_COUNTS)}
     for i, name in enumerate(_PLACES):
         columns[name] = _read(places_DX[:, i * width : (i + 1) * width], OUTCOME_KINDS[name])
     return StepOutcome(**columns)
@@ -71,16 +71,17 @@ def take(outcome: StepOutcome, keep_D: BoolArray) -> StepOutcome:
     """The sequences of ``keep_D``."""
     if keep_D.all():
         return outcome
-    return StepOutcome(**{f.name: getattr(outcome, f.name)[keep_D] for f in fields(StepOutcome)})
+    columns: dict[str, Any] = {name: getattr(outcome, name)[keep_D] for name in OUTCOME_KINDS}
+    return StepOutcome(**columns, tops=None if outcome.tops is None else outcome.tops.only(keep_D))
 
 
-def join(parts: list[StepOutcome]) -> StepOutcome:
-    """Outcomes of several groups as one, places padded to the widest."""
+def join(parts: list[StepOutcome], tops: TopTokens | None = None) -> StepOutcome:
+    """Outcomes of several groups as one, places padded to the widest; ``tops`` of the whole."""
     if len(parts) == 1:
-        return parts[0]
+        return parts[0] if tops is None else replace(parts[0], tops=tops)
     places = max((part.token_DC.shape[1] for part in parts), default=1)
     columns = {
         name: join_arrays([getattr(part, name) for part in parts], kind, places if name.endswith("_DC") else 0)
         for name, kind in OUTCOME_KINDS.items()
     }
-    return StepOutcome(**columns)
+    return StepOutcome(**columns, tops=tops)

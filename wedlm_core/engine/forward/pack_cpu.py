@@ -92,6 +92,7 @@ class CpuStep:
             row_R=torch.from_numpy(picks.row),
             slot_R=torch.from_numpy(picks.slot),
             position_R=torch.from_numpy(picks.position),
+            longest=int((plan.cached_S + counts_S).max()),
         )
 
     def pack_groups(self, plan: ForwardPlan, groups: Sequence[Group]) -> tuple[PackedInput, Picks]:
@@ -115,6 +116,7 @@ class CpuStep:
             position_R=torch.from_numpy(picks.position[:count]),
             flat_R=torch.from_numpy(place_R[:count]),
             places=flat.id_F.shape[0],
+            longest=int((plan.cached_S + counts_S).max()),
         )
 
     def _input(self, plan: ForwardPlan, counts_S: IntArray, rows: kernels.Rows) -> PackedInput:

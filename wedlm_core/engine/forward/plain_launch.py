@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -9,8 +11,9 @@ from wedlm_core.engine.forward.groups import gather_groups
 from wedlm_core.engine.forward.outcome import fetch, join
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput
 from wedlm_core.engine.forward.runner import Runner, StepDetail
+from wedlm_core.engine.forward.tops import places_of, tops_on_host
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 
 __all__ = ["PlainLaunch"]
 
@@ -38,15 +41,19 @@ class PlainLaunch:
 def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome:
     """Where windows have kernels: no small tensor operation around model and choices."""
     packed, picks = step.pack(plan)
+    slots_D = _note_drafts(runner, plan)
     runner.profile.lap("pack")
     hidden_TD = _run_model(runner, packed)
     if not picks.row_R.shape[0]:
         return join([])
-    chosen_R = runner.choose.by_row(hidden_TD, picks, runner.state, plan.slots_S)
+    chosen = runner.choose.by_row(hidden_TD, picks, runner.state, plan.slots_S)
     runner.profile.lap("choose")
-    outcome = step.advance(plan, chosen_R)
+    outcome = step.advance(plan, chosen.choice)
     runner.profile.lap("advance")
-    return outcome
+    if chosen.tops is None:
+        return outcome
+    rows_D = plan.decode_S[: len(slots_D)]
+    return replace(outcome, tops=tops_on_host(chosen.tops, runner.state, slots_D, np.cumsum(rows_D) - rows_D, rows_D))
 
 
 def _by_groups(
@@ -60,16 +67,27 @@ def _by_groups(
     if not groups:
         return _by_kernels(runner, step, plan), []
     packed, picks = step.pack_groups(plan, groups)
+    _note_drafts(runner, plan)
     runner.profile.lap("pack")
     hidden_TD = _run_model(runner, packed)
     chosen_F = runner.choose(hidden_TD, picks, runner.state, plan.slots_S)
     runner.profile.lap("choose")
     parts, details = [], []
-    for advance in runner.advance_groups(groups, chosen_F):
+    for advance in runner.advance_groups(groups, chosen_F.choice):
         parts.append(fetch(advance.detail.commit, advance.next_rows_S))
         runner.profile.lap("fetch")
         details.append(advance.detail)
-    return join(parts), details
+    if chosen_F.tops is None:
+        return join(parts), details
+    first_D, places_D = places_of(groups)
+    return join(parts, tops_on_host(chosen_F.tops, runner.state, slots_D, first_D, places_D)), details
+
+
+def _note_drafts(runner: Runner, plan: ForwardPlan) -> IntArray:
+    """Let adjustments see the drafts of this forward; its decoding sequences."""
+    slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+    runner.state.note_drafts(slots_D, (plan.cached_S + plan.prefill_S)[: len(slots_D)])
+    return slots_D
 
 
 def _run_model(runner: Runner, packed: PackedInput) -> torch.Tensor:

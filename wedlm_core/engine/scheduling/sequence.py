@@ -27,6 +27,7 @@ class Sequence:
             keeps its slot (and with it its window), and loses only its pages.
         pages: its KV pages; None while it has none.
         stops: watcher of stop strings, if there are any.
+        bad_words: token ids of each text that must not be generated.
         finish: set when the sequence has ended.
     """
 
@@ -37,6 +38,7 @@ class Sequence:
     slot: int = -1
     pages: SequencePages | None = None
     stops: StopStrings | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
     finish: FinishReason | None = None
     cached_prompt_tokens: int = 0
     preemptions: int = 0

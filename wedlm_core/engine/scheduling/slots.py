@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wedlm_core.engine.scheduling.top_tokens import TopTokenTable
 from wedlm_core.statistics import (
     BoolArray,
     CommitStats,
@@ -51,6 +52,7 @@ class SlotTable:
         watched: bool, the request has stop strings.
         stop_ids: stop tokens ``[slots, K]``, -1 behind the last.
         output, logprob: generated tokens (int32) and their log-probabilities (float32 nats), ``[slots, places]``.
+        tops: the most likely tokens of slots that report them.
         totals: the columns of :data:`wedlm_core.statistics.ACCUMULATORS`, by name.
     """
 
@@ -67,11 +69,13 @@ class SlotTable:
         self._stop_counts = integers()
         self.output = np.zeros((slots, 0), dtype=np.int32)
         self.logprob = np.zeros((slots, 0), dtype=np.float32)
+        self.tops = TopTokenTable(slots)
         self.totals = empty_totals(slots, widest + 1)
 
     def clear(self, slot: int) -> None:
         """Reset a slot for a new sequence."""
-        columns = {name: array for name, array in vars(self).items() if name != "totals"}
+        self.tops.release(slot)
+        columns = {name: array for name, array in vars(self).items() if name not in ("totals", "tops")}
         for name, array in (columns | self.totals).items():
             array[slot] = -1 if name == "stop_ids" else 0
 
@@ -106,6 +110,8 @@ class SlotTable:
         there = slots, self.generated[slots] + place
         self.output[there] = outcome.token_DC[row, place]
         self.logprob[there] = outcome.logprob_DC[row, place]
+        if outcome.tops is not None:
+            self.tops.append(slots_D, self.generated[slots_D], outcome.tops, emit_D)
 
     def emission(self, slots_D: IntArray, outcome: StepOutcome) -> Emission:
         """Cut commits at ``max_tokens`` and behind the first stop token (which is kept)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,19 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.streaming import StreamingSwitches
-from wedlm_core.decoding.filters import FILTERS, Filter
-from wedlm_core.decoding.parameters import PARAMETERS
+from wedlm_core.decoding.adjustments import Adjustment
+from wedlm_core.decoding.filters import Filter
+from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.types import Request, SamplingParams, Strategy
 
 SLOTS = 4
+
+
+def plain_with(params: SamplingParams, one: Filter | Adjustment) -> SamplingParams:
+    given: dict[str, Any] = {one.field: one.example}
+    return replace(params, **given)
 
 
 def state_with(params: dict[int, SamplingParams]) -> tuple[DeviceState, list[Request]]:
@@ -32,11 +39,11 @@ def state_with(params: dict[int, SamplingParams]) -> tuple[DeviceState, list[Req
     return state, requests
 
 
-@pytest.mark.parametrize("one", FILTERS, ids=lambda one: one.field)
-def test_a_slot_with_one_filter_counts_as_filtered_whichever_it_is(one: Filter) -> None:
+@pytest.mark.parametrize("one", OPTIONAL, ids=lambda one: one.field)
+def test_a_slot_with_one_filter_or_adjustment_counts_whichever_it_is(one: Filter | Adjustment) -> None:
     plain = SamplingParams(temperature=1.0)
-    state, _ = state_with({0: plain, 2: replace(plain, **{one.field: one.example}), 3: plain})
-    assert state.uses_filters(np.arange(SLOTS)).tolist() == [False, False, True, False]
+    state, _ = state_with({0: plain, 2: plain_with(plain, one), 3: plain})
+    assert state.uses_optional(np.arange(SLOTS)).tolist() == [False, False, True, False]
     assert state.sampled.tolist() == [True, False, True, True]
 
 

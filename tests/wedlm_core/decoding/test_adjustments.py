@@ -1,0 +1,98 @@
+"""Adjusted rows among others: as the oracle says for each row by itself, however the tokens before it are counted."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from testing.engine.features import FEATURES, random_features
+from testing.engine.oracle import History, adjusted
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding import adjustments
+from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows, adjust_logits
+from wedlm_core.decoding.bad_words import check_words
+from wedlm_core.decoding.strategies import decoding_of
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.errors import RequestError
+from wedlm_core.types import Request, SamplingParams, Strategy
+
+SLOTS, VOCABULARY, REACH = 6, 220, 40
+WORDS = ((3,), (4, 5), (9, 9, 9))
+
+
+def state_with(rng: random.Random, params: list[SamplingParams], prompts: list[list[int]]) -> DeviceState:
+    """Slots of a device, set up twice: what others left behind is not read."""
+    config = EngineConfig(max_num_seqs=SLOTS, max_window=4, page_size=4, max_model_len=REACH, num_pages=8)
+    state = DeviceState(config, [decoding_of(Strategy.VERIFIED, config)], 0, REACH, torch.device("cpu"))
+    before = [SamplingParams(max_tokens=9, **random_features(rng, "verified", 9)) for _ in range(SLOTS)]
+    for own in (before, params):
+        requests = [
+            Request(request_id=str(i), prompt_token_ids=tuple(prompt), params=p)
+            for i, (p, prompt) in enumerate(zip(own, prompts, strict=True))
+        ]
+        words = [WORDS if p.bad_words else () for p in own]
+        stops = [p.stop_token_ids or (7,) for p in own]
+        state.setup(requests, list(range(SLOTS)), [0] * SLOTS, stops, words)
+    return state
+
+
+@pytest.mark.parametrize("cells", [1 << 22, 1])
+@pytest.mark.parametrize("name", [*FEATURES, "random"])
+def test_rows_are_adjusted_as_the_oracle_says(name: str, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adjustments, "_HISTORY_CELLS", cells)
+    rng = random.Random(name)
+    for _ in range(6):
+        fields: list[dict[str, Any]] = [
+            {} if slot % 3 == 2 else FEATURES.get(name) or random_features(rng, "verified", 9) for slot in range(SLOTS)
+        ]
+        params = [SamplingParams(max_tokens=9, **{**f, "logit_bias": _small(f)}) for f in fields]
+        prompts = [[rng.randrange(12) for _ in range(rng.randint(1, 6))] for _ in range(SLOTS)]
+        outputs = [[rng.randrange(12) for _ in range(rng.randint(0, 12))] for _ in range(SLOTS)]
+        state = state_with(rng, params, prompts)
+        state.tokens_SL.copy_(torch.randint(0, VOCABULARY, state.tokens_SL.shape))
+        for slot, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+            known = torch.tensor([*prompt, *output])
+            state.tokens_SL[slot, : len(known)] = known
+            state.adjustments.known_S[slot] = len(known)
+        rows = [(slot, rng.randint(0, len(outputs[slot]))) for slot in range(SLOTS) for _ in range(3)]
+        uses = [one for one in ADJUSTMENTS if any(getattr(p, one.field) != one.off for p in params)]
+        logits_RV = torch.randn(len(rows), VOCABULARY, generator=torch.Generator().manual_seed(rng.randrange(999))) * 3
+        before = logits_RV.clone()
+        found_RV = adjust_logits(
+            logits_RV,
+            AdjustedRows(
+                tables=state.adjustments,
+                slot_R=torch.tensor([slot for slot, _ in rows]),
+                position_R=torch.tensor([len(prompts[slot]) + place for slot, place in rows]),
+                uses=uses,
+                longest=REACH,
+            ),
+        )
+        assert torch.equal(logits_RV, before), "the logits themselves are left alone"
+        for row, (slot, place) in enumerate(rows):
+            p = params[slot]
+            history = History(stop_ids=p.stop_token_ids or (7,), bad_words=WORDS if p.bad_words else ())
+            expected_V = adjusted(before[row], p, prompts[slot], outputs[slot][:place], history)
+            torch.testing.assert_close(found_RV[row], expected_V, atol=1e-5, rtol=1e-6)
+            if slot % 3 == 2:
+                assert torch.equal(found_RV[row], before[row]), "a row without adjustments stays as it is, bit by bit"
+
+
+def _small(fields: dict[str, Any]) -> dict[int, float]:
+    return {i: bias for i, bias in dict(fields.get("logit_bias", {})).items() if i < VOCABULARY}
+
+
+class Letters:
+    """A token per letter; a space before a letter is one token with it."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) + (1000 if text[max(0, i - 1)] == " " else 0) for i, c in enumerate(text) if c != " "]
+
+
+def test_words_are_banned_at_the_begin_of_a_text_and_behind_a_space() -> None:
+    assert check_words(Letters(), ("ab", " ab", "c")) == ((97, 98), (1097, 98), (99,), (1099,))
+    with pytest.raises(RequestError, match="bad_words"):
+        check_words(Letters(), (" ",))

@@ -1,0 +1,34 @@
+"""Texts that must not be generated, as token ids."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from wedlm_core.errors import RequestError, explain
+
+__all__ = ["check_words"]
+
+
+class _Encodes(Protocol):
+    def encode(self, text: str) -> list[int]: ...
+
+
+def check_words(tokenizer: _Encodes, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Token ids of each text, as it stands at the begin of a text and behind a space (as vLLM has it).
+
+    Other cuts of the same text into tokens are other tokens, and are not banned.
+
+    Raises:
+        RequestError: a text has no tokens.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        plain = tuple(tokenizer.encode(word.lstrip()))
+        if not plain:
+            raise RequestError(explain("bad_words", word, "it has no token of this model", "Drop it."))
+        found[plain] = None
+        spaced = tuple(tokenizer.encode(" " + word.lstrip()))
+        # A tokenizer that makes the space a token of its own gives the plain word behind it: banned already.
+        if len(spaced) == len(plain) and spaced[0] != plain[0]:
+            found[spaced] = None
+    return tuple(found)
