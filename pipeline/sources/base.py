@@ -11,7 +11,7 @@ from pipeline.errors import SourceError
 from pipeline.sinks.cast import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.storage.retry import with_retries
+from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile
 
@@ -155,7 +155,9 @@ def read_with_retries(read: Callable[[], _T], path: str) -> _T:
         SourceError: it cannot be read, or is damaged.
     """
     try:
-        return with_retries(read, f"reading {path}", failure=SourceError) if is_url(path) else read()
+        if not is_url(path):
+            return read()
+        return with_retries(read, f"reading {path}", failure=SourceError, remedy=BEFORE_THE_RUN)
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path}: cannot be read ({error}). Correct or remove it.") from error
 

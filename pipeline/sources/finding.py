@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.errors import SourceError
 from pipeline.sources.identity import stamp_now, stamp_of_info
-from pipeline.storage.retry import with_retries
+from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
@@ -57,7 +57,12 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list
     name = plain_name(path)
     if not is_url(name):
         return _find_local(Path(name).expanduser())
-    return with_retries(lambda: _find_remote(name, options), f"looking up input={name!r}", failure=SourceError)
+    return with_retries(
+        lambda: _find_remote(name, options),
+        f"looking up input={name!r}",
+        failure=SourceError,
+        remedy=BEFORE_THE_RUN,
+    )
 
 
 def _find_local(root: Path) -> list[Found]:
@@ -113,7 +118,7 @@ def source_file(found: Found, options: Mapping[str, Any]) -> SourceFile:
             stamp, digest = stamp_now(found.path, options), file_digest(found.path)
         return SourceFile(key=found.key, path=found.path, digest=digest, stamp=stamp)
 
-    return with_retries(identify, f"reading {found.path}", failure=SourceError)
+    return with_retries(identify, f"reading {found.path}", failure=SourceError, remedy=BEFORE_THE_RUN)
 
 
 def digest_now(path: str, options: Mapping[str, Any]) -> str:
