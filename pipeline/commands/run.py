@@ -109,6 +109,7 @@ def _run(
             seconds=seconds,
             generating_seconds=session.seconds,
             publications=tuple(p.name for p in manifest.publications),
+            format=config.output_format,
         )
 
 

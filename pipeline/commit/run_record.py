@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
-from pipeline.schema import SCHEMA_VERSION
+from pipeline.schema import SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.storage.protocol import Storage
 
 __all__ = ["FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
@@ -65,6 +65,22 @@ class RunState:
     def fingerprint_hash(self) -> str:
         """Hash of the fingerprint; part of every unit's id."""
         return hashlib.blake2b(json.dumps(self.fingerprint, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the output's rows."""
+        settings = self.fingerprint
+        fields = result_fields(
+            token_ids=settings["include_token_ids"],
+            logprobs=bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
+            prefix=settings["column_prefix"],
+        )
+        return output_schema(self.columns, fields)
+
+    @property
+    def dead_schema(self) -> pa.Schema:
+        """Schema of the output's dead letters."""
+        return dead_schema(self.columns, self.fingerprint["column_prefix"])
 
     def save(self, storage: Storage, epoch: int) -> None:
         """Write the record, as the holder of the lease of this epoch."""

@@ -103,6 +103,19 @@ class CommittedUnits:
         )
         return (record_of(row[1:]) for row in self._scratch.stream(query))
 
+    def unpublished_in_order(self) -> Iterator[CommitRecord]:
+        """Records of units that no publication holds, by file key and row; to be called once."""
+        self._scratch.run(
+            "CREATE TABLE unpublished AS SELECT unit_id FROM records WHERE NOT EXISTS "
+            "(SELECT 1 FROM published p WHERE p.unit_id = records.unit_id) ORDER BY file_key, first_row"
+        )
+        names = ", ".join(f"r.{name}" for name in COLUMNS)
+        query = (
+            f"SELECT u.rowid, {names} FROM unpublished u CROSS JOIN records r ON r.unit_id = u.unit_id "
+            "WHERE u.rowid > ? ORDER BY u.rowid LIMIT ?"
+        )
+        return (record_of(row[1:]) for row in self._scratch.stream(query))
+
     def attempts(self) -> dict[int, int]:
         """Attempt -> number of units."""
         return dict(self._scratch.all("SELECT attempt, count(*) FROM records GROUP BY attempt ORDER BY attempt"))
