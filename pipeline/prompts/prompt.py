@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.codec import RequestError, explain
 from pipeline.plan.job import Job
+from pipeline.prompts.conversation import conversation, mappings, with_system
 from pipeline.prompts.model_files import load_tokenizer
-from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 
 __all__ = ["NO_TEXT", "TemplateRenderError", "prompt_of", "text_prompt"]
 
@@ -34,7 +33,7 @@ def prompt_of(value: Any, job: Job, tools: Any = None) -> str | list[int]:
     if job.prompt_kind == "token_ids":
         return _checked_ids(name, value)
     if job.prompt_kind == "messages":
-        return _chat(_conversation(name, value, job.config.system_prompt), job, tools)
+        return _chat(with_system(conversation(name, value), job.config.system_prompt), job, tools)
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if not isinstance(value, str):
@@ -52,12 +51,12 @@ def text_prompt(text: str, job: Job, tools: Any = None) -> str:
         raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in or drop the row."))
     if not job.config.chat and job.config.system_prompt is None:
         return text
-    return _chat(_with_system([{"role": "user", "content": text}], job.config.system_prompt), job, tools)
+    return _chat(with_system([{"role": "user", "content": text}], job.config.system_prompt), job, tools)
 
 
 def _chat(messages: list[Mapping[str, Any]], job: Job, tools: Any) -> str:
     return load_tokenizer(job.config).apply_chat_template(
-        messages, tokenize=False, tools=_mappings(str(job.config.tools_column), tools) if tools is not None else None
+        messages, tokenize=False, tools=mappings(str(job.config.tools_column), tools) if tools is not None else None
     )
 
 
@@ -68,39 +67,3 @@ def _checked_ids(name: str, ids: Any) -> list[int]:
     if not ids:
         raise RequestError(explain(name, ids, "a prompt has at least one token", "Fill it in or drop the row."))
     return list(ids)
-
-
-def _conversation(name: str, messages: Any, system: str | None) -> list[Mapping[str, Any]]:
-    messages = _mappings(name, messages)
-    if not messages:
-        raise RequestError(explain(name, messages, "a conversation has at least one message", "Drop the row."))
-    return _with_system(messages, system)
-
-
-def _mappings(name: str, value: Any) -> list[dict[str, Any]]:
-    """A list of mappings from a list of structs, or from JSON text of one."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise RequestError(explain(name, value, f"not JSON ({error})", "Write a list of mappings.")) from error
-        except RecursionError as error:
-            raise RequestError(explain(name, value, "nested too deeply", "Flatten it.")) from error
-    if is_too_deep(value):
-        raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
-    return [_without_nulls(item) for item in value]
-
-
-def _without_nulls(value: Any) -> Any:
-    """Drop null fields: all structs of a column have the same fields, so an absent one is stored as null."""
-    if isinstance(value, Mapping):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
-
-
-def _with_system(messages: list[dict[str, Any]], system: str | None) -> list[Mapping[str, Any]]:
-    if system is None or messages[0].get("role") == "system":
-        return list(messages)
-    return [{"role": "system", "content": system}, *messages]
