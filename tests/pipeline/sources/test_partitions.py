@@ -49,13 +49,11 @@ def jsonl(table: pa.Table) -> bytes:
     return table.to_pandas().to_json(orient="records", lines=True).encode()
 
 
-WRITERS = {
-    "parquet": parquet,
-    "arrow": arrow,
-    "csv": csv,
-    "jsonl": jsonl,
-    "jsonl.gz": lambda t: gzip.compress(jsonl(t)),
-}
+def gzipped(table: pa.Table) -> bytes:
+    return gzip.compress(jsonl(table))
+
+
+WRITERS = {"parquet": parquet, "arrow": arrow, "csv": csv, "jsonl": jsonl, "jsonl.gz": gzipped}
 
 
 def opened(location: str, folder: Path, **given: Any) -> Source:
@@ -98,8 +96,8 @@ def test_they_are_columns_in_every_format_and_place(
 
 @pytest.mark.parametrize(
     "values",
-    [["01", "2"], ["1", "x"], ["0x1F"], ["2147483647", "-5"], ["2147483648"], ["+5"], ["1.5"], ["true"], ["a%20b", "%31"],
-     ["2026-01-01"], ["__HIVE_DEFAULT_PARTITION__", "3"], ["", "1"], ["a=b"], [" 1"], ["%zz", "%ff"], ["é"], ["1e3"]],
+    [["01", "2"], ["1", "x"], ["0x1F"], ["2147483647", "-5"], ["2147483648"], ["+5"], ["1.5"], ["true"], ["1e3"], ["é"],
+     ["a%20b", "%31"], ["2026-01-01"], ["__HIVE_DEFAULT_PARTITION__", "3"], ["", "1"], ["a=b"], [" 1"], ["%zz"]],
     ids=str,
 )  # fmt: skip
 def test_values_and_types_are_those_of_pyarrow(tmp_path: Path, values: list[str]) -> None:
@@ -109,13 +107,8 @@ def test_values_and_types_are_those_of_pyarrow(tmp_path: Path, values: list[str]
         (folder / "f.parquet").write_bytes(parquet(ROWS))
     theirs = pads.dataset(tmp_path / "in", partitioning="hive")
     source = opened(str(tmp_path / "in"), tmp_path)
-    if "%ff" not in values:  # bytes that are no text: an error there
-        assert source.schema.equals(theirs.schema)
-        expected = sorted(theirs.to_table().to_pylist(), key=str)
-    else:
-        expected = [{"prompt": p, "k": value} for value in ("%ff", "%zz") for p in "abc"]
-        expected.sort(key=str)
-    assert sorted(rows_of(source), key=str) == expected
+    assert source.schema.equals(theirs.schema)
+    assert sorted(rows_of(source), key=str) == sorted(theirs.to_table().to_pylist(), key=str)
 
 
 def test_of_a_name_that_files_have_too_theirs_counts_and_the_last_of_two_equal_ones(tmp_path: Path) -> None:
