@@ -14,9 +14,9 @@ from pipeline.commit.published_parts import PublishedPart
 from pipeline.errors import OutputError, ResourceError
 from pipeline.sinks.dataset_card import json_schema
 from pipeline.sinks.jsonl import JsonlFormat
+from pipeline.sources.hub import features_of
 
 if TYPE_CHECKING:
-    import datasets
     import pandas
 
     from pipeline.cluster.ray_dataset import Dataset
@@ -59,12 +59,10 @@ class OutputTable:
                 yield from table.slice(first, _ROWS_AT_ONCE).to_pylist()
 
     @property
-    def features(self) -> datasets.Features:
-        """The columns' types as ``datasets.load_dataset("json", data_files=..., features=...)`` takes them."""
-        import datasets
-
+    def features(self) -> Any:
+        """The columns' types, as ``datasets.load_dataset("json", data_files=..., features=...)`` takes them."""
         is_json = any(part.format == JsonlFormat.name for part in self.parts or ())
-        return datasets.Features.from_arrow_schema(json_schema(self.schema) if is_json else self.schema)
+        return features_of(json_schema(self.schema) if is_json else self.schema)
 
     @property
     def dataset(self) -> Dataset:

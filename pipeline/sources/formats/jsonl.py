@@ -35,7 +35,7 @@ class JsonlSource(TextSource):
         Raises:
             SourceError: a damaged file, no row with a column, or files that contradict each other.
         """
-        columns = _together(each_of(files, lambda file: read_with_retries(lambda: _infer(file, options), file.path)))
+        columns = _merged(each_of(files, lambda file: read_with_retries(lambda: _infer(file, options), file.path)))
         if not columns.schema.names:
             raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
         source = cls(files, columns.schema, options)
@@ -54,7 +54,7 @@ class JsonlSource(TextSource):
         return [_parse(line) for line in lines if _is_row(line)]
 
 
-def _together(found: Sequence[Columns]) -> Columns:
+def _merged(found: Sequence[Columns]) -> Columns:
     """The columns of all files; lists and mappings of which the files have no common type become JSON text.
 
     Raises:
