@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
     from pipeline.commands.estimate import Estimate, estimate
+    from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
     from pipeline.commands.read import read
@@ -46,6 +47,7 @@ __all__ = [
     "LeaseError",
     "LeaseLostError",
     "OutputError",
+    "OutputTable",
     "PipelineError",
     "Progress",
     "ResourceError",
@@ -72,6 +74,7 @@ _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
     "RunConfig": "config",
     **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
+    "OutputTable": "commands.output_table",
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),

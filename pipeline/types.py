@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["CommitRecord", "Place", "Revocation", "Slice", "SourceFile", "Totals", "Unit", "derived_row_id"]
+__all__ = [
+    "CommitRecord",
+    "Place",
+    "Revocation",
+    "Slice",
+    "SourceFile",
+    "Stretch",
+    "Totals",
+    "Unit",
+    "derived_row_id",
+    "derived_row_ids",
+]
 
 _NO_FAILURES: Mapping[str, int] = {}
 
@@ -22,17 +33,41 @@ class SourceFile:
         digest: hash of size and (sampled) content; another digest under the same key is another file.
         stamp: the file system's metadata of it (see :mod:`pipeline.sources.identity`). An equal stamp means equal
             content; a different stamp may still have equal content.
+        size: in bytes; 0 if it is not known.
+        partitions: the ``name=value`` folders that it lies in, as name and text; a null value is None.
     """
 
     key: str
     path: str
     digest: str
     stamp: str
+    size: int = 0
+    partitions: tuple[tuple[str, str | None], ...] = ()
 
 
 def derived_row_id(file_key: str, row: int) -> str:
     """Row id if no id column is configured: file key and row number, stable under re-runs and moves."""
     return f"{file_key}:{row}"
+
+
+class Stretch(NamedTuple):
+    """Consecutive rows of a file, by the file's key."""
+
+    file_key: str
+    first_row: int
+    num_rows: int
+
+    def __str__(self) -> str:
+        return f"rows {self.first_row} to {self.first_row + self.num_rows - 1} of {self.file_key!r}"
+
+
+def derived_row_ids(stretches: Iterable[Stretch]) -> list[str]:
+    """:func:`derived_row_id` of each row."""
+    return [
+        derived_row_id(stretch.file_key, stretch.first_row + row)
+        for stretch in stretches
+        for row in range(stretch.num_rows)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +78,8 @@ class Slice:
         file: index into the source's files.
         first_row: 0-based row number in the file.
         num_rows: at least one.
-        group: slices of one group are cheapest to read in one pass (a Parquet row group; a range of lines).
+        group: slices of one group are cheapest to read in one pass (a Parquet row group; a range of lines); negative
+            if a slice can only be reached by reading all of the file that is before it.
         start, stop: byte range, for text files; else 0.
     """
 
@@ -65,8 +101,7 @@ class Place:
         format: format of a published part; None for a staged unit.
         sha256: SHA-256 of the whole object, to be checked before its rows are used; None: not checked.
         data_sha256: checksum of the data columns of these rows, to be checked; None: not checked.
-        file_key, file_row, input_rows: where the rows of a staged unit are in the input, to check their ids;
-            ``file_key`` is None if they are not to be checked.
+        input: where the rows of a staged unit are in the input, to check their ids; None: not checked.
     """
 
     key: str
@@ -75,19 +110,24 @@ class Place:
     format: str | None = None
     sha256: str | None = None
     data_sha256: str | None = None
-    file_key: str | None = None
-    file_row: int = 0
-    input_rows: int = 0
+    input: tuple[Stretch, ...] | None = None
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Place:
+        """Inverse of ``asdict``, through JSON."""
+        rows = raw["input"]
+        return cls(**{**raw, "input": None if rows is None else tuple(Stretch(*stretch) for stretch in rows)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
-    """The unit of work: a slice of the input with an id, which is generated, staged and committed as a whole.
+    """The unit of work: rows of the input with an id, which are generated, staged and committed as a whole.
 
     Attributes:
-        unit_id: hash of the file, the slice and the settings that change the output.
+        unit_id: hash of the files, the slices and the settings that change the output.
         index: position in the input's units, from 0.
-        rows: the slice.
+        rows: the slice; of a unit that spans small files, the first file's.
+        more: the slices of the further files, in input order.
         attempt: 1, or the number of this attempt if the unit is generated again.
         previous: the output rows of the attempt before, if only its failed rows are to be generated again.
         input_sha256: checksum of the input rows that the attempt before read; None if there was none.
@@ -96,9 +136,27 @@ class Unit:
     unit_id: str
     index: int
     rows: Slice
+    more: tuple[Slice, ...] = ()
     attempt: int = 1
     previous: Place | None = None
     input_sha256: str | None = None
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """All of its slices, in input order."""
+        return (self.rows, *self.more)
+
+    @property
+    def num_rows(self) -> int:
+        """Input rows in all slices."""
+        return self.rows.num_rows + sum(piece.num_rows for piece in self.more)
+
+    def stretches(self, files: Sequence[SourceFile]) -> tuple[Stretch, ...]:
+        """Its rows by the keys of the source's files."""
+        return tuple(
+            Stretch(file_key=files[piece.file].key, first_row=piece.first_row, num_rows=piece.num_rows)
+            for piece in self.slices
+        )
 
     def to_json(self) -> str:
         """Text that :meth:`from_json` reads back."""
@@ -113,8 +171,9 @@ class Unit:
             unit_id=raw["unit_id"],
             index=raw["index"],
             rows=Slice(**raw["rows"]),
+            more=tuple(Slice(**piece) for piece in raw["more"]),
             attempt=raw["attempt"],
-            previous=None if before is None else Place(**before),
+            previous=None if before is None else Place.from_dict(before),
             input_sha256=raw["input_sha256"],
         )
 
@@ -126,6 +185,9 @@ class CommitRecord:
     Counts are over the whole unit. Of a unit's records the one with the highest ``attempt`` counts.
 
     Attributes:
+        file_key, first_row: where the unit's rows begin.
+        num_rows: input rows of the unit.
+        more: of a unit that spans files, the rows of each file but the first.
         samples: generations of rows that succeeded.
         data_sha256: checksum of the data columns, see :data:`pipeline.schema.DATA_COLUMNS`.
         engine_seconds: how long the actor's engine had been ready when the unit was staged.
@@ -156,6 +218,19 @@ class CommitRecord:
     input_sha256: str = ""
     redone: str = ""
     failures: Mapping[str, int] = field(default_factory=dict)
+    more: tuple[Stretch, ...] = ()
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The input rows of the unit, file by file."""
+        own = self.num_rows - sum(stretch.num_rows for stretch in self.more)
+        return (Stretch(file_key=self.file_key, first_row=self.first_row, num_rows=own), *self.more)
+
+    @property
+    def where(self) -> str:
+        """The input rows of the unit, in words."""
+        first, *more = self.stretches
+        return f"{first} and of {len(more)} more files up to {more[-1].file_key!r}" if more else str(first)
 
     @property
     def output_rows(self) -> int:
@@ -170,13 +245,17 @@ class CommitRecord:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self))
+        raw = asdict(self)
+        if not self.more:
+            del raw["more"]
+        return json.dumps(raw)
 
     @classmethod
     def from_json(cls, line: str) -> CommitRecord:
         """Inverse of :meth:`to_json`; fields of later versions are ignored."""
         raw: dict[str, Any] = json.loads(line)
         raw["failures"] = raw.get("failures") or _NO_FAILURES
+        raw["more"] = tuple(Stretch(*stretch) for stretch in raw.get("more", ()))
         return cls(**{f.name: raw[f.name] for f in fields(cls) if f.name in raw})
 
 

@@ -6,7 +6,6 @@ prefetched units while one batch of tasks ends and the next begins.
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ __all__ = ["TASK_CPUS", "PreparedUnit", "prefetch_units"]
 TASK_CPUS = 0.25
 """CPUs that a prefetch task reserves; small, so that tasks fit beside the actors on a small machine."""
 _TASKS_AT_ONCE = 64
+_UNITS_AT_ONCE = 65_536
+"""A task that reads a compressed file has as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +50,21 @@ def prefetch_units(
         actors: what each actor reserves; tasks use the rest of the cluster.
         bisection: finds rows that kill the process which renders or tokenises them.
     """
-    left = iter(tasks)
-    while some := list(itertools.islice(left, _TASKS_AT_ONCE)):
+    for some in _batches(tasks):
         yield from _read(job, some, actors, bisection)
+
+
+def _batches(tasks: Iterable[ReadTask]) -> Iterator[list[ReadTask]]:
+    """Tasks to give to Ray Data at once: so many, or those of so many units, whatever is less; at least one."""
+    held: list[ReadTask] = []
+    for task in tasks:
+        units = sum(len(other.units) for other in held) + len(task.units)
+        if held and (len(held) == _TASKS_AT_ONCE or units > _UNITS_AT_ONCE):
+            yield held
+            held = []
+        held.append(task)
+    if held:
+        yield held
 
 
 def _read(

@@ -12,6 +12,7 @@ from pipeline.cluster import envelope
 from pipeline.codec import Failure
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
+from pipeline.plan.units import read_units
 from pipeline.prompts.prefix_histogram import prefix_histogram
 from pipeline.prompts.tokenize import PROMPT_IDS, failed_table, prepare_rows, prepare_table
 from pipeline.types import Unit
@@ -34,8 +35,7 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
         )
     # Isolation runs row by row, which is slow; it is only used after a process has died on these units.
     isolation = RowIsolation(bisection, process, alone=True) if verdict.deaths else None
-    tables = job.source.read([unit.rows for unit in units])
-    for unit, table in zip(units, tables, strict=True):
+    for unit, table in zip(units, read_units(job.source, units), strict=True):
         prepared = prepare_table(table, unit, job, None if isolation is None else partial(_prepare_isolated, isolation))
         yield _histogram_block(prepared, job)
         yield envelope.pack(prepared)

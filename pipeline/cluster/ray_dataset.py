@@ -18,7 +18,7 @@ __all__ = ["ray_dataset"]
 
 
 def ray_dataset(parts: Sequence[PublishedPart], schema: pa.Schema, options: Mapping[str, Any]) -> Dataset:
-    """A lazy dataset over published files, in their order; starts Ray on loopback where none runs.
+    """A lazy dataset over published files, in their order, in the session that :func:`ensure_ray` finds.
 
     Args:
         parts: the files.

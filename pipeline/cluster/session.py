@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ __all__ = [
     "ActorResources",
     "check_workers",
     "ensure_ray",
+    "has_session",
     "plan_actors",
     "ray_session",
 ]
@@ -59,6 +61,12 @@ class ActorResources:
     cpus: float
     gpus: float
     threads: int
+
+
+def has_session() -> bool:
+    """Whether this process has a Ray session, or ``RAY_ADDRESS`` names one to join; does not import Ray."""
+    ray = sys.modules.get("ray")
+    return bool(os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())
 
 
 def ensure_ray() -> bool:

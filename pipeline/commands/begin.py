@@ -18,11 +18,11 @@ from pipeline.commit.recover import Recovery, give_up, recover
 from pipeline.commit.repair import describe_damage, find_published_damage, index_publications, revoke
 from pipeline.commit.run_record import Origin, RunState, is_begun
 from pipeline.config import RunConfig
-from pipeline.errors import DamagedError, OutputError
+from pipeline.errors import DamagedError, OutputError, SourceError
 from pipeline.plan.input_check import check_committed_rows, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
+from pipeline.plan.small_files import SmallFiles, planned_units, recorded_shares
 from pipeline.plan.unique_ids import check_unique_ids
-from pipeline.plan.units import plan_units
 from pipeline.prompts.model_files import model_digest
 from pipeline.sinks import FORMATS
 from pipeline.sources import source_of
@@ -53,9 +53,11 @@ def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origi
     ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
-    job = replace(resolve_job(config, source_of(config, storage), storage), model_digest=model_digest(config))
-    state, old = _plan(job, index, origin)
+    source = source_of(config, storage, partitioned=origin.partitioned)
+    job = replace(resolve_job(config, source, storage), model_digest=model_digest(config))
+    state, old, small = _plan(job, index, origin)
     manifest = _index(job, found, index, lease, known=old is not None)
+    _check_torn(small, index, storage)
     clean(storage, manifest, index, lease, unnamed=True)
     _check_published(config, manifest, index, ledger, storage)
     _check_touched(job, index, old)
@@ -103,6 +105,11 @@ def _index(job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool
             "with other settings (or input, or unit_rows) than these. Give the settings it was begun with, or discard "
             "the run with mode='new'."
         )
+    if not known and manifest.publications and not manifest.publications[0].schema.equals(job.schema):
+        raise DamagedError(
+            f"{job.storage.url}: the run's record is lost, and what is published there has other columns than these "
+            "settings give. Write to another folder, or discard the run with mode='new'."
+        )
     if dropped := index.drop_overtaken():
         say([f"{job.storage.url}: the ledger has earlier attempts of {dropped} units than are published; they are done "
              "again"])  # fmt: skip
@@ -142,8 +149,11 @@ def _check_published(
     revoke(damages, manifest, index, ledger)
 
 
-def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None]:
-    """Enter the input's units in the index; returns the run record as it is now, and as it was (None for a new run).
+def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None, SmallFiles]:
+    """Enter the input's units in the index.
+
+    Returns:
+        The run record as it is now, and as it was (None for a new run); and what is known of small files.
 
     Raises:
         DamagedError: the record is lost, and the ledger does not agree with these settings.
@@ -156,10 +166,26 @@ def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | 
     except DamagedError as error:
         old, lost = None, error
     state = new if old is None else old.continued_by(new, job.storage.url)
-    index.units.fill(plan_units(job.source, state.unit_rows, state.fingerprint_hash, job.config.limit))
+    known = recorded_shares(index.records, job.source.files) if old is None else old.files
+    units, small = planned_units(job.source, state, known)
+    index.units.fill(units)
     if old is None and len(index.records):
         _check_ledger_agrees(job, index, lost)
-    return state, old
+    return state.shared_by(small.shares), old, small
+
+
+def _check_torn(small: SmallFiles, index: Index, storage: Storage) -> None:
+    """Check that units whose files are no longer all there are published.
+
+    Raises:
+        SourceError: one is not, so rows of files that are there would be left out.
+    """
+    for unit_id, gone, left in small.torn:
+        if left and not index.published.attempts([unit_id]):
+            raise SourceError(
+                f"input files {gone[:3]} are gone, and share a unit that is not published with {left[:3]} (small files "
+                "are done together). Put them back and run again, or begin anew with mode='new'."
+            )
 
 
 def _check_ledger_agrees(job: Job, index: Index, lost: DamagedError | None) -> None:

@@ -1,24 +1,28 @@
-"""``read``: the published tables of an output, in input order."""
+"""``read``: the tables of an output, in input order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.cluster.ray_dataset import ray_dataset
+from pipeline.commands.output_table import OutputTable
+from pipeline.commit.committed_rows import DEAD_LETTERS, ROWS, committed_tables
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.published_parts import published_dead_letters, published_rows
+from pipeline.commit.run_record import RunState
 from pipeline.errors import OutputError
 from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from pipeline.cluster.ray_dataset import Dataset
 
 __all__ = ["read"]
+
+_TABLES = {"rows": ROWS, "dead_letters": DEAD_LETTERS}
 
 
 @overload
@@ -26,7 +30,17 @@ def read(
     output: str | os.PathLike[str],
     *,
     table: Literal["rows", "dead_letters"] = ...,
-    format: Literal["ray"] = "ray",
+    format: None = None,
+    committed: bool = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+) -> OutputTable: ...
+@overload
+def read(
+    output: str | os.PathLike[str],
+    *,
+    table: Literal["rows", "dead_letters"] = ...,
+    format: Literal["ray"],
+    committed: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> Dataset: ...
 @overload
@@ -35,36 +49,64 @@ def read(
     *,
     table: Literal["rows", "dead_letters"] = ...,
     format: Literal["arrow"],
+    committed: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> pa.Table: ...
 def read(
     output: str | os.PathLike[str],
     *,
     table: Literal["rows", "dead_letters"] = "rows",
-    format: Literal["ray", "arrow"] = "ray",
+    format: Literal["arrow", "ray"] | None = None,
+    committed: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The published table of an output, in input order: all of each publication or nothing of it.
+    """A table of an output, in input order: all of each publication or nothing of it.
 
     Args:
         output: the folder or URL of a run.
         table: "rows", the generations; or "dead_letters", the input rows that failed, with their reasons.
-        format: "ray" gives a lazy ``ray.data.Dataset`` (starting Ray on loopback where none runs); "arrow" a
-            ``pyarrow.Table`` in memory, with exactly the Arrow types of the input's columns.
+        format: None gives an :class:`~pipeline.commands.output_table.OutputTable`, which reads the files when it is
+            used (``to_pandas()``, ``to_arrow()``, iteration, ``dataset``); "arrow" its ``to_arrow()``, "ray" its
+            ``dataset``.
+        committed: also read what is committed and not published yet, as an interrupted run or one under way leaves it:
+            published rows first, then the others by file and row. Rows whose failures were retried are the new ones.
         storage_options: keyword arguments of the URL's file system.
 
     Raises:
-        OutputError: nothing is published there.
+        OutputError: nothing is published there; or with ``committed``, no run was begun there.
+        ResourceError: a Ray dataset is asked for where no Ray session runs.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
+    found = _committed(storage, table) if committed else _published(storage, table, storage_options or {})
+    if format == "arrow":
+        return found.to_arrow()
+    return found.dataset if format == "ray" else found
+
+
+def _published(storage: Storage, table: str, options: Mapping[str, Any]) -> OutputTable:
     manifest = Manifest.load(storage)
     if not manifest.publications:
-        state = "a run was begun but not finished: run it again to continue" if storage.exists(layout.RUN) else "no run"
+        state = "no run"
+        if storage.exists(layout.RUN):
+            state = "a run was begun but not finished: run it again to continue, or read with committed=True"
         raise OutputError(f"{storage.url}: nothing is published there ({state}).")
     first = manifest.publications[0]
-    schema = first.schema if table == "rows" else first.dead_schema
-    parts_of = published_rows if table == "rows" else published_dead_letters
-    parts = [part for publication in manifest.publications for part in parts_of(storage, publication)]
-    if format == "arrow":
-        return pa.concat_tables([schema.empty_table(), *(piece for part in parts for piece in part.tables())])
-    return ray_dataset(parts, schema, storage_options or {})
+    parts = [part for publication in manifest.publications for part in _TABLES[table].parts(storage, publication)]
+    return OutputTable(
+        schema=first.schema if table == "rows" else first.dead_schema,
+        tables=lambda: (piece for part in parts for piece in part.tables()),
+        parts=parts,
+        storage_options=options,
+    )
+
+
+def _committed(storage: Storage, table: str) -> OutputTable:
+    state = RunState.load(storage)
+    if state is None:
+        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    schema = state.schema if table == "rows" else state.dead_schema
+
+    def tables() -> Iterator[pa.Table]:
+        return committed_tables(storage, _TABLES[table], state, schema)
+
+    return OutputTable(schema=schema, tables=tables)

@@ -31,7 +31,7 @@ from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.units import Work, read_tasks
 from pipeline.prompts.model_files import check_model
 from pipeline.sources import check_apart
-from pipeline.storage.open import open_storage
+from pipeline.storage.open import check_writable, open_storage
 from pipeline.storage.protocol import Storage
 
 __all__ = ["run", "run_on"]
@@ -72,6 +72,7 @@ def run(
     given |= {} if output is None else {"output": os.fspath(output)}
     config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
+    check_writable(config.output, config.output_options)
     check_apart(config.input, config.output)
     summary = run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None))
     return RunResult(summary=summary, storage_options=config.output_options)
@@ -108,6 +109,7 @@ def _run(
             seconds=seconds,
             generating_seconds=session.seconds,
             publications=tuple(p.name for p in manifest.publications),
+            format=config.output_format,
         )
 
 

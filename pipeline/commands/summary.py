@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.codec import redact
 from pipeline.commands.failure_limit import describe_failures
 from pipeline.commands.read import read
+from pipeline.sinks import FORMATS
+from pipeline.storage.urls import join
 from pipeline.types import Totals
 
 if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
     from pipeline.cluster.ray_dataset import Dataset
+    from pipeline.commands.output_table import OutputTable
 
 __all__ = ["RunResult", "RunSummary"]
 
@@ -28,6 +34,7 @@ class RunSummary:
         seconds: wall-clock time of this call's generation, start of the actors included.
         generating_seconds: the same without the start: since the first engine was ready.
         publications: folders of the output that hold published parts.
+        format: of the published parts.
     """
 
     output: str = field(repr=False)
@@ -36,6 +43,12 @@ class RunSummary:
     seconds: float
     generating_seconds: float
     publications: tuple[str, ...]
+    format: str = "parquet"
+
+    @property
+    def glob(self) -> str:
+        """The pattern that matches every published file and nothing else, for any reader of plain files."""
+        return join(self.output, f"data-*/*{FORMATS[self.format].suffix}")
 
     @property
     def tokens_per_second(self) -> float:
@@ -59,6 +72,8 @@ class RunSummary:
             )
         else:
             lines.append("This run: nothing was left to do")
+        if self.publications:
+            lines.append(f"Files: {redact(self.glob)} (a glob for Polars, DuckDB, Spark, datasets)")
         if total.failed_rows:
             lines.append(f"Failed by reason: {describe_failures(total.failures)}")
             lines.append("Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed")
@@ -67,12 +82,39 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """A finished run. ``storage_options``: keyword arguments of the output's file system."""
+    """A finished run and its output, read from the published files when it is used.
+
+    Iterating gives one mapping for each row, in input order, a bounded number of rows in memory at a time.
+
+    Attributes:
+        summary: counts and rates.
+        storage_options: keyword arguments of the output's file system.
+    """
 
     summary: RunSummary
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
-    def dataset(self) -> Dataset:
-        """The output as a Ray dataset, in input order; needs (or starts) a Ray session."""
+    def rows(self) -> OutputTable:
+        """The published rows; :func:`pipeline.read` of the output."""
         return read(self.summary.output, storage_options=self.storage_options)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The published rows as a table in memory, with exactly the Arrow types of the input's columns."""
+        return self.rows.to_arrow()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The published rows as a pandas frame."""
+        return self.rows.to_pandas()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The published rows as a lazy Ray dataset, in the Ray session that there is.
+
+        Raises:
+            ResourceError: there is none; none is started for reading.
+        """
+        return self.rows.dataset

@@ -124,6 +124,8 @@ def _check_continues(config: RunConfig, job: Job) -> None:
         return
     if config.mode == "error_if_exists":
         raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
+    if not old.partitioned:
+        job = resolve_job(config, source_of(config, job.storage, partitioned=False), job.storage)
     old.continued_by(new_run_record(job, model_digest(config)), storage.url)
 
 

@@ -21,7 +21,7 @@ from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import OutputError
-from pipeline.plan.units import plan_units
+from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
 from pipeline.sources import Source, source_of
 from pipeline.storage.local import LocalStorage
@@ -161,7 +161,7 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
     names = ("id_column", "limit", "columns")
     config = RunConfig(input=input, output=output, **{n: state.fingerprint[n] for n in names}, **options)
     with tempfile.TemporaryDirectory() as folder:
-        yield source_of(config, LocalStorage(folder, layout.SCRATCH))
+        yield source_of(config, LocalStorage(folder, layout.SCRATCH), partitioned=state.partitioned)
 
 
 def _check_ledger(manifest: Manifest, index: Index, state: RunState, found: Findings) -> None:
@@ -179,10 +179,7 @@ def _check_ledger(manifest: Manifest, index: Index, state: RunState, found: Find
     for unit_id, count in index.published.duplicates():
         found.problem(f"unit {unit_id} is published {count} times")
     for record in index.records.unpublished():
-        found.problem(
-            f"rows {record.first_row} to {record.first_row + record.num_rows - 1} of {record.file_key!r} are committed "
-            "and not published: run again"
-        )
+        found.problem(f"{record.where} are committed and not published: run again")
     published = len(index.published)
     if published < state.units:
         found.problem(f"{state.units} units were planned, {published} are published")
@@ -205,7 +202,7 @@ def _check_source(source: Source, state: RunState, manifest: Manifest, index: In
         found.problem(f"input file {key!r}: its content is not what the run read")
     if changed:
         return
-    index.units.fill(plan_units(source, state.unit_rows, state.fingerprint_hash, state.fingerprint["limit"]))
+    index.units.fill(planned_units(source, state, state.files)[0])
     for unit in index.units.unpublished():
         found.problem(f"{_where(source, unit)}: not in the output")
     for publication in manifest.publications:
@@ -221,5 +218,4 @@ def _check_source(source: Source, state: RunState, manifest: Manifest, index: In
 
 
 def _where(source: Source, unit: Unit) -> str:
-    rows = unit.rows
-    return f"rows {rows.first_row} to {rows.first_row + rows.num_rows - 1} of {source.files[rows.file].key!r}"
+    return " and ".join(map(str, unit.stretches(source.files)))

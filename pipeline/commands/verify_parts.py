@@ -19,14 +19,14 @@ from pipeline.commit.manifest import Publication
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.run_record import RunState
 from pipeline.errors import PipelineError, SourceError
-from pipeline.plan.units import read_tasks
+from pipeline.plan.units import read_tasks, read_units
 from pipeline.schema import data_columns, dead_schema, output_schema
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import unit_row_faults
 from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
-from pipeline.types import CommitRecord, derived_row_id
+from pipeline.types import CommitRecord, derived_row_ids
 
 __all__ = ["Expected", "Findings", "check_publication"]
 
@@ -75,7 +75,7 @@ class Expected:
             return
         units = (unit.planned for unit in self.index.published.units(position))
         for task in read_tasks(unit for unit in units if unit is not None):
-            tables = self.source.read([unit.rows for unit in task.units])
+            tables = read_units(self.source, task.units)
             yield from zip((unit.unit_id for unit in task.units), tables, strict=True)
 
 
@@ -156,8 +156,7 @@ def _check_part(
                 continue
             faults = _unit_faults(table, record, source_rows, expected)
             for fault in faults:
-                found.problem(f"{key}, rows {record.first_row} to {record.first_row + record.num_rows - 1} of "
-                              f"{record.file_key!r}: {fault}")  # fmt: skip
+                found.problem(f"{key}, {record.where}: {fault}")
             found.add("units", 1)
             found.add("rows", record.num_rows)
             found.add("output_rows", table.num_rows)
@@ -220,7 +219,7 @@ def _wanted_ids(record: CommitRecord, source_rows: pa.Table | None, expected: Ex
     """The unit's row ids in order; None if they come from a column of an input that was not given."""
     column = expected.state.fingerprint["id_column"]
     if column is None:
-        return [derived_row_id(record.file_key, record.first_row + i) for i in range(record.num_rows)]
+        return derived_row_ids(record.stretches)
     return None if source_rows is None else [str(value) for value in source_rows[column].to_pylist()]
 
 

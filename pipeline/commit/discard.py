@@ -16,6 +16,7 @@ import uuid
 from pipeline import layout
 from pipeline.commit.lease import Lease
 from pipeline.errors import LeaseLostError
+from pipeline.sinks.dataset_card import NAME, is_card
 from pipeline.storage.protocol import Storage
 
 __all__ = ["discard", "finish_discard", "parts_in", "remove_parts"]
@@ -75,6 +76,8 @@ def _remove(storage: Storage, lease: Lease) -> int:
         lease.verify()
         if not remove_parts(storage, name):
             first = max(first, 1 + layout.position_of(name)[0])
+    if storage.exists(NAME) and is_card(storage.read(NAME)):
+        storage.delete_objects([NAME])
     for folder in (layout.PUBLISH, layout.STAGED):
         lease.verify()
         storage.delete(folder)

@@ -115,9 +115,7 @@ def staged_place(record: CommitRecord, *, derived_ids: bool) -> Place:
         first_row=0,
         num_rows=record.output_rows,
         sha256=record.rows_sha256,
-        file_key=record.file_key if derived_ids else None,
-        file_row=record.first_row,
-        input_rows=record.num_rows,
+        input=record.stretches if derived_ids else None,
     )
 
 

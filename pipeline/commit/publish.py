@@ -27,6 +27,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+import pyarrow as pa
+
 from pipeline import layout
 from pipeline.commit.index import Index, PublishedUnit
 from pipeline.commit.lease import Lease
@@ -46,6 +48,8 @@ from pipeline.commit.part_files import (
 )
 from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError, LeaseLostError
+from pipeline.sinks import FORMATS
+from pipeline.sinks.dataset_card import NAME, is_card
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place
 
@@ -55,6 +59,7 @@ __all__ = [
     "decide",
     "make_visible",
     "publish",
+    "put_card",
     "write_dead_letters",
     "write_parts_here",
     "written",
@@ -201,8 +206,16 @@ def make_visible(storage: Storage, manifest: Manifest, decided: tuple[Publicatio
         for revision in range(publication.revision):
             storage.delete(layout.publication(publication.position, revision))
         storage.promote(layout.publishing(publication.number, publication.epoch), publication.name)
+        put_card(storage, publication.format, publication.schema)
     manifest.save(storage, epoch)
     return manifest
+
+
+def put_card(storage: Storage, format: str, schema: pa.Schema) -> None:
+    """Put what readers need beside the parts, unless a file of somebody else has its name."""
+    card = FORMATS[format].card(schema)
+    if card is not None and (not storage.exists(NAME) or is_card(storage.read(NAME))):
+        storage.put(NAME, card)
 
 
 def clean(storage: Storage, manifest: Manifest, index: Index, lease: Lease, *, unnamed: bool = False) -> None:

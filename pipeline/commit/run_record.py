@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
-from pipeline.schema import SCHEMA_VERSION
+from pipeline.schema import SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.storage.protocol import Storage
 
 __all__ = ["FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
@@ -31,10 +31,23 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FileIdentity:
-    """The identity of an input file when a run read it; see :class:`~pipeline.types.SourceFile`."""
+    """The identity of an input file when a run read it; see :class:`~pipeline.types.SourceFile`.
+
+    Attributes:
+        digest, stamp: of its content, and of the file.
+        unit: number of the unit that it shares with other small files; None if its units are its own.
+        rows: its rows, if it shares a unit; else 0.
+    """
 
     digest: str
     stamp: str
+    unit: int | None = None
+    rows: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; those of a shared unit only where there is one."""
+        raw = asdict(self)
+        return raw if self.unit is not None else {name: raw[name] for name in ("digest", "stamp")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +62,8 @@ class RunState:
         unit_rows: input rows per unit; the same for every continuation.
         files: file key -> identity of each source file that the run has read so far.
         columns: schema of the passed-through input columns.
+        partitioned: whether folders named ``name=value`` are columns of the input. Runs that were begun by versions
+            which did not know this go on without.
         units, rows: size of the input when a run last began.
     """
 
@@ -58,6 +73,7 @@ class RunState:
     unit_rows: int
     files: Mapping[str, FileIdentity]
     columns: pa.Schema
+    partitioned: bool = True
     units: int = 0
     rows: int = 0
 
@@ -65,6 +81,22 @@ class RunState:
     def fingerprint_hash(self) -> str:
         """Hash of the fingerprint; part of every unit's id."""
         return hashlib.blake2b(json.dumps(self.fingerprint, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the output's rows."""
+        settings = self.fingerprint
+        fields = result_fields(
+            token_ids=settings["include_token_ids"],
+            logprobs=bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
+            prefix=settings["column_prefix"],
+        )
+        return output_schema(self.columns, fields)
+
+    @property
+    def dead_schema(self) -> pa.Schema:
+        """Schema of the output's dead letters."""
+        return dead_schema(self.columns, self.fingerprint["column_prefix"])
 
     def save(self, storage: Storage, epoch: int) -> None:
         """Write the record, as the holder of the lease of this epoch."""
@@ -75,9 +107,10 @@ class RunState:
             "first": self.first,
             "fingerprint": dict(self.fingerprint),
             "unit_rows": self.unit_rows,
+            "partitioned": self.partitioned,
             "units": self.units,
             "rows": self.rows,
-            "files": {key: asdict(file) for key, file in self.files.items()},
+            "files": {key: file.to_dict() for key, file in self.files.items()},
             "columns": self.columns.serialize().to_pybytes().hex(),
             "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
         }
@@ -123,6 +156,7 @@ class RunState:
             unit_rows=raw["unit_rows"],
             files={key: FileIdentity(**file) for key, file in raw["files"].items()},
             columns=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["columns"]))),
+            partitioned=raw.get("partitioned", False),
             units=raw["units"],
             rows=raw["rows"],
         )
@@ -147,15 +181,27 @@ class RunState:
                 + "\n  ".join(differences)
                 + "\nGo back to them, write to another folder, or discard what is there with mode='new'."
             )
-        return replace(self, files={**self.files, **new.files})
+        shared = {key: replace(file, unit=self.files[key].unit, rows=self.files[key].rows)
+                  for key, file in new.files.items() if key in self.files}  # fmt: skip
+        return replace(self, files={**self.files, **new.files, **shared})
+
+    def shared_by(self, shares: Mapping[str, FileIdentity]) -> RunState:
+        """The record with the units that small files share."""
+        known = {key: replace(file, unit=shares[key].unit, rows=shares[key].rows)
+                 for key, file in self.files.items() if key in shares}  # fmt: skip
+        return replace(self, files={**self.files, **known})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """``begun`` and ``first`` of :class:`RunState`. The defaults, used if the record is lost, exclude nothing."""
+    """``begun``, ``first`` and ``partitioned`` of :class:`RunState`.
+
+    The defaults, used if the record is lost, exclude nothing.
+    """
 
     begun: int = 0
     first: int = 0
+    partitioned: bool = True
 
     @classmethod
     def of(cls, storage: Storage) -> Origin:
@@ -168,7 +214,7 @@ class Origin:
             state = RunState.load(storage)
         except DamagedError:
             return cls()
-        return cls() if state is None else cls(begun=state.begun, first=state.first)
+        return cls() if state is None else cls(begun=state.begun, first=state.first, partitioned=state.partitioned)
 
 
 def is_begun(storage: Storage) -> bool:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pipeline.commit.index import Index
 from pipeline.commit.run_record import FileIdentity
 from pipeline.errors import FingerprintError, SourceError
-from pipeline.plan.units import read_tasks
+from pipeline.plan.units import read_tasks, read_units
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import RESTORE_INPUT, FileSource, Source, stamp_now
 from pipeline.storage.urls import is_url
@@ -71,18 +71,22 @@ def check_committed_rows(source: Source, index: Index, files: Collection[int]) -
     if not wanted:
         return 0
     for task in read_tasks(_committed(index, wanted)):
-        tables = source.read([unit.rows for unit in task.units])
-        for unit, table in zip(task.units, tables, strict=True):
+        for unit, table in zip(task.units, read_units(source, task.units), strict=True):
             count += 1
             if data_checksum(table, table.column_names) != unit.input_sha256:
-                file, first = source.files[unit.rows.file], unit.rows.first_row
                 raise FingerprintError(
-                    f"input file {file.path!r}: rows {first} to {first + unit.rows.num_rows - 1} are not those that "
-                    f"were read for what is committed: its content changed. {RESTORE_INPUT}"
+                    f"{_where(source, unit)} are not those that were read for what is committed: its content changed. "
+                    f"{RESTORE_INPUT}"
                 )
     return count
 
 
+def _where(source: Source, unit: Unit) -> str:
+    file, own = source.files[unit.rows.file], unit.rows
+    others = f" (or of the {len(unit.more)} files with it)" if unit.more else ""
+    return f"input file {file.path!r}: rows {own.first_row} to {own.first_row + own.num_rows - 1}{others}"
+
+
 def _committed(index: Index, files: frozenset[int]) -> Iterator[Unit]:
     """Planned units of these files that have a record, each with the recorded checksum of its input rows."""
-    return (unit for unit in index.committed_units() if unit.rows.file in files)
+    return (unit for unit in index.committed_units() if any(piece.file in files for piece in unit.slices))

@@ -30,6 +30,8 @@ _KINDS: tuple[tuple[PromptKind, str, str], ...] = (
 
 
 _CHAT_COLUMNS = ("tools_column", "chat_template_kwargs_column")
+_RECORDED = "conversations"
+"""ShareGPT's column of messages; taken where none of the columns above is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +154,7 @@ def new_run_record(job: Job, model_digest: str, origin: Origin | None = None) ->
         unit_rows=config.resolved_unit_rows(),
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
         columns=job.columns,
+        partitioned=origin.partitioned,
     )
 
 
@@ -173,8 +176,10 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
             f"the input has {[name for _, name in there]}: which one is the prompt? "
             "Set prompt_column, messages_column or token_ids_column."
         )
+    if _RECORDED in names:
+        return "messages", _RECORDED
     raise SourceError(
-        f"the input has no column prompt, messages or prompt_token_ids. It has {names}. "
+        f"the input has no column prompt, messages, prompt_token_ids or conversations. It has {names}. "
         "Set prompt_column, messages_column or token_ids_column to the one that holds the prompts, or prompt_template."
     )
 

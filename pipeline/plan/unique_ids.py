@@ -15,9 +15,9 @@ import numpy as np
 
 from pipeline.commit.index import PlannedUnits
 from pipeline.errors import SourceError
-from pipeline.plan.units import read_tasks
+from pipeline.plan.units import read_tasks, read_units
 from pipeline.sources.base import Source
-from pipeline.types import SourceFile, Unit
+from pipeline.types import Unit
 
 __all__ = ["check_unique_ids"]
 
@@ -57,9 +57,8 @@ def _entries(source: Source, units: PlannedUnits, column: str) -> Iterator[np.nd
     """Hashes of the ids of each unit, with their rows' numbers over all files."""
     row = 0
     for task in read_tasks(units):
-        tables = source.read([unit.rows for unit in task.units])
-        for unit, table in zip(task.units, tables, strict=True):
-            hashes = _hashed(table[column].to_pylist(), source.files[unit.rows.file], unit, column)
+        for unit, table in zip(task.units, read_units(source, task.units), strict=True):
+            hashes = _hashed(table[column].to_pylist(), source, unit, column)
             entries = np.empty(len(hashes), _ENTRY)
             entries["high"], entries["low"] = hashes[:, 0], hashes[:, 1]
             entries["row"] = np.arange(row, row + len(hashes))
@@ -67,12 +66,14 @@ def _entries(source: Source, units: PlannedUnits, column: str) -> Iterator[np.nd
             yield entries
 
 
-def _hashed(ids: list[object], file: SourceFile, unit: Unit, column: str) -> np.ndarray:
+def _hashed(ids: list[object], source: Source, unit: Unit, column: str) -> np.ndarray:
     """A 128-bit hash of each id as two numbers; accidental collisions are negligible at any input size."""
     for offset, value in enumerate(ids):
         if value is None or isinstance(value, (list, dict, float)):
+            places = [(piece.file, piece.first_row + i) for piece in unit.slices for i in range(piece.num_rows)]
+            file, row = places[offset]
             raise SourceError(
-                f"id_column={column!r}: {value!r} in row {unit.rows.first_row + offset} of {file.path} is not an id. "
+                f"id_column={column!r}: {value!r} in row {row} of {source.files[file].path} is not an id. "
                 "Ids are text or integers, never null."
             )
     digests = (hashlib.blake2b(str(value).encode(), digest_size=16).digest() for value in ids)

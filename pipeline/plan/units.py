@@ -1,23 +1,30 @@
-"""Plans units: gives the source's slices ids, and groups units into read tasks."""
+"""Plans units: gives the source's slices ids, groups units into read tasks, and reads the rows of units."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.sources.base import Source
-from pipeline.types import Slice, SourceFile, Unit
+import pyarrow as pa
 
-__all__ = ["ReadTask", "Work", "plan_units", "read_tasks"]
+from pipeline.sources.base import Source
+from pipeline.storage.concurrent import map_ahead
+from pipeline.types import Slice, Stretch, Unit
+
+__all__ = ["ReadTask", "Work", "plan_units", "read_tasks", "read_units", "unit_id_of"]
 
 _MOST_UNITS_PER_TASK = 256
+_MOST_UNITS_IN_ONE_PASS = 65_536
+"""Of a file that can only be read from its beginning, each task reads all that is before its units. So a task has as
+many as a driver can hold."""
 _FEW_UNITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadTask:
-    """Units of one group of one file, read by one task in one pass."""
+    """Units of one group of one file, or a few adjacent ones, read by one task in one pass."""
 
     units: tuple[Unit, ...]
 
@@ -40,12 +47,12 @@ class Work:
     def of(cls, units: Iterable[Unit]) -> Work:
         """From a list of units."""
         units = list(units)
-        most = max((unit.rows.num_rows for unit in units), default=0)
+        most = max((unit.num_rows for unit in units), default=0)
         return cls(tasks=read_tasks(units), units=len(units), unit_rows=most)
 
 
 def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | None = None) -> Iterator[Unit]:
-    """All units of the source, in input order; the same on every run over the same files.
+    """All units of the source, each of one file, in input order; the same on every run over the same files.
 
     Args:
         source: the input.
@@ -54,7 +61,9 @@ def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | No
         limit: rows at most; the last unit is shortened.
     """
     for index, rows in enumerate(_limited(source.slices(unit_rows), limit)):
-        yield Unit(unit_id=_unit_id(source.files[rows.file], rows, fingerprint), index=index, rows=rows)
+        file = source.files[rows.file]
+        stretch = Stretch(file_key=file.key, first_row=rows.first_row, num_rows=rows.num_rows)
+        yield Unit(unit_id=unit_id_of(fingerprint, [(stretch, file.digest)]), index=index, rows=rows)
 
 
 def _limited(slices: Iterable[Slice], limit: int | None) -> Iterator[Slice]:
@@ -70,9 +79,10 @@ def _limited(slices: Iterable[Slice], limit: int | None) -> Iterator[Slice]:
             return
 
 
-def _unit_id(file: SourceFile, rows: Slice, fingerprint: str) -> str:
-    text = f"{fingerprint}\x1f{file.key}\x1f{file.digest}\x1f{rows.first_row}\x1f{rows.num_rows}"
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+def unit_id_of(fingerprint: str, rows: Iterable[tuple[Stretch, str]]) -> str:
+    """The id of a unit from its rows and the digests of their files."""
+    texts = (f"{own.file_key}\x1f{digest}\x1f{own.first_row}\x1f{own.num_rows}" for own, digest in rows)
+    return hashlib.blake2b("\x1f".join([fingerprint, *texts]).encode(), digest_size=10).hexdigest()
 
 
 def read_tasks(units: Iterable[Unit]) -> Iterator[ReadTask]:
@@ -90,8 +100,33 @@ def read_tasks(units: Iterable[Unit]) -> Iterator[ReadTask]:
 def _reads_with(held: list[Unit], unit: Unit) -> bool:
     """Whether ``unit`` should be read by the same task as the units in ``held``."""
     last = held[-1]
-    if last.rows.file != unit.rows.file or len(held) >= _MOST_UNITS_PER_TASK:
-        return False
     # Starting a task costs about as much as reading a few units; skipping a row costs as much as reading it.
     adjacent = last.index + 1 == unit.index and len(held) < _FEW_UNITS
-    return adjacent or last.rows.group == unit.rows.group
+    if last.rows.file != unit.rows.file or unit.more:
+        # Tasks over several files are for small ones: a file of several units is better read beside the next one.
+        return adjacent and _is_begun_by(last) and unit.rows.first_row == 0
+    if unit.rows.group < 0:
+        return len(held) < _MOST_UNITS_IN_ONE_PASS
+    return len(held) < _MOST_UNITS_PER_TASK and (adjacent or last.rows.group == unit.rows.group)
+
+
+def _is_begun_by(unit: Unit) -> bool:
+    """Whether a unit begins with the first row of its file, and so, where the next unit is of another, is all of it."""
+    return bool(unit.more) or (unit.rows.first_row == 0 and unit.rows.group >= 0)
+
+
+def read_units(source: Source, units: Sequence[Unit]) -> Iterator[pa.Table]:
+    """One table per unit of a read task, in order. Files of which one slice is read are read several at a time."""
+    slices = (piece for unit in units for piece in unit.slices)
+    tables = _read_files(source, (list(own) for _, own in itertools.groupby(slices, key=lambda piece: piece.file)))
+    for unit in units:
+        own = list(itertools.islice(tables, len(unit.slices)))
+        yield own[0] if len(own) == 1 else pa.concat_tables(own, promote_options="default")
+
+
+def _read_files(source: Source, files: Iterable[list[Slice]]) -> Iterator[pa.Table]:
+    for alone, some in itertools.groupby(files, key=lambda slices: len(slices) == 1):
+        if alone:
+            yield from itertools.chain.from_iterable(map_ahead(lambda slices: list(source.read(slices)), some))
+        else:
+            yield from itertools.chain.from_iterable(map(source.read, some))

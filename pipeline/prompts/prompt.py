@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.codec import RequestError, explain
 from pipeline.plan.job import Job
+from pipeline.prompts.conversation import conversation, mapping, mappings, with_system
 from pipeline.prompts.model_files import load_tokenizer
-from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 
 __all__ = ["NO_CELLS", "NO_TEXT", "ChatCells", "TemplateRenderError", "prompt_of", "text_prompt"]
 
@@ -46,7 +45,7 @@ def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[i
     if job.prompt_kind == "token_ids":
         return _checked_ids(name, value)
     if job.prompt_kind == "messages":
-        return _chat(_conversation(name, value, job.config.system_prompt), job, cells)
+        return _chat(with_system(conversation(name, value), job.config.system_prompt), job, cells)
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if not isinstance(value, str):
@@ -64,29 +63,17 @@ def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
         raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in or drop the row."))
     if not job.config.chat and job.config.system_prompt is None:
         return text
-    return _chat(_with_system([{"role": "user", "content": text}], job.config.system_prompt), job, cells)
+    return _chat(with_system([{"role": "user", "content": text}], job.config.system_prompt), job, cells)
 
 
 def _chat(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells) -> str:
-    tools = None if cells.tools is None else _mappings(str(job.config.tools_column), cells.tools)
+    tools = None if cells.tools is None else mappings(str(job.config.tools_column), cells.tools)
     variables: Mapping[str, Any] = job.config.chat_template_kwargs
     if cells.variables is not None:
-        variables = {**variables, **_variables(str(job.config.chat_template_kwargs_column), cells.variables)}
+        variables = {**variables, **mapping(str(job.config.chat_template_kwargs_column), cells.variables)}
     return load_tokenizer(job.config).apply_chat_template(
         messages, tokenize=False, tools=tools, variables=variables or None
     )
-
-
-def _variables(name: str, value: Any) -> dict[str, Any]:
-    """A mapping from a struct or a map, or from JSON text of one."""
-    value = _from_json(name, value, "a mapping") if isinstance(value, str) else value
-    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
-        value = dict(value)  # Arrow's map
-    if is_too_deep(value):
-        raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
-    if not isinstance(value, Mapping):
-        raise RequestError(explain(name, value, "a mapping of names to values", 'Write {"enable_thinking": false}.'))
-    return _without_nulls(value)
 
 
 def _checked_ids(name: str, ids: Any) -> list[int]:
@@ -96,43 +83,3 @@ def _checked_ids(name: str, ids: Any) -> list[int]:
     if not ids:
         raise RequestError(explain(name, ids, "a prompt has at least one token", "Fill it in or drop the row."))
     return list(ids)
-
-
-def _conversation(name: str, messages: Any, system: str | None) -> list[Mapping[str, Any]]:
-    messages = _mappings(name, messages)
-    if not messages:
-        raise RequestError(explain(name, messages, "a conversation has at least one message", "Drop the row."))
-    return _with_system(messages, system)
-
-
-def _mappings(name: str, value: Any) -> list[dict[str, Any]]:
-    """A list of mappings from a list of structs, or from JSON text of one."""
-    if isinstance(value, str):
-        value = _from_json(name, value, "a list of mappings")
-    if is_too_deep(value):
-        raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
-    return [_without_nulls(item) for item in value]
-
-
-def _from_json(name: str, text: str, wanted: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise RequestError(explain(name, text, f"not JSON ({error})", f"Write {wanted}.")) from error
-    except RecursionError as error:
-        raise RequestError(explain(name, text, "nested too deeply", "Flatten it.")) from error
-
-
-def _without_nulls(value: Any) -> Any:
-    """Drop null fields: all structs of a column have the same fields, so an absent one is stored as null."""
-    if isinstance(value, Mapping):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
-
-
-def _with_system(messages: list[dict[str, Any]], system: str | None) -> list[Mapping[str, Any]]:
-    if system is None or messages[0].get("role") == "system":
-        return list(messages)
-    return [{"role": "system", "content": system}, *messages]

@@ -20,7 +20,7 @@ from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRender
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW, RESTORE_INPUT
 from pipeline.template import PromptTemplate
-from pipeline.types import Unit, derived_row_id
+from pipeline.types import Unit, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
 
 __all__ = [
@@ -80,10 +80,9 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     """
     digest = data_checksum(table, table.column_names)
     if unit.input_sha256 not in (None, digest):
-        file, first = job.source.files[unit.rows.file], unit.rows.first_row
+        where = " and ".join(map(str, unit.stretches(job.source.files)))
         raise SourceError(
-            f"{file.path}: rows {first} to {first + table.num_rows - 1} are not those that an earlier attempt of this "
-            f"run has read: the file was changed. {RESTORE_INPUT}"
+            f"{where} are not those that an earlier attempt of this run has read: the file was changed. {RESTORE_INPUT}"
         )
     numbers, redone = _rows_to_do(table, unit, job)
     rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))
@@ -161,8 +160,8 @@ def _value(cell: pa.Scalar) -> Any:
 def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list[str]:
     if job.config.id_column is not None:
         return [str(value) for value in table[job.config.id_column].to_pylist()]
-    file, first = job.source.files[unit.rows.file], unit.rows.first_row
-    return [derived_row_id(file.key, first + row) for row in rows]
+    ids = derived_row_ids(unit.stretches(job.source.files))
+    return [ids[row] for row in rows]
 
 
 def _given_params(table: pa.Table, job: Job) -> list[str | None]:

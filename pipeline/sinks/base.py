@@ -43,3 +43,7 @@ class PartFormat(Protocol):
     def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
         """Read a part back in tables of bounded size, with exactly the types of ``schema``."""
         ...
+
+    def card(self, schema: pa.Schema) -> bytes | None:
+        """What readers need beside the parts (see :mod:`pipeline.sinks.dataset_card`); None if the parts say it all."""
+        ...

@@ -30,6 +30,9 @@ class IpcFormat:
             for i in range(reader.num_record_batches):
                 yield pa.Table.from_batches([reader.get_batch(i)]).cast(schema)
 
+    def card(self, schema: pa.Schema) -> None:
+        """None: the parts hold their schema."""
+
 
 class _IpcPart:
     """A file has one dictionary per column, so tables with dictionaries are buffered until the end."""

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from pipeline.sinks.dataset_card import card_of
 from pipeline.sinks.json_values import from_json_values, to_json_values
 
 __all__ = ["JsonlFormat"]
@@ -38,6 +39,10 @@ class JsonlFormat:
             held = list(islice(lines, _BATCH_ROWS))
             if not held:
                 return
+
+    def card(self, schema: pa.Schema) -> bytes:
+        """The types of the columns."""
+        return card_of(schema, f"data-*/*{self.suffix}")
 
 
 class _JsonlPart:

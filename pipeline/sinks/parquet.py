@@ -32,6 +32,9 @@ class ParquetFormat:
             for batch in parquet.iter_batches():
                 yield cast_table(pa.Table.from_batches([batch]), schema)
 
+    def card(self, schema: pa.Schema) -> None:
+        """None: the parts hold their schema."""
+
 
 class _ParquetPart:
     def __init__(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> None:

@@ -14,7 +14,7 @@ from pipeline.schema import data_columns
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum, load_staged
 from pipeline.storage.protocol import Storage
-from pipeline.types import Place, derived_row_id
+from pipeline.types import Place, derived_row_ids
 
 __all__ = ["PlaceReader", "check_object", "unit_row_faults"]
 
@@ -71,9 +71,9 @@ class PlaceReader:
         faults = []
         if table.num_rows != place.num_rows:
             faults.append(f"{table.num_rows} rows where {place.num_rows} were committed")
-        elif place.file_key is not None:
-            ids = [derived_row_id(place.file_key, place.file_row + i) for i in range(place.input_rows)]
-            faults = unit_row_faults(table, ids, place.input_rows, self._prefix)
+        elif place.input is not None:
+            ids = derived_row_ids(place.input)
+            faults = unit_row_faults(table, ids, len(ids), self._prefix)
         if faults:
             raise FoundDamageError([Damage(key=place.key, fault=faults[0])])
         return table.cast(self._schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
@@ -11,17 +12,24 @@ from pipeline.errors import SourceError
 from pipeline.sinks.cast import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.storage.retry import with_retries
+from pipeline.sources.partitions import Partitions
+from pipeline.storage.concurrent import map_ahead
+from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input", "read_with_retries"]
+__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "each_of", "open_input", "read_with_retries"]
 
 BAD = "__wedlm_bad"
 """Hidden column: why a row does not fit the source's columns (null if it does)."""
 RAW = "__wedlm_raw"
 """Hidden column: the text of a row that does not fit the source's columns."""
 HIDDEN = (BAD, RAW)
+_SLICES_AHEAD = 1024
+"""Slices of a file that are found before the caller has come to it."""
+
+_SMALL_BYTES = 2**20
+_MANY, _FEW = 16, 4
 
 _T = TypeVar("_T")
 
@@ -52,7 +60,13 @@ class FileSource:
     """Base of sources over files: holds the files and their common schema, and retries reads.
 
     Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (their name in messages) and
-    ``suffixes`` (endings of their files' names), and define :meth:`over`, :meth:`slices` and :meth:`_read`.
+    ``suffixes`` (endings of their files' names), and define :meth:`over`, :meth:`file_slices` and :meth:`_read`.
+
+    Attributes:
+        files: in input order.
+        file_schema: columns of the files.
+        schema: these, and those that the files' folders add.
+        options: keyword arguments of the files' file system.
     """
 
     label: ClassVar[str]
@@ -74,11 +88,27 @@ class FileSource:
     def __init__(self, files: Sequence[SourceFile], schema: pa.Schema, options: Mapping[str, Any]) -> None:
         """``options``: keyword arguments of the files' file system, where they are URLs."""
         self.files: tuple[SourceFile, ...] = tuple(files)
-        self.schema: pa.Schema = schema
+        self.file_schema: pa.Schema = schema
+        self._partitions = Partitions.of(self.files, schema.names)
+        self.schema: pa.Schema = pa.schema([*schema, *self._partitions.fields], metadata=schema.metadata)
         self.options = dict(options)
 
     def slices(self, rows: int) -> Iterator[Slice]:
-        """All rows in input order, ``rows`` to a slice; slices do not span files."""
+        """All rows in input order, ``rows`` to a slice; slices do not span files.
+
+        Some files are begun ahead of the caller, so that many small ones do not cost a wait each.
+        """
+
+        def begin(number: int) -> tuple[list[Slice], Iterator[Slice]]:
+            slices = self.file_slices(number, rows)
+            return list(itertools.islice(slices, _SLICES_AHEAD)), slices
+
+        for first, rest in map_ahead(begin, range(len(self.files))):
+            yield from first
+            yield from rest
+
+    def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
+        """The rows of a file in order, ``rows`` to a slice."""
         raise NotImplementedError
 
     def open(self, file: int) -> BinaryIO:
@@ -117,7 +147,7 @@ class FileSource:
                 raise SourceError(f"{file.path}: cannot be read ({error}). Correct or remove it.") from error
             if table is None:
                 return
-            yield table
+            yield self._partitions.add_to(table, slices[0].file, HIDDEN)
             done += 1
 
     def _check_unchanged(self, file: SourceFile) -> None:
@@ -136,9 +166,9 @@ class FileSource:
         raise NotImplementedError
 
     def conform(self, table: pa.Table) -> pa.Table:
-        """Cast a table to the source's columns; hidden columns are kept."""
+        """Cast a table to the files' columns; hidden columns are kept."""
         hidden = [table.schema.field(name) for name in HIDDEN if name in table.column_names]
-        return cast_table(table, pa.schema([*self.schema, *hidden]))
+        return cast_table(table, pa.schema([*self.file_schema, *hidden]))
 
 
 def open_input(path: str, options: Mapping[str, Any]) -> BinaryIO:
@@ -155,9 +185,17 @@ def read_with_retries(read: Callable[[], _T], path: str) -> _T:
         SourceError: it cannot be read, or is damaged.
     """
     try:
-        return with_retries(read, f"reading {path}", failure=SourceError) if is_url(path) else read()
+        if not is_url(path):
+            return read()
+        return with_retries(read, f"reading {path}", failure=SourceError, remedy=BEFORE_THE_RUN)
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path}: cannot be read ({error}). Correct or remove it.") from error
+
+
+def each_of(files: Sequence[SourceFile], look: Callable[[SourceFile], _T]) -> list[_T]:
+    """What ``look`` finds in each file, some at a time: many if they are small, few if it may hold much of one."""
+    small = max((file.size for file in files), default=0) <= _SMALL_BYTES
+    return list(map_ahead(look, files, _MANY if small else _FEW))
 
 
 def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:

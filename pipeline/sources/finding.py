@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import itertools
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,8 @@ from typing import Any
 
 from pipeline.errors import SourceError
 from pipeline.sources.identity import stamp_now, stamp_of_info
-from pipeline.storage.retry import with_retries
+from pipeline.sources.partitions import partitions_in
+from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
@@ -33,11 +35,13 @@ class Found:
         key: name inside the input.
         path: where to open it: an absolute path or an URL.
         info: the file system's metadata; empty for local files.
+        folders: the folders it lies in, below the input folder or the part of a pattern before its first wildcard.
     """
 
     key: str
     path: str
     info: Mapping[str, Any]
+    folders: str = ""
 
 
 def has_wildcards(name: str) -> bool:
@@ -57,20 +61,41 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list
     name = plain_name(path)
     if not is_url(name):
         return _find_local(Path(name).expanduser())
-    return with_retries(lambda: _find_remote(name, options), f"looking up input={name!r}", failure=SourceError)
+    return with_retries(
+        lambda: _find_remote(name, options),
+        f"looking up input={name!r}",
+        failure=SourceError,
+        remedy=BEFORE_THE_RUN,
+    )
 
 
 def _find_local(root: Path) -> list[Found]:
     if root.is_dir():
         paths, base = [p for p in root.rglob("*") if p.is_file()], root
         paths = [p for p in paths if not _is_hidden(p.relative_to(root).as_posix())]
+        fixed = root
     elif root.is_file():
-        paths, base = [root], root.parent
+        paths, base, fixed = [root], root.parent, root.parent
     else:
         paths = [Path(p) for p in glob.glob(str(root), recursive=True) if os.path.isfile(p)]
         base = Path(os.path.commonpath([p.parent for p in paths])) if paths else root
-    found = [Found(key=p.relative_to(base).as_posix(), path=str(local_path(p)), info={}) for p in paths]
+        fixed = Path(_before_wildcards(str(root)))
+    found = [
+        Found(
+            key=p.relative_to(base).as_posix(),
+            path=str(local_path(p)),
+            info={},
+            folders=p.parent.relative_to(fixed).as_posix(),
+        )
+        for p in paths
+    ]
     return sorted(found, key=lambda f: f.key)
+
+
+def _before_wildcards(pattern: str) -> str:
+    """The folders of a pattern that are in front of the first one with a wildcard."""
+    folders = "/".join(itertools.takewhile(lambda part: not has_wildcards(part), pattern.split("/")))
+    return folders or ("/" if pattern.startswith("/") else "")
 
 
 def _find_remote(url: str, options: Mapping[str, Any]) -> list[Found]:
@@ -80,15 +105,22 @@ def _find_remote(url: str, options: Mapping[str, Any]) -> list[Found]:
         if has_wildcards(root):
             files = {path: info for path, info in fs.glob(root, detail=True).items() if info["type"] == "file"}
             base = posixpath.commonpath([posixpath.dirname(path) for path in files]) if files else root
+            fixed = _before_wildcards(root)
         elif fs.isfile(root):
             files, base = {root: fs.info(root)}, posixpath.dirname(root)
+            fixed = base
         else:
-            base = root.rstrip("/")
+            base = fixed = root.rstrip("/")
             listed = fs.find(base, detail=True)
             files = {p: i for p, i in listed.items() if i["type"] == "file" and not p.endswith("/")}
             files = {p: i for p, i in files.items() if not _is_hidden(posixpath.relpath(p, base))}
     found = [
-        Found(key=posixpath.relpath(path, base), path=fs.unstrip_protocol(path), info=info)
+        Found(
+            key=posixpath.relpath(path, base),
+            path=fs.unstrip_protocol(path),
+            info=info,
+            folders=posixpath.relpath(posixpath.dirname(path), fixed) if fixed else posixpath.dirname(path),
+        )
         for path, info in files.items()
     ]
     return sorted(found, key=lambda f: f.key)
@@ -98,8 +130,8 @@ def _is_hidden(key: str) -> bool:
     return any(part[0] in "_." for part in key.split("/"))
 
 
-def source_file(found: Found, options: Mapping[str, Any]) -> SourceFile:
-    """The file with its identity.
+def source_file(found: Found, options: Mapping[str, Any], *, partitioned: bool = True) -> SourceFile:
+    """The file with its identity; ``partitioned``: whether folders named ``name=value`` are columns.
 
     Raises:
         SourceError: it cannot be read.
@@ -109,11 +141,16 @@ def source_file(found: Found, options: Mapping[str, Any]) -> SourceFile:
         # The stamp first: of a file that is edited meanwhile the digest may be new, but then the stamp is old.
         if is_url(found.path):
             stamp, digest = stamp_of_info(found.info), _remote_digest(found, options)
+            size = int(found.info.get("size") or 0)
         else:
             stamp, digest = stamp_now(found.path, options), file_digest(found.path)
-        return SourceFile(key=found.key, path=found.path, digest=digest, stamp=stamp)
+            size = os.path.getsize(found.path)
+        partitions = partitions_in(found.folders) if partitioned else ()
+        return SourceFile(
+            key=found.key, path=found.path, digest=digest, stamp=stamp, size=size, partitions=partitions
+        )  # fmt: skip
 
-    return with_retries(identify, f"reading {found.path}", failure=SourceError)
+    return with_retries(identify, f"reading {found.path}", failure=SourceError, remedy=BEFORE_THE_RUN)
 
 
 def digest_now(path: str, options: Mapping[str, Any]) -> str:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline.errors import SourceError
 from pipeline.storage.urls import is_url
 
-__all__ = ["is_dataset_name", "is_saved", "load_named", "load_saved"]
+__all__ = ["features_of", "is_dataset_name", "is_saved", "load_named", "load_saved"]
 
 _NAME = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _SAVED = ("state.json", "dataset_dict.json")
@@ -63,6 +65,13 @@ def load_saved(folder: str, options: Mapping[str, Any], storage_options: Mapping
             f"input={folder!r}: not a readable dataset saved to disk, or without split {split!r} ({error!r}). "
             "Save it again, or name a split that it has."
         ) from error
+
+
+def features_of(schema: pa.Schema) -> Any:
+    """A schema as ``datasets.Features``."""
+    import datasets
+
+    return datasets.Features.from_arrow_schema(schema)
 
 
 def _one_split(name: str, loaded: Any) -> Any:

@@ -12,6 +12,7 @@ from pipeline.sources.finding import Found, find_files, has_wildcards, source_fi
 from pipeline.sources.formats import all_formats, all_suffixes
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
 from pipeline.sources.spool import spool
+from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name
 
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["check_apart", "open_source", "source_of"]
 
 
-def source_of(config: RunConfig, storage: Storage) -> Source:
+def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) -> Source:
     """The source of a configuration; in-memory input is first written to ``storage``.
+
+    Args:
+        config: names the input.
+        storage: the output.
+        partitioned: see :func:`open_source`.
 
     Raises:
         SourceError: see :func:`open_source`.
@@ -34,6 +40,7 @@ def source_of(config: RunConfig, storage: Storage) -> Source:
         options=config.input_options,
         storage_options=config.output_options if is_url(storage.url) else {},
         dataset_options=config.dataset_options,
+        partitioned=partitioned,
     )
 
 
@@ -44,6 +51,7 @@ def open_source(
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     dataset_options: Mapping[str, Any] | None = None,
+    partitioned: bool = True,
 ) -> Source:
     """The source of what ``RunConfig.input`` may be.
 
@@ -53,6 +61,7 @@ def open_source(
         options: keyword arguments of the file system of ``data``, if that is a URL.
         storage_options: keyword arguments of the file system of ``storage``.
         dataset_options: keyword arguments of ``datasets.load_dataset``.
+        partitioned: whether folders named ``name=value`` are columns of the files in them.
 
     Raises:
         SourceError: unknown kind, nothing there, or unreadable.
@@ -63,7 +72,7 @@ def open_source(
         if is_saved(f.key for f in found):
             data = load_saved(name, dataset_options or {}, options or {})
         elif found and not dataset_options:
-            return _of_files(name, found, options or {})
+            return _of_files(name, found, options or {}, partitioned=partitioned)
         elif dataset_options or _may_be_a_dataset(name):
             data = load_named(name, dataset_options or {})
         else:
@@ -87,7 +96,7 @@ def _say_what_is_missing(name: str) -> None:
     raise SourceError(f"input={name!r}: no such file or folder. Check the path (relative to the working folder).")
 
 
-def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any]) -> Source:
+def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any], *, partitioned: bool) -> Source:
     by_format = {one: [f for f in found if f.path.endswith(one.suffixes)] for one in all_formats()}
     present = [one for one, files in by_format.items() if files]
     if len(present) > 1:
@@ -99,7 +108,8 @@ def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any]) -> 
             f"input={name!r}: unknown suffix of {found[0].key!r}. Rename or convert it; known are {known}."
         )
     (one,) = present
-    return one.over([source_file(f, options) for f in by_format[one]], options)
+    files = map_ahead(lambda file: source_file(file, options, partitioned=partitioned), by_format[one])
+    return one.over(list(files), options)
 
 
 def check_apart(data: Any, output: str) -> None:

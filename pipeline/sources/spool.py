@@ -23,7 +23,7 @@ from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.identity import stamp_now
-from pipeline.sources.tabulate import infer_schema, tabulate
+from pipeline.sources.tabulate import infer_columns, tabulate
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import SourceFile
@@ -58,7 +58,7 @@ def tables_of(data: Any) -> Iterator[pa.Table]:
         yield _of_frame(data)
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         rows = [{"prompt": row} if isinstance(row, str) else row for row in data]
-        yield tabulate(rows, infer_schema(rows))
+        yield tabulate(rows, infer_columns(rows))
     else:
         raise SourceError(
             f"input of type {type(data).__module__}.{type(data).__qualname__}: not a known kind of source. Pass a "
@@ -77,7 +77,7 @@ def _of_frame(frame: Any) -> pa.Table:
         return pa.Table.from_pandas(frame, preserve_index=None)
     except (pa.ArrowException, OverflowError, TypeError):
         rows = frame.to_dict("records")
-        return tabulate(rows, infer_schema(rows))
+        return tabulate(rows, infer_columns(rows))
 
 
 def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSource:

@@ -1,7 +1,7 @@
 """Base class of text sources: finds the byte range of each row in one pass; reads slices by byte range.
 
 In a plain file a reader seeks to the start of a slice. A compressed file has to be read from its beginning, one block
-at a time, so all its slices are one group.
+at a time, so one task reads all of it (see :func:`pipeline.plan.units.read_tasks`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.errors import SourceError
 from pipeline.sources.base import FileSource, open_input, read_with_retries
 from pipeline.sources.inflating import inflated
 from pipeline.sources.lines import LongLine, lines_of
-from pipeline.sources.tabulate import tabulate
+from pipeline.sources.tabulate import Columns, tabulate
 from pipeline.types import Slice, SourceFile
 
 __all__ = ["TextSource", "open_text", "with_compression"]
@@ -28,6 +28,8 @@ _UNITS_PER_GROUP = 64
 _MOST_SLICE_BYTES = 64 * 2**20
 """A slice ends at this size, however few rows it has: a task holds the rows of a slice in memory."""
 _BLOCK_BYTES = 2**20
+_SEQUENTIAL = -1
+"""Group of a compressed file's slices: each is reached only by reading all that is before it."""
 _PAGE_SLICES = 1024
 
 
@@ -65,17 +67,16 @@ def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
 class TextSource(FileSource):
     """Rows of text files. Planning reads them once, to find where rows end."""
 
-    def slices(self, rows: int) -> Iterator[Slice]:
-        """Slices in input order, by byte range.
+    as_json: frozenset[str] = frozenset()
+    """Names of text columns whose lists and mappings are written as JSON."""
+
+    def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
+        """A file's slices by byte range, a page in memory at a time; an error that may pass costs a second pass.
 
         Raises:
-            SourceError: a file cannot be read to its end.
+            SourceError: it cannot be read to its end.
         """
-        for number, file in enumerate(self.files):
-            yield from self._slices_with_retries(number, file, rows)
-
-    def _slices_with_retries(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
-        """A file's slices, a page in memory at a time; after an error that may pass, skips the slices found before."""
+        file = self.files[number]
         running: Iterator[Slice] | None = None
         done = 0
 
@@ -94,10 +95,10 @@ class TextSource(FileSource):
             done += len(slices)
 
     def _slices_of(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
-        per_group = 0 if _codec(file.path) is not None else rows * _UNITS_PER_GROUP
+        per_group = None if _codec(file.path) is not None else rows * _UNITS_PER_GROUP
 
         def piece(first: int, count: int, start: int, stop: int) -> Slice:
-            group = first // per_group if per_group else 0
+            group = _SEQUENTIAL if per_group is None else first // per_group
             return Slice(file=number, first_row=first, num_rows=count, group=group, start=start, stop=stop)
 
         with open_text(file.path, self.options) as stream:
@@ -128,7 +129,8 @@ class TextSource(FileSource):
                         f"{path}: {len(rows)} rows at byte {piece.start}, {piece.num_rows} were planned: "
                         "it was changed during the run."
                     )
-                yield tabulate(rows[: piece.num_rows], self.schema)
+                columns = Columns(schema=self.file_schema, as_json=self.as_json)
+                yield tabulate(rows[: piece.num_rows], columns)
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         """The byte position at which the first row may begin, then the end of each row."""

@@ -13,10 +13,12 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.object_store import ObjectStorage
-from pipeline.storage.retry import RetryingStorage
-from pipeline.storage.urls import is_url, plain_name
+from pipeline.storage.retry import RetryingStorage, without_credentials
+from pipeline.storage.urls import CredentialsError, as_os_errors, is_url, local_path, open_filesystem, plain_name
 
-__all__ = ["open_storage"]
+__all__ = ["check_writable", "open_storage"]
+
+_NAME_A_FOLDER = "Name a folder: a new one, or that of an earlier run."
 
 
 def open_storage(
@@ -30,10 +32,15 @@ def open_storage(
         options: keyword arguments of the URL's file system.
 
     Raises:
-        ConfigError: nothing can be written to such a URL.
+        ConfigError: nothing can be written to such a URL, or it is a file.
     """
     name = plain_name(url)
     if not is_url(name):
+        path = local_path(name)
+        file = next((part for part in (path, *path.parents) if part.is_file()), None)
+        if file is not None:
+            below = "" if file == path else f" lies below {str(file)!r}, which"
+            raise ConfigError(f"output={name!r}{below} is a file. {_NAME_A_FOLDER}")
         return RetryingStorage(LocalStorage(name, scratch))
     storage = ObjectStorage(name, scratch, options or {})
     try:
@@ -44,3 +51,25 @@ def open_storage(
             "installed, and storage_options."
         ) from error
     return RetryingStorage(storage)
+
+
+def check_writable(url: str, options: Mapping[str, Any]) -> None:
+    """Check, by one request, that there are credentials for an output's URL and that it is no object.
+
+    Raises:
+        ConfigError: there are none, or it is one. Other errors are left to whoever writes first.
+    """
+    if not is_url(url):
+        return
+    try:
+        with as_os_errors():
+            fs, path = open_filesystem(url, options)
+            fs.invalidate_cache()
+            found = fs.info(path.rstrip("/"))
+    except CredentialsError as error:
+        raise ConfigError(without_credentials(f"output={url!r}", error)) from error
+    except OSError:
+        return
+    else:
+        if found["type"] == "file":
+            raise ConfigError(f"output={url!r} is an object. {_NAME_A_FOLDER}")

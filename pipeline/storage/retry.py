@@ -10,9 +10,9 @@ from typing import BinaryIO, TypeVar
 
 from pipeline.errors import PipelineError, SinkError
 from pipeline.storage.protocol import Storage
-from pipeline.storage.urls import MisuseError
+from pipeline.storage.urls import CredentialsError, MisuseError
 
-__all__ = ["RetryingStorage", "with_retries"]
+__all__ = ["BEFORE_THE_RUN", "RetryingStorage", "with_retries", "without_credentials"]
 
 _ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.2
@@ -20,6 +20,16 @@ _ENOUGH_SECONDS = 30.0
 """No further attempt begins after this time: file systems of stores retry by themselves, too."""
 _LASTING = (MisuseError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 """Errors that another attempt would raise again."""
+
+_DURING_THE_RUN = (
+    "What is committed stays; fix the storage (path, space, permissions, network) and run again to continue."
+)
+BEFORE_THE_RUN = "Check the address, its permissions and the network, and run again."
+"""The remedy for what fails while a run is being planned."""
+_SIGN_IN = (
+    "Set them in the environment (of S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile), or as key and "
+    "secret of storage_options; storage_options={'anon': True} reads a public bucket."
+)
 
 _T = TypeVar("_T")
 
@@ -29,6 +39,7 @@ def with_retries(
     what: str,
     wait: Callable[[float], None] = time.sleep,
     failure: type[PipelineError] = SinkError,
+    remedy: str = _DURING_THE_RUN,
 ) -> _T:
     """Call ``action`` up to five times, with growing pauses, as long as it raises an OSError that may pass.
 
@@ -37,6 +48,7 @@ def with_retries(
         what: names it in the error message, such as "reading PATH".
         wait: sleeps for so many seconds.
         failure: type of the error to raise.
+        remedy: what the error says to do.
 
     Raises:
         PipelineError: of type ``failure``: the last attempt failed too, or the error is a lasting one.
@@ -49,12 +61,16 @@ def with_retries(
             is_last = attempt == _ATTEMPTS or time.monotonic() - begin > _ENOUGH_SECONDS
             if is_last or isinstance(error, _LASTING):
                 times = "" if attempt == 1 else f" {attempt} times, last"
-                raise failure(
-                    f"{what} failed{times} with {type(error).__name__}: {error}. What is committed stays; fix the "
-                    "storage (path, space, permissions, network) and run again to continue."
-                ) from error
+                if isinstance(error, CredentialsError):
+                    raise failure(without_credentials(what, error)) from error
+                raise failure(f"{what} failed{times} with {type(error).__name__}: {error}. {remedy}") from error
             wait(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
     raise AssertionError("unreachable")
+
+
+def without_credentials(what: str, error: CredentialsError) -> str:
+    """The message for a store that cannot be used, as there are no credentials for it."""
+    return f"{what}: no usable credentials ({error}). {_SIGN_IN}"
 
 
 class RetryingStorage:

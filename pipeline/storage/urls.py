@@ -16,6 +16,7 @@ from pipeline.codec import keep_secret, redact
 
 __all__ = [
     "READ_AHEAD_BYTES",
+    "CredentialsError",
     "MisuseError",
     "as_os_errors",
     "is_url",
@@ -31,8 +32,21 @@ __all__ = [
 _MISUSE = (TypeError, ValueError, AttributeError, KeyError, ImportError, NotImplementedError)
 
 
+_NO_CREDENTIALS = frozenset((
+    "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound", "NoAuthTokenError",
+    "TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError",  # botocore
+    "DefaultCredentialsError", "RefreshError",  # google.auth
+    "ClientAuthenticationError",  # azure.core
+))  # fmt: skip
+"""Exceptions, by name, with which clients of stores say that they have no (valid) credentials."""
+
+
 class MisuseError(OSError):
     """A file system does not understand a request, so another attempt would fail too."""
+
+
+class CredentialsError(PermissionError):
+    """There are no credentials for a store, or only part of them, so another attempt would fail too."""
 
 
 def plain_name(location: str | os.PathLike[str]) -> str:
@@ -101,9 +115,17 @@ def as_os_errors() -> Iterator[None]:
             raise _without_secrets(error) from None
         raise
     except Exception as error:  # every file system has exceptions of its own
-        kind = MisuseError if isinstance(error, _MISUSE) else OSError
+        kind = _kind_of(error)
+        # With a colon the name of an error about credentials would read like a secret, and be masked.
+        text = f"{type(error).__name__}, {error}" if kind is CredentialsError else f"{type(error).__name__}: {error}"
         # What quotes credentials is no cause to show either.
-        raise kind(redact(f"{type(error).__name__}: {error}")) from (None if _quotes_secrets(error) else error)
+        raise kind(redact(text)) from (None if _quotes_secrets(error) else error)
+
+
+def _kind_of(error: Exception) -> type[OSError]:
+    if any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__):
+        return CredentialsError
+    return MisuseError if isinstance(error, _MISUSE) else OSError
 
 
 def _quotes_secrets(error: BaseException | None) -> bool:

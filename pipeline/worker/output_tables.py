@@ -48,12 +48,14 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         values = column if inside is None else pc.struct_field(column, inside)
         return pc.sum(values).as_py() or 0
 
+    first, *more = unit.stretches(job.source.files)
     reasons = pc.value_counts(dead[f"{prefix}error_class"].combine_chunks()).to_pylist()
     return CommitRecord(
         unit_id=unit.unit_id,
-        file_key=job.source.files[unit.rows.file].key,
-        first_row=unit.rows.first_row,
-        num_rows=unit.rows.num_rows,
+        file_key=first.file_key,
+        first_row=first.first_row,
+        num_rows=unit.num_rows,
+        more=tuple(more),
         failed_rows=dead.num_rows,
         samples=out.num_rows - dead.num_rows,
         prompt_tokens=total("prompt_tokens"),

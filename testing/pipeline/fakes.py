@@ -14,7 +14,7 @@ from pipeline import layout
 from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.plan.job import Job
-from pipeline.plan.units import Work
+from pipeline.plan.units import Work, read_units
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.types import CommitRecord
 from pipeline.worker.engine_thread import EngineThread
@@ -102,7 +102,7 @@ class InlineExecutor:
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         prepared = []
         for task in work.tasks:
-            tables = job.source.read([u.rows for u in task.units])
+            tables = read_units(job.source, task.units)
             prepared += [(u, prepare_table(t, u, job)) for u, t in zip(task.units, tables, strict=True)]
         thread = EngineThread(self._engine())
         worker = UnitWorker(job, thread)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.plan.units import plan_units, read_tasks
+from pipeline.plan.units import plan_units, read_tasks, read_units
 from pipeline.sources import Source, open_source
 from pipeline.storage.local import LocalStorage
 
@@ -22,9 +22,5 @@ def opened(data: Any, folder: Path) -> Source:
 
 def all_rows(source: Source, rows: int) -> pa.Table:
     """Every row, read in units of ``rows`` rows."""
-    tables = [
-        table
-        for task in read_tasks(plan_units(source, rows, "f"))
-        for table in source.read([unit.rows for unit in task.units])
-    ]
+    tables = [table for task in read_tasks(plan_units(source, rows, "f")) for table in read_units(source, task.units)]
     return pa.concat_tables(tables)

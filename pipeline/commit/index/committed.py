@@ -8,15 +8,15 @@ from dataclasses import fields
 from typing import Any
 
 from pipeline.commit.index.scratch import Scratch
-from pipeline.types import CommitRecord, Revocation, Totals
+from pipeline.types import CommitRecord, Revocation, Stretch, Totals
 
 __all__ = ["COLUMNS", "CommittedUnits", "record_of"]
 
 COLUMNS = tuple(field.name for field in fields(CommitRecord))
-"""Columns of the table, one for each field of a record; ``failures`` is JSON text, or null if there are none."""
+"""Columns of the table, one for each field of a record; ``failures`` and ``more`` are JSON text, or null if empty."""
 _SUMS = ("num_rows", "failed_rows", "samples", "prompt_tokens", "completion_tokens", "decode_forwards",
          "rows_forwarded")  # fmt: skip
-_FAILURES = COLUMNS.index("failures")
+_FAILURES, _MORE = COLUMNS.index("failures"), COLUMNS.index("more")
 _UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
 _NO_FAILURES: dict[str, int] = {}
 
@@ -25,6 +25,7 @@ def record_of(row: Sequence[Any]) -> CommitRecord:
     """The record from a tuple of :data:`COLUMNS`."""
     named = dict(zip(COLUMNS, row, strict=True))
     named["failures"] = json.loads(named["failures"]) if named["failures"] else _NO_FAILURES
+    named["more"] = tuple(Stretch(*stretch) for stretch in json.loads(named["more"])) if named["more"] else ()
     return CommitRecord(**named)
 
 
@@ -103,6 +104,19 @@ class CommittedUnits:
         )
         return (record_of(row[1:]) for row in self._scratch.stream(query))
 
+    def unpublished_in_order(self) -> Iterator[CommitRecord]:
+        """Records of units that no publication holds, by file key and row; to be called once."""
+        self._scratch.run(
+            "CREATE TABLE unpublished AS SELECT unit_id FROM records WHERE NOT EXISTS "
+            "(SELECT 1 FROM published p WHERE p.unit_id = records.unit_id) ORDER BY file_key, first_row"
+        )
+        names = ", ".join(f"r.{name}" for name in COLUMNS)
+        query = (
+            f"SELECT u.rowid, {names} FROM unpublished u CROSS JOIN records r ON r.unit_id = u.unit_id "
+            "WHERE u.rowid > ? ORDER BY u.rowid LIMIT ?"
+        )
+        return (record_of(row[1:]) for row in self._scratch.stream(query))
+
     def attempts(self) -> dict[int, int]:
         """Attempt -> number of units."""
         return dict(self._scratch.all("SELECT attempt, count(*) FROM records GROUP BY attempt ORDER BY attempt"))
@@ -126,6 +140,7 @@ class CommittedUnits:
 def _row(record: CommitRecord) -> list[Any]:
     row = [getattr(record, name) for name in COLUMNS]
     row[_FAILURES] = json.dumps(dict(record.failures)) if record.failures else None
+    row[_MORE] = json.dumps(record.more) if record.more else None
     return row
 
 

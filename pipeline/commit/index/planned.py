@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,14 +11,21 @@ from pipeline.types import Slice, Unit
 
 __all__ = ["COLUMNS", "PlannedUnits", "unit_of"]
 
-COLUMNS = ("idx", "unit_id", "file", "first_row", "num_rows", "grp", "start", "stop")
+COLUMNS = ("idx", "unit_id", "file", "first_row", "num_rows", "grp", "start", "stop", "more")
+"""``num_rows`` is of the whole unit; ``more`` is JSON text of the slices after the first, or null if there are none."""
 
 
 def unit_of(row: Sequence[Any], attempt: int = 1) -> Unit:
     """The unit from a tuple of :data:`COLUMNS`."""
-    index, unit_id, file, first_row, num_rows, group, start, stop = row
-    rows = Slice(file=file, first_row=first_row, num_rows=num_rows, group=group, start=start, stop=stop)
-    return Unit(unit_id=unit_id, index=index, rows=rows, attempt=attempt)
+    index, unit_id, file, first_row, num_rows, group, start, stop, text = row
+    more = tuple(_slice(*piece) for piece in json.loads(text)) if text else ()
+    own = num_rows - sum(piece.num_rows for piece in more)
+    rows = _slice(file, first_row, own, group, start, stop)
+    return Unit(unit_id=unit_id, index=index, rows=rows, more=more, attempt=attempt)
+
+
+def _slice(file: int, first_row: int, num_rows: int, group: int, start: int, stop: int) -> Slice:
+    return Slice(file=file, first_row=first_row, num_rows=num_rows, group=group, start=start, stop=stop)
 
 
 class PlannedUnits:
@@ -27,7 +35,7 @@ class PlannedUnits:
         self._scratch = scratch
         scratch.run(
             "CREATE TABLE units (idx INTEGER PRIMARY KEY, unit_id TEXT NOT NULL, file INTEGER, first_row INTEGER, "
-            "num_rows INTEGER, grp INTEGER, start INTEGER, stop INTEGER, todo INTEGER NOT NULL DEFAULT 0)"
+            "num_rows INTEGER, grp INTEGER, start INTEGER, stop INTEGER, more TEXT, todo INTEGER NOT NULL DEFAULT 0)"
         )
 
     def fill(self, units: Iterable[Unit]) -> None:
@@ -109,5 +117,9 @@ class PlannedUnits:
 
 
 def _row(unit: Unit) -> tuple[Any, ...]:
-    rows = unit.rows
-    return (unit.index, unit.unit_id, rows.file, rows.first_row, rows.num_rows, rows.group, rows.start, rows.stop)
+    first, *rest = (
+        (piece.file, piece.first_row, piece.num_rows, piece.group, piece.start, piece.stop) for piece in unit.slices
+    )
+    file, first_row, _, group, start, stop = first
+    more = json.dumps(rest) if rest else None
+    return (unit.index, unit.unit_id, file, first_row, unit.num_rows, group, start, stop, more)

@@ -6,7 +6,6 @@ such (so "007" is text, and stays as it is); else of text. An empty cell is null
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import read_with_retries
+from pipeline.sources.base import each_of, read_with_retries
 from pipeline.sources.csv_records import Record, records
 from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES
 from pipeline.sources.lines import LongLine, lines_of
@@ -60,12 +59,10 @@ class CsvSource(TextSource):
         """
         headers: list[tuple[str, ...]] = []
         kinds: dict[str, str | None] = {}
-        for file in files:
-            header, rows = read_with_retries(functools.partial(_sample, file, options), file.path)
+        for header, found in each_of(files, lambda file: _look(file, options)):
             headers.append(header)
-            for i, name in enumerate(header):
-                found = _kind([row[i] for row in rows])
-                kinds[name] = _common(kinds.get(name), found)
+            for name, kind in zip(header, found, strict=True):
+                kinds[name] = _common(kinds.get(name), kind)
         schema = pa.schema([(name, _TYPES[kind or "text"]) for name, kind in kinds.items()])
         return cls(files, schema, options, headers)
 
@@ -77,7 +74,7 @@ class CsvSource(TextSource):
 
     def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:
         header = self._headers[file]
-        readers = [_READERS[_NAMES[self.schema.field(name).type]] for name in header]
+        readers = [_READERS[_NAMES[self.file_schema.field(name).type]] for name in header]
         found = records(lines, _delimiter(self.files[file].path))
         return [_row(record, header, readers) for record in found]
 
@@ -176,6 +173,12 @@ def _common(one: str | None, other: str | None) -> str | None:
     if other is None:
         return one
     return "float" if {one, other} == {"integer", "float"} else "text"
+
+
+def _look(file: SourceFile, options: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str | None]]:
+    """The header, and the kind of each column."""
+    header, rows = read_with_retries(lambda: _sample(file, options), file.path)
+    return header, [_kind([row[i] for row in rows]) for i in range(len(header))]
 
 
 def _sample(file: SourceFile, options: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -19,6 +19,8 @@ __all__ = ["IpcSource"]
 
 _FILE_MAGIC = b"ARROW1"
 _THREADS = 16
+_SEQUENTIAL = -1
+"""Group of a stream's slices: each is reached only by reading all that is before it."""
 
 
 class IpcSource(FileSource):
@@ -50,13 +52,13 @@ class IpcSource(FileSource):
         schema = common_schema([schema for schema, _ in shapes])
         return cls(files, schema, options, [starts for _, starts in shapes])
 
-    def slices(self, rows: int) -> Iterator[Slice]:
-        """Slices in input order."""
-        for number, (file, starts) in enumerate(zip(self.files, self._starts, strict=True)):
-            is_file = _is_file(file.path, self.options)
-            for first in range(0, starts[-1], rows):
-                group = bisect.bisect_right(starts, first) - 1 if is_file else 0
-                yield Slice(file=number, first_row=first, num_rows=min(rows, starts[-1] - first), group=group)
+    def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
+        """Slices of a file in order."""
+        starts = self._starts[number]
+        is_file = _is_file(self.files[number].path, self.options)
+        for first in range(0, starts[-1], rows):
+            group = bisect.bisect_right(starts, first) - 1 if is_file else _SEQUENTIAL
+            yield Slice(file=number, first_row=first, num_rows=min(rows, starts[-1] - first), group=group)
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         """Stream the batches that the slices touch; of a stream, all that come before too."""

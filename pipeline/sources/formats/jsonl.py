@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import read_with_retries
+from pipeline.sources.base import each_of, read_with_retries
 from pipeline.sources.limits import DEPTH_RULE, INFER_BYTES, MAX_DEPTH, is_too_deep, long_row_rule
 from pipeline.sources.lines import LongLine, lines_of
-from pipeline.sources.tabulate import infer_schema
+from pipeline.sources.tabulate import Columns, infer_columns
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
 
@@ -35,16 +35,12 @@ class JsonlSource(TextSource):
         Raises:
             SourceError: a damaged file, no row with a column, or files that contradict each other.
         """
-        schemas = [read_with_retries(functools.partial(_infer, file, options), file.path) for file in files]
-        try:
-            schema = pa.unify_schemas(schemas, promote_options="permissive")
-        except pa.ArrowException as error:
-            raise SourceError(
-                f"the input's files disagree on column types ({error}). Correct or split them."
-            ) from error
-        if not schema.names:
+        columns = _merged(each_of(files, lambda file: read_with_retries(lambda: _infer(file, options), file.path)))
+        if not columns.schema.names:
             raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
-        return cls(files, schema, options)
+        source = cls(files, columns.schema, options)
+        source.as_json = columns.as_json
+        return source
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         position = 0
@@ -58,6 +54,36 @@ class JsonlSource(TextSource):
         return [_parse(line) for line in lines if _is_row(line)]
 
 
+def _merged(found: Sequence[Columns]) -> Columns:
+    """The columns of all files; lists and mappings of which the files have no common type become JSON text.
+
+    Raises:
+        SourceError: the files contradict each other.
+    """
+    names = dict.fromkeys(name for columns in found for name in columns.schema.names)
+    types = {name: {own.schema.field(name).type for own in found if name in own.schema.names} for name in names}
+    as_json = {name for columns in found for name in columns.as_json}
+    as_json |= {name for name, own in types.items() if all(map(pa.types.is_nested, own)) and not _unified(name, own)}
+    schemas = [pa.schema([_text_if(field, field.name in as_json) for field in columns.schema]) for columns in found]
+    try:
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SourceError(f"the input's files disagree on column types ({error}). Correct or split them.") from error
+    return Columns(schema=schema, as_json=frozenset(as_json))
+
+
+def _unified(name: str, types: Iterable[pa.DataType]) -> bool:
+    try:
+        pa.unify_schemas([pa.schema([(name, kind)]) for kind in types], promote_options="permissive")
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _text_if(field: pa.Field, is_json: bool) -> pa.Field:
+    return field.with_type(pa.string()) if is_json and pa.types.is_nested(field.type) else field
+
+
 def _is_row(line: bytes | LongLine) -> bool:
     return isinstance(line, LongLine) or bool(line.strip())
 
@@ -67,7 +93,7 @@ def _parse(line: bytes | LongLine) -> Any:
     if isinstance(line, LongLine):
         return ValueError(long_row_rule(line.size), line.head.decode("utf-8", "backslashreplace"))
     try:
-        value = json.loads(line.decode("utf-8"))
+        value = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
         # What has fewer brackets cannot be deep, and need not be walked through.
         deep = line.count(b"[") + line.count(b"{") > MAX_DEPTH and any(map(is_too_deep, _cells(value)))
     except ValueError as error:
@@ -85,7 +111,7 @@ def _shown(line: bytes) -> str:
     return line.strip(b"\r\n").decode("utf-8", "backslashreplace")
 
 
-def _infer(file: SourceFile, options: Mapping[str, Any]) -> pa.Schema:
+def _infer(file: SourceFile, options: Mapping[str, Any]) -> Columns:
     rows: list[Any] = []
     size = 0
     with open_text(file.path, options) as stream:
@@ -95,4 +121,4 @@ def _infer(file: SourceFile, options: Mapping[str, Any]) -> pa.Schema:
                 size += len(line) if isinstance(line, bytes) else 0
             if len(rows) == _INFER_ROWS or size >= INFER_BYTES:
                 break
-    return infer_schema(rows)
+    return infer_columns(rows)

@@ -61,12 +61,12 @@ class ParquetSource(FileSource):
         found = common_schema([own for own, _ in shapes]) if schema is None else common_schema([schema])
         return cls(files, found, options, [starts for _, starts in shapes])
 
-    def slices(self, rows: int) -> Iterator[Slice]:
-        """Slices in input order; a group is the row group that a slice begins in."""
-        for number, starts in enumerate(self._starts):
-            for first in range(0, starts[-1], rows):
-                group = bisect.bisect_right(starts, first) - 1
-                yield Slice(file=number, first_row=first, num_rows=min(rows, starts[-1] - first), group=group)
+    def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
+        """Slices of a file in order; a group is the row group that a slice begins in."""
+        starts = self._starts[number]
+        for first in range(0, starts[-1], rows):
+            group = bisect.bisect_right(starts, first) - 1
+            yield Slice(file=number, first_row=first, num_rows=min(rows, starts[-1] - first), group=group)
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         """Stream the row groups that the slices touch."""

@@ -25,11 +25,12 @@ def test_from_s3_to_s3_every_row_once(cluster: None, qwen3_folder: Path, s3: S3S
     assert outcome.parts > 1, "parts were written by tasks"
     url = f"s3://{bucket}/out"
     table = pipeline.read(url, format="arrow", storage_options=s3.options)
-    assert pipeline.read(url, storage_options=s3.options).take_all() == table.to_pylist()
+    assert pipeline.read(url, storage_options=s3.options).dataset.take_all() == table.to_pylist()
     assert pipeline.status(url, storage_options=s3.options)["rows_published"] == 40
     # The published table, as a Ray dataset, is the input of another run, in another format.
     result = pipeline.run(
-        pipeline.read(url, storage_options=s3.options).select_columns(["question", "text"]), output=f"{url}-jsonl",
+        pipeline.read(url, format="ray", storage_options=s3.options).select_columns(["question", "text"]),
+        output=f"{url}-jsonl",
         model=str(qwen3_folder), prompt_column="question", column_prefix="next_", output_format="jsonl",
         sampling=SamplingParams(max_tokens=2), storage_options=s3.options,
     )  # fmt: skip

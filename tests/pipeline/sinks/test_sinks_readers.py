@@ -15,12 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import layout
-from pipeline.codec import SamplingParams
+from pipeline.codec import SamplingParams, redact
 from pipeline.commands.read import read
 from pipeline.commands.run import run_on
+from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
 from pipeline.sinks.ipc import IpcFormat
 from pipeline.storage.open import open_storage
+from pipeline.types import Totals
 from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.s3 import S3Server
 
@@ -40,7 +42,8 @@ def run_to(output: str, model: Path, **fields: Any) -> pa.Table:
         sampling=SamplingParams(max_tokens=4, n=2), **fields,
     )  # fmt: skip
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
-    run_on(InlineExecutor(), config, storage, lambda progress: None)
+    summary = run_on(InlineExecutor(), config, storage, lambda progress: None)
+    assert f"\nFiles: {redact(summary.glob)} (a glob for Polars, DuckDB, Spark, datasets)\n" in summary.describe()
     return read(output, format="arrow", storage_options=config.output_options)
 
 
@@ -57,6 +60,14 @@ def expected(output: Path) -> list[dict[str, Any]]:
     rows = read(output, format="arrow").to_pylist()
     assert len(rows) == 23 * 2 - 5, "two samples of each good row, one row for each failed one"
     return rows
+
+
+def pattern(output: Path) -> str:
+    """The glob that the end of a run prints."""
+    nothing = Totals()
+    return RunSummary(
+        output=str(output), total=nothing, session=nothing, seconds=0, generating_seconds=0, publications=()
+    ).glob
 
 
 def keys(rows: list[dict[str, Any]]) -> list[Any]:
@@ -77,19 +88,19 @@ def test_pandas(output: Path, expected: list[dict[str, Any]]) -> None:
 def test_duckdb(output: Path, expected: list[dict[str, Any]]) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     query = f"""select row_id, sample_index, text, finish_reason, deep.x, stats.decode_forwards
-        from read_parquet('{output}/data-*/*.parquet', file_row_number = true) order by filename, file_row_number"""
+        from read_parquet('{pattern(output)}', file_row_number = true) order by filename, file_row_number"""
     assert [row[:5] for row in duckdb.sql(query).fetchall()] == keys(expected)
 
 
 def test_polars(output: Path, expected: list[dict[str, Any]]) -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed")
-    frame = polars.read_parquet(f"{output}/data-*/*.parquet")
+    frame = polars.read_parquet(pattern(output))
     assert keys(frame.to_dicts()) == keys(expected)
     assert frame["tags"].to_list() == [row["tags"] for row in expected]
 
 
 def test_datasets(output: Path, expected: list[dict[str, Any]], tmp_path: Path) -> None:
-    files = load(tmp_path, "parquet", data_files=f"{output}/data-*/*.parquet")
+    files = load(tmp_path, "parquet", data_files=pattern(output))
     assert keys(list(files)) == keys(expected)
     folder = load(tmp_path, str(output))
     assert keys(list(folder)) == keys(expected)

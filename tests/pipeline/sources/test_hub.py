@@ -14,7 +14,7 @@ import pytest
 
 from pipeline import layout
 from pipeline.errors import SourceError
-from pipeline.plan.units import plan_units, read_tasks
+from pipeline.plan.units import plan_units, read_tasks, read_units
 from pipeline.sources import BAD, HIDDEN, Source, open_source
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.object_store import ObjectStorage
@@ -27,7 +27,7 @@ def rows_of(source: Source, rows: int = 4) -> list[dict[str, Any]]:
     tables = [
         table.select([name for name in table.column_names if name not in HIDDEN])
         for task in read_tasks(plan_units(source, rows, "f"))
-        for table in source.read([unit.rows for unit in task.units])
+        for table in read_units(source, task.units)
     ]
     return pa.concat_tables(tables).to_pylist()
 

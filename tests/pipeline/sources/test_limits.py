@@ -27,7 +27,7 @@ from pipeline.prompts.tokenize import FAILURE_CLASS
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import BAD, HIDDEN, RAW, source_of
 from pipeline.sources.limits import MAX_DEPTH, MAX_ROW_BYTES
-from pipeline.sources.tabulate import infer_schema, tabulate
+from pipeline.sources.tabulate import infer_columns, tabulate
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.source_rows import all_rows, opened
 
@@ -156,7 +156,7 @@ def test_the_depth_that_is_allowed_goes_into_every_format_and_comes_back(name: s
     for level in range(MAX_DEPTH):
         value = [value] if kind == "lists" or (kind == "mixed" and level % 2) else {"a": value}
     rows = [{"x": value}]
-    table = tabulate(rows, infer_schema(rows)).drop_columns(list(HIDDEN))
+    table = tabulate(rows, infer_columns(rows)).drop_columns(list(HIDDEN))
     assert table["x"].to_pylist() == [value]
     check_format(name, table.schema)
     file = io.BytesIO()
@@ -187,7 +187,7 @@ def test_rows_in_memory_that_are_too_deep_or_hold_themselves_are_bad_rows_and_no
     own: list[Any] = [1]
     own.append(own)
     rows = [{"prompt": "a", "x": [1]}, {"prompt": "b", "x": nested(100_000)}, {"prompt": "c", "x": own}]
-    table = tabulate(rows, infer_schema(rows))
+    table = tabulate(rows, infer_columns(rows))
     assert table["prompt"].to_pylist() == ["a", None, None]
     assert all("levels" in reason for reason in bad_rows(table).values())
     assert sys.getrecursionlimit() < 100_000

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from pipeline import layout
 from pipeline.errors import SourceError
-from pipeline.plan.units import plan_units, read_tasks
+from pipeline.plan.units import plan_units, read_tasks, read_units
 from pipeline.sources import BAD, HIDDEN, RAW, Source, check_apart, csv_records, open_source, text
 from pipeline.sources.csv_records import records
 from pipeline.storage.local import LocalStorage
@@ -39,11 +39,7 @@ def opened(data: Any, folder: Path, **options: Any) -> Source:
 
 
 def all_rows(source: Source, rows: int) -> pa.Table:
-    tables = [
-        table
-        for task in read_tasks(plan_units(source, rows, "f"))
-        for table in source.read([unit.rows for unit in task.units])
-    ]
+    tables = [table for task in read_tasks(plan_units(source, rows, "f")) for table in read_units(source, task.units)]
     return pa.concat_tables([source.schema.empty_table(), *tables], promote_options="default")
 
 
@@ -154,13 +150,13 @@ def test_memory_is_that_of_a_unit_and_not_of_a_row_group_or_file(tmp_path: Path,
     code = f"""
 import pyarrow as pa
 from pipeline import layout
-from pipeline.plan.units import plan_units, read_tasks
+from pipeline.plan.units import plan_units, read_tasks, read_units
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
 def high():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 def read(source, units):
-    return sum(t.num_rows for k in read_tasks(units) for t in source.read([u.rows for u in k.units]))
+    return sum(t.num_rows for k in read_tasks(units) for t in read_units(source, k.units))
 source = open_source({str(path)!r}, LocalStorage({str(tmp_path)!r}, layout.SCRATCH))
 units = list(plan_units(source, 64, "f"))
 read(source, units[:8])

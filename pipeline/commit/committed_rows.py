@@ -1,0 +1,111 @@
+"""Reads what is committed in an output: published rows, and the staged rows of units that are not published yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline.commit.index import Index, IndexedUnit
+from pipeline.commit.ledger import read_ledger
+from pipeline.commit.manifest import Manifest, Publication, index_publication
+from pipeline.commit.part_files import staged_dead_place, staged_place
+from pipeline.commit.published_parts import PublishedPart, published_dead_letters, published_rows
+from pipeline.commit.repair import describe_damage
+from pipeline.commit.run_record import RunState
+from pipeline.damage import FoundDamageError
+from pipeline.errors import DamagedError, OutputError
+from pipeline.sinks.stored_rows import PlaceReader
+from pipeline.storage.concurrent import map_ahead
+from pipeline.storage.protocol import Storage
+from pipeline.types import CommitRecord, Place
+
+__all__ = ["DEAD_LETTERS", "ROWS", "CommittedTable", "committed_tables"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittedTable:
+    """One of the two tables of an output.
+
+    Attributes:
+        parts: the published files of a publication.
+        published: rows of a unit in these files.
+        committed: rows of a unit in its staged object.
+        place: where they are staged.
+    """
+
+    parts: Callable[[Storage, Publication], list[PublishedPart]]
+    published: Callable[[IndexedUnit], int]
+    committed: Callable[[CommitRecord], int]
+    place: Callable[[CommitRecord], Place]
+
+
+ROWS = CommittedTable(
+    parts=published_rows,
+    published=lambda unit: unit.unit.rows,
+    committed=lambda record: record.output_rows,
+    place=lambda record: staged_place(record, derived_ids=False),
+)
+DEAD_LETTERS = CommittedTable(
+    parts=published_dead_letters,
+    published=lambda unit: unit.unit.failed,
+    committed=lambda record: record.failed_rows,
+    place=staged_dead_place,
+)
+
+
+def committed_tables(storage: Storage, table: CommittedTable, state: RunState, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of every committed unit, once, of its latest attempt, some at a time.
+
+    Published units come first, in their order; then those that are not published yet, by file and row. Memory holds
+    some units, of however many there are.
+
+    Raises:
+        DamagedError: a file is missing or not as it was committed.
+        OutputError: a run published some of these rows meanwhile.
+    """
+    manifest = Manifest.load(storage)
+    reader = PlaceReader(storage, schema, len(state.columns), state.fingerprint["column_prefix"])
+
+    def staged(record: CommitRecord) -> pa.Table:
+        try:
+            return pa.concat_tables(reader.read(table.place(record)))
+        except FoundDamageError as error:
+            if Manifest.load(storage) != manifest:
+                raise OutputError(f"{storage.url}: a run published rows while they were read. Read again.") from error
+            raise DamagedError(describe_damage(storage.url, error.damages)) from error
+
+    with Index() as index:
+        read_ledger(storage, index.records, state.begun)
+        for publication in manifest.publications:
+            index_publication(storage, publication, index.published)
+        overtaken = index.published.outdated()
+        for publication in manifest.publications:
+            pieces = (piece for part in table.parts(storage, publication) for piece in part.tables())
+            if publication.position in overtaken:
+                yield from _latest(index.published.units(publication.position), pieces, table, staged)
+            else:
+                yield from pieces
+        yield from map_ahead(staged, (r for r in index.records.unpublished_in_order() if table.committed(r)))
+
+
+def _latest(
+    units: Iterable[IndexedUnit],
+    pieces: Iterator[pa.Table],
+    table: CommittedTable,
+    staged: Callable[[CommitRecord], pa.Table],
+) -> Iterator[pa.Table]:
+    """A publication's rows, those of units with a later committed attempt replaced by that attempt's."""
+    held: list[pa.Table] = []
+    for unit in units:
+        wanted = table.published(unit)
+        while sum(piece.num_rows for piece in held) < wanted and (piece := next(pieces, None)) is not None:
+            held.append(piece)
+        if held:
+            whole = pa.concat_tables(held)
+            own, held = whole.slice(0, wanted), [whole.slice(wanted)]
+            if unit.latest is None:
+                yield own
+        if unit.latest is not None and table.committed(unit.latest):
+            yield staged(unit.latest)

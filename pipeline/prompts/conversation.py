@@ -1,0 +1,128 @@
+"""Chat messages from the cells of a column: OpenAI's (``role``, ``content``) or ShareGPT's (``from``, ``value``).
+
+A content is text, or a list of parts of which all are text; the texts are joined by line ends, as vLLM joins them. In a
+ShareGPT conversation the assistant's turn at the end is the reply that was recorded: it is left out, to be generated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.codec import RequestError, explain
+from pipeline.sources.limits import MAX_DEPTH, is_too_deep
+
+__all__ = ["conversation", "mapping", "mappings", "with_system"]
+
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
+    "system": "system",
+    **dict.fromkeys(("tool", "observation"), "tool"),
+}
+"""ShareGPT's speakers -> roles."""
+
+
+def conversation(name: str, value: Any) -> list[Mapping[str, Any]]:
+    """The messages in a cell of the column ``name``.
+
+    Raises:
+        RequestError: no list of messages, none at all, an unknown speaker, or a content that is not text.
+    """
+    messages = mappings(name, value)
+    recorded = bool(messages) and all(_is_recorded(message) for message in messages)
+    found = [_message(name, message) for message in messages]
+    if recorded and found[-1]["role"] == "assistant":
+        found.pop()
+    if not found:
+        rule = "a conversation has at least one message" + (" before the reply" if recorded else "")
+        raise RequestError(explain(name, value, rule, "Drop the row."))
+    return found
+
+
+def _is_recorded(message: Mapping[str, Any]) -> bool:
+    """Whether a message is one of ShareGPT's."""
+    return "role" not in message and "from" in message
+
+
+def _message(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if _is_recorded(message):
+        role = _ROLES.get(str(message["from"]).lower())
+        if role is None:
+            rule = f"a speaker is one of {sorted(_ROLES)}"
+            raise RequestError(explain(f"{name}.from", message["from"], rule, "Rename it, or drop the row."))
+        message = {"role": role, "content": message.get("value", "")}
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "\n".join(_text_of(name, part) for part in content)}
+
+
+def _text_of(name: str, part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
+    text = part.get("text") if isinstance(part, Mapping) and kind in _TEXT_PARTS else None
+    if not isinstance(text, str):
+        rule = "a part of a message is {'type': 'text', 'text': ...}: the model reads text only"
+        raise RequestError(
+            explain(f"{name}.content", f"part of type {kind!r}", rule, "Leave the part out, or the row.")
+        )
+    return text
+
+
+def mappings(name: str, value: Any) -> list[dict[str, Any]]:
+    """A list of mappings from a list of structs, or from JSON text of one.
+
+    Raises:
+        RequestError: the cell of the column ``name`` holds something else.
+    """
+    value = _read(name, value, "a list of mappings")
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
+    return [_without_nulls(item) for item in value]
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """A mapping from a struct or a map, or from JSON text of one.
+
+    Raises:
+        RequestError: the cell of the column ``name`` holds something else.
+    """
+    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        value = dict(value)  # Arrow's map
+    value = _read(name, value, "a mapping")
+    if not isinstance(value, Mapping):
+        raise RequestError(explain(name, value, "a mapping of names to values", 'Write {"enable_thinking": false}.'))
+    found: dict[str, Any] = _without_nulls(value)
+    return found
+
+
+def _read(name: str, value: Any, wanted: str) -> Any:
+    """A cell, parsed if it is text, and nested no deeper than templates may look."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise RequestError(explain(name, value, f"not JSON ({error})", f"Write {wanted}.")) from error
+        except RecursionError as error:
+            raise RequestError(explain(name, value, "nested too deeply", "Flatten it.")) from error
+    if is_too_deep(value):
+        raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
+    return value
+
+
+def _without_nulls(value: Any) -> Any:
+    """Drop null fields: all structs of a column have the same fields, so an absent one is stored as null."""
+    if isinstance(value, Mapping):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def with_system(messages: list[Mapping[str, Any]], system: str | None) -> list[Mapping[str, Any]]:
+    """The messages, after a system message unless they begin with one or there is none to add."""
+    if system is None or messages[0].get("role") == "system":
+        return messages
+    return [{"role": "system", "content": system}, *messages]
