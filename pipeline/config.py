@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
@@ -25,11 +26,13 @@ from pipeline.codec import (
 from pipeline.errors import ConfigError
 from pipeline.template import check_template
 
-__all__ = ["LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
+__all__ = ["DTYPES", "LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
 
 MODES = ("resume", "new", "error_if_exists")
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -158,6 +161,9 @@ class RunConfig:
                  f"one of {list(OUTPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
+        _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {list(DTYPES)}", "Pick one of these.")
+        _require(isinstance(self.device, str) and _DEVICE.fullmatch(self.device) is not None, "device", self.device,
+                 'one of "auto", "cpu", "cuda", "cuda:N"', 'Use "auto".')  # fmt: skip
         self._check_numbers()
         self._check_prompts()
         _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pipeline import layout
 from pipeline.commit.discard import discard, finish_discard, remove_parts
@@ -22,7 +23,7 @@ from pipeline.errors import DamagedError, OutputError
 from pipeline.plan.input_check import check_committed_rows, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.unique_ids import check_unique_ids
-from pipeline.plan.units import plan_units
+from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import model_digest
 from pipeline.sinks import FORMATS
 from pipeline.sources import source_of
@@ -54,7 +55,7 @@ def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origi
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
     job = replace(resolve_job(config, source_of(config, storage), storage), model_digest=model_digest(config))
-    state, old = _plan(job, index, origin)
+    state, old = _plan(job, index, origin, config.input)
     manifest = _index(job, found, index, lease, known=old is not None)
     clean(storage, manifest, index, lease, unnamed=True)
     _check_published(config, manifest, index, ledger, storage)
@@ -142,12 +143,13 @@ def _check_published(
     revoke(damages, manifest, index, ledger)
 
 
-def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None]:
+def _plan(job: Job, index: Index, origin: Origin, given: Any) -> tuple[RunState, RunState | None]:
     """Enter the input's units in the index; returns the run record as it is now, and as it was (None for a new run).
 
     Raises:
         DamagedError: the record is lost, and the ledger does not agree with these settings.
         FingerprintError: the run was begun with other settings.
+        SourceError: the input has no rows.
     """
     new = new_run_record(job, job.model_digest, origin)
     lost: DamagedError | None = None
@@ -157,6 +159,7 @@ def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | 
         old, lost = None, error
     state = new if old is None else old.continued_by(new, job.storage.url)
     index.units.fill(plan_units(job.source, state.unit_rows, state.fingerprint_hash, job.config.limit))
+    check_any_rows(len(index.units), given)
     if old is None and len(index.records):
         _check_ledger_agrees(job, index, lost)
     return state, old

@@ -11,6 +11,7 @@ from pipeline.commit.part_files import OutputTables, Rows
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
 from pipeline.config import RunConfig
 from pipeline.errors import SourceError
+from pipeline.plan.units import check_any_rows
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import Source
@@ -96,6 +97,8 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
         ConfigError: an input column has the name of an output column, or a type that the output's format lacks.
     """
     names = source.schema.names
+    if not names and next(source.slices(1), None) is None:
+        check_any_rows(0, config.input)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SourceError(f"the input has several columns named {twice}. Rename them.")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pipeline.sources.base import Source
+from pipeline.errors import SourceError
+from pipeline.sources.base import NO_ROWS, Source
 from pipeline.types import Slice, SourceFile, Unit
 
-__all__ = ["ReadTask", "Work", "plan_units", "read_tasks"]
+__all__ = ["ReadTask", "Work", "check_any_rows", "plan_units", "read_tasks"]
 
 _MOST_UNITS_PER_TASK = 256
 _FEW_UNITS = 32
@@ -42,6 +45,17 @@ class Work:
         units = list(units)
         most = max((unit.rows.num_rows for unit in units), default=0)
         return cls(tasks=read_tasks(units), units=len(units), unit_rows=most)
+
+
+def check_any_rows(units: int, given: Any) -> None:
+    """Refuse an input without rows: the rule of all commands and sources. ``given``: the configuration's ``input``.
+
+    Raises:
+        SourceError: there are no units.
+    """
+    if not units:
+        name = f"input={given!r}" if isinstance(given, (str, os.PathLike)) else f"input of type {type(given).__name__}"
+        raise SourceError(f"{name}: {NO_ROWS}")
 
 
 def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | None = None) -> Iterator[Unit]:

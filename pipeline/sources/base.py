@@ -15,13 +15,14 @@ from pipeline.storage.retry import with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "open_input", "read_with_retries"]
+__all__ = ["BAD", "HIDDEN", "NO_ROWS", "RAW", "FileSource", "Source", "cut", "open_input", "read_with_retries"]
 
 BAD = "__wedlm_bad"
 """Hidden column: why a row does not fit the source's columns (null if it does)."""
 RAW = "__wedlm_raw"
 """Hidden column: the text of a row that does not fit the source's columns."""
 HIDDEN = (BAD, RAW)
+NO_ROWS = "it has no rows, so there is nothing to generate for. Give an input of one row at least."
 
 _T = TypeVar("_T")
 

@@ -14,7 +14,7 @@ from pipeline.worker.engine_thread import EngineLike
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
-__all__ = ["EngineLoader", "load_engine"]
+__all__ = ["EngineLoader", "count_gpus", "load_engine"]
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
 """Makes an engine from a job and a number of torch threads (None: torch's default), in the process that will use it."""
@@ -48,6 +48,13 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     check_same_model(config, job.model_digest)  # after the weights were read, so no edit goes unnoticed
     _warm_up(llm, config.sampling)
     return llm.engine
+
+
+def count_gpus() -> int:
+    """CUDA devices that this process can use. Imports torch."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import read_with_retries
+from pipeline.sources.base import NO_ROWS, read_with_retries
 from pipeline.sources.limits import DEPTH_RULE, INFER_BYTES, MAX_DEPTH, is_too_deep, long_row_rule
 from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.tabulate import infer_schema
@@ -42,9 +42,12 @@ class JsonlSource(TextSource):
             raise SourceError(
                 f"the input's files disagree on column types ({error}). Correct or split them."
             ) from error
+        source = cls(files, schema, options)
         if not schema.names:
-            raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
-        return cls(files, schema, options)
+            is_empty = next(source.slices(1), None) is None
+            fault = NO_ROWS if is_empty else "no row is a JSON object. Write one object per line."
+            raise SourceError(f"{files[0].path}: {fault}")
+        return source
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         position = 0
