@@ -61,6 +61,7 @@ class RunSummary:
             lines.append("This run: nothing was left to do")
         if total.failed_rows:
             lines.append(f"Failed by reason: {describe_failures(total.failures)}")
+            lines += [f"  {name}, for example: {redact(text)}" for name, text in sorted(total.examples.items())]
             lines.append("Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed")
         return "\n".join(lines)
 
