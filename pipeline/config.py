@@ -143,8 +143,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check ranges and contradictions; fix the types of collections."""
-        object.__setattr__(self, "output", os.fspath(self.output))
-        object.__setattr__(self, "model", os.fspath(self.model))
+        for name, example in (("output", "out/"), ("model", "tiny")):
+            value = getattr(self, name)
+            _require(isinstance(value, (str, os.PathLike)), name, value, "a path, URL or name", f"Write {example!r}.")
+            object.__setattr__(self, name, os.fspath(value))
+        _require(isinstance(self.sampling_columns, Mapping), "sampling_columns", self.sampling_columns,
+                 "a mapping of sampling parameters to columns", "Write {max_tokens: my_column}.")  # fmt: skip
         object.__setattr__(self, "sampling_columns", dict(self.sampling_columns))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
@@ -195,7 +199,7 @@ class RunConfig:
     def _check_numbers(self) -> None:
         for name in ("actors", "target_part_bytes"):
             value = getattr(self, name)
-            _require(_is_int(value) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
+            _require(_is_int(value) and value >= 1, name, value, "an integer of 1 or more", "Give a count.")
         for name in ("limit", "num_threads", "unit_rows", "units_in_flight"):
             value = getattr(self, name)
             _require(value is None or (_is_int(value) and value >= 1), name, value,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline import layout
+from pipeline.commands.checks import check_foreign, check_rows
 from pipeline.commit.discard import discard, finish_discard, remove_parts
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
@@ -25,7 +24,6 @@ from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import model_digest
-from pipeline.sinks import FORMATS
 from pipeline.sources import source_of
 from pipeline.storage.protocol import Storage
 
@@ -60,11 +58,14 @@ def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origi
     clean(storage, manifest, index, lease, unnamed=True)
     _check_published(config, manifest, index, ledger, storage)
     _check_touched(job, index, old)
+    # Before the record is saved: settings that are refused are not those that the run was begun with.
+    if old is None and not len(index.records):
+        check_rows(job, index.units)
+    if config.id_column is not None:
+        check_unique_ids(job.source, index.units, config.id_column)
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
-    if config.id_column is not None:
-        check_unique_ids(job.source, index.units, config.id_column)
     return Begun(job=job, ledger=ledger, manifest=manifest)
 
 
@@ -200,12 +201,5 @@ def prepare_output(config: RunConfig, storage: Storage, lease: Lease) -> Origin:
                 f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder."
             )
         return Origin.of(storage)
-    suffix = FORMATS[config.output_format].suffix
-    there = itertools.chain.from_iterable(storage.walk("."))
-    foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
-    if foreign is not None:
-        raise OutputError(
-            f"{storage.url}: holds {foreign!r}, which no run of this package wrote, or whose state folder is gone. "
-            "Write to an empty folder; mode='new' discards what a run has published."
-        )
+    check_foreign(config, storage)
     return Origin(begun=lease.epoch)

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipeline import layout
 from pipeline.cluster.resources import connected_nodes, fit_actors, is_private, local_node
 from pipeline.cluster.session import ray_session
 from pipeline.commands.sample import prepared_sample
 from pipeline.commit.index import Index, PlannedUnits
 from pipeline.config import RunConfig
-from pipeline.errors import SourceError
+from pipeline.errors import OutputError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model
 from pipeline.prompts.row_faults import row_faults
 from pipeline.prompts.tokenize import PROMPT_IDS, ROW_ID
-from pipeline.worker.load_engine import count_gpus
+from pipeline.sinks import FORMATS
+from pipeline.storage.protocol import Storage
+from pipeline.worker.load_engine import check_attention, count_gpus
 
-__all__ = ["SAMPLE_ROWS", "Sample", "check_resources", "check_rows", "check_setup", "plan_index", "sample_rows"]
+__all__ = [
+    "SAMPLE_ROWS",
+    "Sample",
+    "check_foreign",
+    "check_resources",
+    "check_rows",
+    "check_setup",
+    "plan_index",
+    "sample_rows",
+]
 
 SAMPLE_ROWS = 64
 _FIRST_LOOK = 4
@@ -39,12 +52,31 @@ def check_setup(config: RunConfig) -> None:
         check_resources(config)
 
 
+def check_foreign(config: RunConfig, storage: Storage) -> None:
+    """Check that an output without a run holds no tables of others, which readers would mix with ours.
+
+    Raises:
+        OutputError: it does.
+    """
+    suffix = FORMATS[config.output_format].suffix
+    there = itertools.chain.from_iterable(storage.walk("."))
+    foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
+    if foreign is not None:
+        raise OutputError(
+            f"{storage.url}: holds {foreign!r}, which no run of this package wrote, or whose state folder is gone. "
+            "Write to an empty folder; mode='new' discards what a run has published."
+        )
+
+
 def check_resources(config: RunConfig) -> None:
     """Check that the cluster can hold the actors; asks the Ray session there is, or looks at this machine.
 
     Raises:
         ResourceError: it cannot, or has no use for so many, or no such device.
+        ConfigError: there is no such attention backend.
     """
+    if config.engine.attention != "auto":
+        check_attention(config.engine)
     if not is_private():
         with ray_session():
             fit_actors(config, connected_nodes())

@@ -13,7 +13,7 @@ from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
-from pipeline.commands.checks import check_rows, check_setup
+from pipeline.commands.checks import check_setup
 from pipeline.commands.failure_limit import FailureLimit
 from pipeline.commands.progress import Progress, ProgressTracker
 from pipeline.commands.summary import RunResult, RunSummary
@@ -98,8 +98,6 @@ def _run(
     with Index() as index:
         begun = begin(config, storage, lease, index, origin)
         index.units.mark_work(retry_failed=config.retry_failed)
-        if index.units.work_units and not len(index.records):
-            check_rows(begun.job, index.units)
         if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
             say([surplus])
         session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest

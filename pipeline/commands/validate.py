@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 from pipeline import layout
 from pipeline.cluster.resources import surplus_actors
 from pipeline.codec import WeDLMError
-from pipeline.commands.checks import Sample, check_resources, plan_index, sample_rows
+from pipeline.commands.checks import Sample, check_foreign, check_resources, plan_index, sample_rows
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.repair import describe_damage, find_published_damage
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
-from pipeline.errors import OutputError, PipelineError, SinkError
+from pipeline.errors import DamagedError, OutputError, PipelineError, SinkError
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length
 from pipeline.sinks import check_format
@@ -112,14 +114,19 @@ def _probe(storage: Storage) -> None:
 
 
 def _check_continues(config: RunConfig, job: Job) -> None:
-    """Check that a run in the output was begun with the same settings, or is to be discarded."""
+    """Check that a run in the output was begun with the same settings and is whole, or is to be discarded."""
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
+    if config.mode == "new":
+        return
     old = RunState.load(storage)
-    if old is None or config.mode == "new":
+    if old is None:
+        check_foreign(config, storage)
         return
     if config.mode == "error_if_exists":
         raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
     old.continued_by(new_run_record(job, model_digest(config)), storage.url)
+    if not config.repair and (damages := find_published_damage(storage, Manifest.load(storage), prove=False)):
+        raise DamagedError(describe_damage(storage.url, damages))
 
 
 def _facts(job: Job, config: RunConfig, *, tokenises: bool) -> tuple[dict[str, Any], Sample]:

@@ -105,7 +105,7 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
     kind, column = _prompt_column(config, names)
     for setting, wanted in _wanted(config):
         if wanted not in names:
-            raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}.")
+            raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}: name one of them.")
     kept = [field for field in source.schema if config.columns is None or field.name in config.columns]
     columns = pa.schema(kept, metadata=source.schema.metadata)
     check_collisions(columns.names, config.column_prefix)
@@ -142,7 +142,9 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
     if config.prompt_template is not None:
         absent = sorted(PromptTemplate(config.prompt_template).names - {WHOLE_ROW, *names})
         if absent:
-            raise SourceError(f"prompt_template names {absent}: the input has no such columns. It has {names}.")
+            raise SourceError(
+                f"prompt_template names {absent}: the input has no such columns. It has {names}: name some of them."
+            )
         return "template", "prompt_template"
     for kind, setting, _ in _KINDS:
         name = getattr(config, setting)
