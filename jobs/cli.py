@@ -41,12 +41,12 @@ class Parser(argparse.ArgumentParser):
             names = [word.partition("=")[0] for word in words.split() if word.startswith("--")]
             message = f"{kind}{unknown} {' '.join(names) or 'values without an option'}{self._nearest(names)}"
         message = redact(re.sub(r"(--[\w-]+)=\S.*?(?= could match|$)", r"\1=(not shown)", message))
-        self.exit(2, f"error: {message}. {self.prog} --help lists every option.\n")
+        self.exit(2, f"error: {message} ({self.prog} --help lists every option)\n")
 
     def _nearest(self, names: list[str]) -> str:
         known = [option for action in self._actions for option in action.option_strings]
-        near = [other for name in names for other in difflib.get_close_matches(name, known, n=1)]
-        return f"; did you mean {', '.join(near)}?" if near else ""
+        near = [other for name in names for other in difflib.get_close_matches(name, known, n=2, cutoff=0.75)]
+        return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:

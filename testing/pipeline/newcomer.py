@@ -27,11 +27,13 @@ def make_folder(root: Path, model: Path) -> None:
     """Fill ``root``, the working folder; ``model`` is a good model of 512 positions and 336 ids."""
     _inputs(root)
     _models(root, model)
-    for name in ("begun", "damaged"):
-        run = RunConfig(input="good.parquet", output=name, model="m", sampling=SamplingParams(max_tokens=8))
+    shutil.copy(root / "good.parquet", root / "renewed.parquet")
+    for name, source in (("begun", "good"), ("damaged", "good"), ("changed", "renewed")):
+        run = RunConfig(input=f"{source}.parquet", output=name, model="m", sampling=SamplingParams(max_tokens=8))
         run_on(InlineExecutor(), run, open_storage(run.output, layout.SCRATCH), lambda progress: None)
     for part in (root / "damaged").glob("data-*/part-*"):
         part.write_bytes(part.read_bytes()[:-100])
+    pq.write_table(pa.Table.from_pylist([{**row, "k": 7} for row in _ROWS]), root / "renewed.parquet")
     shutil.copytree(root / "begun", root / "stateless")
     shutil.rmtree(root / "stateless" / layout.STATE)
 
@@ -91,7 +93,7 @@ def _models(root: Path, good: Path) -> None:
     settings("llama", model_type="llama", architectures=["LlamaForCausalLM"])
     settings("wide", hidden_size=48)
     settings("deep", num_hidden_layers=4)
-    settings("scaled", rope_scaling={"rope_type": "longrope", "factor": 2.0})
+    settings("scaled", rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "factor": 2.0})
     settings("sliding", use_sliding_window=True)
     settings("huge", vocab_size=10**9)
     (copy("unconfigured") / "config.json").unlink()
