@@ -14,7 +14,7 @@ from pipeline.cluster.session import ray_session
 from pipeline.commands.sample import prepared_sample
 from pipeline.commit.index import Index, PlannedUnits
 from pipeline.config import RunConfig
-from pipeline.errors import OutputError, SourceError
+from pipeline.errors import OutputError, SinkError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model
@@ -31,11 +31,13 @@ __all__ = [
     "check_resources",
     "check_rows",
     "check_setup",
+    "check_writable",
     "plan_index",
     "sample_rows",
 ]
 
 SAMPLE_ROWS = 64
+_PROBE = f"{layout.SCRATCH}/probe"
 _FIRST_LOOK = 4
 """Units that a run reads from at first; only if all these rows would fail, it looks at as many as ``validate``."""
 
@@ -50,6 +52,26 @@ def check_setup(config: RunConfig) -> None:
     check_model(config)
     if is_private():
         check_resources(config)
+
+
+def check_writable(storage: Storage) -> None:
+    """Write, read and delete one object of the output.
+
+    Raises:
+        OutputError: that fails.
+    """
+    try:
+        with storage.create(_PROBE) as file:
+            file.write(b"probe")
+        if storage.read(_PROBE) != b"probe":
+            raise OSError("what was written reads back otherwise")
+        storage.delete(_PROBE)
+        if not storage.keys(layout.STATE):
+            storage.delete(layout.STATE)
+    except (OSError, SinkError) as error:
+        raise OutputError(
+            f"{storage.url}: cannot be written to ({error}). Check path, space and permissions."
+        ) from error
 
 
 def check_foreign(config: RunConfig, storage: Storage) -> None:

@@ -13,7 +13,7 @@ from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
-from pipeline.commands.checks import check_setup
+from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.failure_limit import FailureLimit
 from pipeline.commands.progress import Progress, ProgressTracker
 from pipeline.commands.summary import RunResult, RunSummary
@@ -74,6 +74,7 @@ def run(
     config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     check_apart(config.input, config.output)
+    check_writable(storage)
     summary = run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None))
     return RunResult(summary=summary, storage_options=config.output_options)
 

@@ -10,23 +10,21 @@ from typing import Any, TypeVar
 from pipeline import layout
 from pipeline.cluster.resources import surplus_actors
 from pipeline.codec import WeDLMError
-from pipeline.commands.checks import Sample, check_foreign, check_resources, plan_index, sample_rows
+from pipeline.commands.checks import Sample, check_foreign, check_resources, check_writable, plan_index, sample_rows
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.repair import describe_damage, find_published_damage
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
-from pipeline.errors import DamagedError, OutputError, PipelineError, SinkError
+from pipeline.errors import DamagedError, OutputError, PipelineError
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length
 from pipeline.sinks import check_format
 from pipeline.sources import check_apart, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
-from pipeline.storage.protocol import Storage
 
 __all__ = ["Validation", "validate"]
 
-_PROBE = f"{layout.SCRATCH}/probe"
 _SHOWN = 10
 
 _T = TypeVar("_T")
@@ -80,7 +78,7 @@ def validate(config: RunConfig) -> Validation:
             return None
 
     attempt(lambda: check_apart(config.input, config.output))
-    attempt(lambda: _probe(open_storage(config.output, layout.SCRATCH, config.output_options)))
+    attempt(lambda: check_writable(open_storage(config.output, layout.SCRATCH, config.output_options)))
     attempt(lambda: check_model(config))
     tokenizer = attempt(lambda: load_tokenizer(config)) if not problems else None
     attempt(lambda: check_resources(config))
@@ -97,20 +95,6 @@ def validate(config: RunConfig) -> Validation:
             if tokenizer is not None:
                 attempt(lambda: _check_continues(config, job))
     return Validation(problems=tuple(problems), **facts)
-
-
-def _probe(storage: Storage) -> None:
-    """Write, read and delete one object."""
-    try:
-        with storage.create(_PROBE) as file:
-            file.write(b"probe")
-        if storage.read(_PROBE) != b"probe":
-            raise OSError("what was written reads back otherwise")
-        storage.delete(_PROBE)
-        if not storage.keys(layout.STATE):
-            storage.delete(layout.STATE)
-    except OSError as error:
-        raise SinkError(f"{storage.url}: cannot be written to ({error}). Check path, space and permissions.") from error
 
 
 def _check_continues(config: RunConfig, job: Job) -> None:

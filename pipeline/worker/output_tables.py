@@ -67,7 +67,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         staged_bytes=0,
         data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
         attempt=unit.attempt,
-        failures=Counter(classes),
+        failures=dict(Counter(classes)),
         examples={name: _shortened(text) for name, text in zip(reversed(classes), reversed(messages), strict=True)},
     )
 

@@ -22,6 +22,7 @@ from pipeline.cluster.executor import RayExecutor
 from pipeline.commit import lease
 from pipeline.storage import retry
 from testing.pipeline.newcomer import make_folder
+from testing.pipeline.s3 import S3Server
 from testing.repository import ROOT
 from wedlm_core.errors import WeDLMError
 
@@ -259,6 +260,26 @@ def test_a_run_and_its_validation_refuse_in_the_same_words(options: str, capsys:
         code, printed = answer(generate.main, f"{GOOD} {options}{more}", capsys)
         assert code == 2, printed
         check_words(printed, RUNS[options])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [("--input s3://empty-bucket/none.parquet", ("'s3://empty-bucket/none.parquet'", "no file is there", "Check the")),
+     ("--input s3://no-bucket-here/none.parquet", ("s3://no-bucket-here", "does not exist", "path")),
+     ("--output s3://no-bucket-here/out", ("s3://no-bucket-here/out", "does not exist", "Check path")),
+     ("--model s3://empty-bucket/m", ("'s3://empty-bucket/m'", "no model files there", "It needs some of"))],
+)  # fmt: skip
+def test_an_object_store_is_asked(
+    options: str, words: tuple[str, ...], s3: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3.bucket("empty-bucket")
+    storage = "{key: test, secret: test, endpoint_url: '" + s3.endpoint + "'}"
+    for more in ("", " --validate"):
+        code, printed = answer(
+            generate.main, f"{GOOD} {options} --storage-options {shlex.quote(storage)}{more}", capsys
+        )
+        assert code == 2, printed
+        check_words(printed, words)
 
 
 @pytest.mark.parametrize("options", ONLY_RUNS)
