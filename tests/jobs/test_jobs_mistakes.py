@@ -296,7 +296,9 @@ def test_a_configuration_file_is_refused(file: str, capsys: pytest.CaptureFixtur
     check_words(printed, FILES[file])
 
 
-@pytest.mark.parametrize(("main", "argv", "words"), OTHERS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("main", "argv", "words"), OTHERS, ids=[f"{main.__module__} {argv}" for main, argv, _ in OTHERS]
+)
 def test_another_command_refuses(
     main: Callable[[list[str]], Any], argv: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,7 +307,7 @@ def test_another_command_refuses(
     check_words(printed, words)
 
 
-@pytest.mark.parametrize(("call", "words"), PYTHON)
+@pytest.mark.parametrize(("call", "words"), PYTHON, ids=[" ".join(words) for _, words in PYTHON])
 def test_python_raises_one_line(call: Callable[[], Any], words: tuple[str, ...]) -> None:
     begin = time.monotonic()
     with pytest.raises((pipeline.PipelineError, WeDLMError)) as caught:
