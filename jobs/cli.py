@@ -6,6 +6,7 @@ Order of precedence, later wins: the YAML file, the options with a name of their
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,15 +32,21 @@ _QUOTED = re.compile(r"'[^'<>]{2,}'")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors show no values: those of mistyped options may be credentials."""
+    """A parser whose errors are short, and show no values: those of mistyped options may be credentials."""
 
     def error(self, message: str) -> NoReturn:
-        """Print usage and message, and exit with status 2."""
+        """Print the message and what to do, and exit with status 2."""
         kind, unknown, words = message.partition("unrecognized arguments:")
         if unknown:
             names = [word.partition("=")[0] for word in words.split() if word.startswith("--")]
-            message = f"{kind}{unknown} {' '.join(names) or 'values without an option'}"
-        super().error(redact(re.sub(r"(--[\w-]+)=\S.*?(?= could match|$)", r"\1=(not shown)", message)))
+            message = f"{kind}{unknown} {' '.join(names) or 'values without an option'}{self._nearest(names)}"
+        message = redact(re.sub(r"(--[\w-]+)=\S.*?(?= could match|$)", r"\1=(not shown)", message))
+        self.exit(2, f"error: {message} ({self.prog} --help lists every option)\n")
+
+    def _nearest(self, names: list[str]) -> str:
+        known = [option for action in self._actions for option in action.option_strings]
+        near = [other for name in names for other in difflib.get_close_matches(name, known, n=2, cutoff=0.75)]
+        return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +145,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise ConfigError(f"--config {path}: must be a mapping of fields, is a {type(raw).__name__}.")
+        raise ConfigError(
+            f"--config {path}: must be a mapping of fields, is a {type(raw).__name__}. Write name: value."
+        )
     return raw
 
 
@@ -147,9 +156,11 @@ def parse_options(text: str) -> dict[str, Any]:
     try:
         options = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"not YAML ({_fault(error)}). Write {{key: value}}.") from None
+        raise argparse.ArgumentTypeError(f"not YAML ({_fault(error)}). Write for example {{anon: true}}.") from None
     if not isinstance(options, dict):
-        raise argparse.ArgumentTypeError(f"must be a mapping, is a {type(options).__name__}. Write {{key: value}}.")
+        raise argparse.ArgumentTypeError(
+            f"must be a mapping, is a {type(options).__name__}. Write for example {{anon: true}}."
+        )
     return options
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.cli import Parser
 from wedlm_core import LLM, EngineConfig, Generation, SamplingParams, Strategy
+from wedlm_core.errors import WeDLMError
 from wedlm_core.training import corpus
 from wedlm_core.training.evaluation import REGIMES, Score, by_family, by_regime, held_out
 
@@ -121,9 +124,11 @@ def _write(folder: Path, results: Sequence[Result], title: str) -> None:
     (folder / "evaluation.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and write; the exit status (2: the model or a setting is at fault)."""
+    parser = Parser(
+        prog="python -m jobs.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--strategies", nargs="+", default=[s.value for s in Strategy], choices=list(Strategy))
     parser.add_argument("--families", nargs="+", default=None, choices=list(corpus.FAMILIES))
@@ -136,7 +141,15 @@ def main() -> None:
     parser.add_argument("--form", default="both", choices=("raw", "chat", "both"))
     parser.add_argument("--failures", type=int, default=0, help="print this many wrong answers of each family")
     parser.add_argument("--output", type=Path, default=None)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    try:
+        return _evaluate(arguments)
+    except WeDLMError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
     problems = held_out(arguments.split, arguments.per_family, arguments.families)
     llm = LLM(arguments.model, config=EngineConfig(max_num_seqs=arguments.sequences))
     results = measure(
@@ -150,6 +163,7 @@ def main() -> None:
         _print_failures(result, arguments.failures)
     if arguments.output:
         _write(arguments.output, results, title)
+    return 0
 
 
 def _print_failures(result: Result, count: int) -> None:
@@ -161,4 +175,4 @@ def _print_failures(result: Result, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,7 +1,13 @@
 """Batch generation: ``python -m jobs.generate --input prompts.parquet --output out/ --model tiny``.
 
-Prints progress and a summary. Interrupted or killed, the same command continues. Exit status: 0 done,
-1 the run failed, 2 the configuration or the input is wrong, 130 or 143 interrupted.
+Prints progress and a summary. Interrupted or killed, the same command continues.
+
+Exit status:
+  0         done: one row succeeded at least (failed ones are counted, and are dead letters)
+  1         the run failed; the same command continues
+  2         configuration, input (one without rows too), model, output folder or resources are at fault
+  3         done, and every row failed; correct the cause, then --retry-failed, or --mode new
+  130, 143  interrupted; the same command continues
 """
 
 from __future__ import annotations
@@ -23,6 +29,8 @@ from pipeline.codec import WeDLMError, redact
 __all__ = ["main", "print_progress"]
 
 _SECONDS_BETWEEN_LINES = 2.0
+_ALL_FAILED = 3
+_REFUSED = (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pipeline.ResourceError)
 
 
 class _Printer:
@@ -61,24 +69,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.validate:
             return _validate(config)
         if args.estimate is not None:
-            print(pipeline.estimate(config, args.estimate).describe())
-            return 0
+            found = pipeline.estimate(config, args.estimate)
+            print(found.describe())
+            return _ALL_FAILED if found.failed_rows == found.sampled_rows else 0
         if args.preview is not None:
-            for row in pipeline.preview(config, args.preview).to_pylist():
-                print(json.dumps(row, default=str, ensure_ascii=False))
-            return 0
+            return _preview(config, args.preview)
         result = pipeline.run(config=config, on_progress=None if args.quiet else print_progress)
-    except (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pipeline.ResourceError) as error:
+    except (*_REFUSED, WeDLMError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (pipeline.PipelineError, WeDLMError) as error:
+    except pipeline.PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: the same command continues from what is committed", file=sys.stderr)
         return 130
     print(result.summary.describe())
-    return 0
+    if not result.summary.total.all_failed:
+        return 0
+    print("error: every row failed; correct the cause, then --retry-failed, or --mode new", file=sys.stderr)
+    return _ALL_FAILED
+
+
+def _preview(config: RunConfig, rows: int) -> int:
+    shown = pipeline.preview(config, rows)
+    for row in shown.to_pylist():
+        print(json.dumps(row, default=str, ensure_ascii=False))
+    errors = shown[f"{config.column_prefix}error"]
+    return _ALL_FAILED if errors.null_count == 0 else 0
 
 
 def _validate(config: RunConfig) -> int:

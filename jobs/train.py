@@ -11,6 +11,8 @@ import argparse
 import dataclasses
 import itertools
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,8 +20,9 @@ import torch.distributed as dist
 import yaml
 from tokenizers import AddedToken, Tokenizer
 
+from jobs.cli import Parser
 from wedlm_core.config import ModelConfig
-from wedlm_core.errors import ConfigError, explain
+from wedlm_core.errors import ConfigError, WeDLMError, explain
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.weights import load_model, save_model
 from wedlm_core.training import corpus
@@ -66,22 +69,23 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary, device: torch.device) ->
     return model.to(device)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m jobs.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="tiny", help="name of a shipped recipe, or path of a YAML file")
     parser.add_argument("--output", type=Path, default=None, help="folder of the run (default runs/<recipe>)")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="e.g. run.steps=100")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
     """A shipped recipe by name, or one by path, with ``field=value`` overrides (values are YAML)."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
     if not path.is_file():
-        raise SystemExit(
-            f"recipe {name!r}: no file {path}. Shipped are {sorted(p.stem for p in RECIPES.glob('*.yaml'))}."
-        )
+        shipped = sorted(p.stem for p in RECIPES.glob("*.yaml"))
+        raise ConfigError(explain("recipe", name, f"no file {path}", f"Shipped are {shipped}."))
     recipe = dataclasses.asdict(load_recipe(path))
     for override in overrides:
         field, _, value = override.partition("=")
@@ -93,9 +97,18 @@ def read_recipe(name: str, overrides: list[str]) -> Recipe:
     return parse_recipe(recipe)
 
 
-def main() -> None:
-    """Train, then write the model folder ``<output>/model``."""
-    arguments = _arguments()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, then write the model folder ``<output>/model``; the exit status (2: a setting is at fault)."""
+    arguments = _arguments(argv)
+    try:
+        _train(arguments)
+    except WeDLMError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> None:
     recipe = read_recipe(arguments.recipe, arguments.set)
     folder = arguments.output or Path("runs") / Path(arguments.recipe).stem
     device = torch.device(arguments.device)
@@ -128,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
@@ -27,11 +28,13 @@ from pipeline.codec import (
 from pipeline.errors import ConfigError
 from pipeline.template import check_template
 
-__all__ = ["LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
+__all__ = ["DTYPES", "LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
 
 MODES = ("resume", "new", "error_if_exists")
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -148,8 +151,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check ranges and contradictions; fix the types of collections."""
-        object.__setattr__(self, "output", os.fspath(self.output))
-        object.__setattr__(self, "model", os.fspath(self.model))
+        for name, example in (("output", "out/"), ("model", "tiny")):
+            value = getattr(self, name)
+            _require(isinstance(value, (str, os.PathLike)), name, value, "a path, URL or name", f"Write {example!r}.")
+            object.__setattr__(self, name, os.fspath(value))
+        _require(isinstance(self.sampling_columns, Mapping), "sampling_columns", self.sampling_columns,
+                 "a mapping of sampling parameters to columns", "Write {max_tokens: my_column}.")  # fmt: skip
         object.__setattr__(self, "sampling_columns", dict(self.sampling_columns))
         given = self.chat_template_kwargs
         _require(isinstance(given, Mapping) and all(isinstance(key, str) for key in given), "chat_template_kwargs",
@@ -170,6 +177,9 @@ class RunConfig:
                  f"one of {list(OUTPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
+        _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {list(DTYPES)}", "Pick one of these.")
+        _require(isinstance(self.device, str) and _DEVICE.fullmatch(self.device) is not None, "device", self.device,
+                 'one of "auto", "cpu", "cuda", "cuda:N"', 'Use "auto".')  # fmt: skip
         self._check_numbers()
         self._check_prompts()
         _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
@@ -201,7 +211,7 @@ class RunConfig:
     def _check_numbers(self) -> None:
         for name in ("actors", "target_part_bytes"):
             value = getattr(self, name)
-            _require(_is_int(value) and value >= 1, name, value, "an integer of 1 or more", "Raise it.")
+            _require(_is_int(value) and value >= 1, name, value, "an integer of 1 or more", "Give a count.")
         for name in ("limit", "num_threads", "unit_rows", "units_in_flight"):
             value = getattr(self, name)
             _require(value is None or (_is_int(value) and value >= 1), name, value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ __all__ = ["WHOLE_ROW", "PromptTemplate", "check_template"]
 
 WHOLE_ROW = "row"
 """Template variable that maps column names to cells, for names that are no identifiers. A column named so wins."""
+_SINGLE_BRACES = re.compile(r"(?<!\{)\{\s*([A-Za-z_]\w*)\s*\}(?!\})")
 
 
 @functools.cache
@@ -34,25 +36,20 @@ def check_template(text: str) -> None:
     """Check a template before any row is rendered.
 
     Raises:
-        ConfigError: ``text`` is not a template; or it uses no column and exceeds the limits, for every row alike.
+        ConfigError: ``text`` is not a template, or it uses no column: every row would have the same prompt.
     """
     if not isinstance(text, str) or not text:
         raise ConfigError(f"prompt_template={text!r}: a template is text and not empty. Write for example "
                           "'{{ question }}'.")  # fmt: skip
     try:
-        template, names = _compiled(text)
-        if not names:
-            template.render({})
+        _, names = _compiled(text)
     except TemplateSyntaxError as error:
         raise ConfigError(explain("prompt_template", text, f"not a Jinja template ({error})", "Correct it.")) from error
-    except TemplateLimitError as error:
-        raise ConfigError(
-            explain("prompt_template", text, f"no row can be rendered: {error}", "Correct it.")
-        ) from error
-    except Exception:
-        # Only a template without columns is rendered here, to find one that never ends. Whatever else its expressions
-        # raise is no fault of the configuration as such: rendering each row meets it again and fails that row.
-        pass
+    if not names:
+        braced = _SINGLE_BRACES.search(text)
+        name = "question" if braced is None else braced[1]
+        remedy = f"Write columns in two braces: {{{{ {name} }}}}."
+        raise ConfigError(explain("prompt_template", text, "it uses no column, so all rows have one prompt", remedy))
 
 
 class PromptTemplate:

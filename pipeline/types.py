@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 _NO_FAILURES: Mapping[str, int] = {}
+_NO_EXAMPLES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +197,7 @@ class CommitRecord:
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
+        examples: the message of one failed row of each error class.
     """
 
     unit_id: str
@@ -218,6 +220,7 @@ class CommitRecord:
     input_sha256: str = ""
     redone: str = ""
     failures: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, str] = field(default_factory=dict)
     more: tuple[Stretch, ...] = ()
 
     @property
@@ -254,7 +257,7 @@ class CommitRecord:
     def from_json(cls, line: str) -> CommitRecord:
         """Inverse of :meth:`to_json`; fields of later versions are ignored."""
         raw: dict[str, Any] = json.loads(line)
-        raw["failures"] = raw.get("failures") or _NO_FAILURES
+        raw["failures"], raw["examples"] = raw.get("failures") or _NO_FAILURES, raw.get("examples") or _NO_EXAMPLES
         raw["more"] = tuple(Stretch(*stretch) for stretch in raw.get("more", ()))
         return cls(**{f.name: raw[f.name] for f in fields(cls) if f.name in raw})
 
@@ -287,7 +290,7 @@ class Revocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over units."""
+    """Sums over units; ``examples`` has one message of each error class."""
 
     units: int = 0
     rows: int = 0
@@ -298,6 +301,7 @@ class Totals:
     decode_forwards: int = 0
     rows_forwarded: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[CommitRecord]) -> Totals:
@@ -319,12 +323,23 @@ class Totals:
             decode_forwards=self.decode_forwards + record.decode_forwards,
             rows_forwarded=self.rows_forwarded + record.rows_forwarded,
             failures=_added(self.failures, record.failures),
+            examples={**record.examples, **self.examples} if record.examples else self.examples,
         )
 
     def merged_with(self, other: Totals) -> Totals:
         """The sums of both."""
-        own = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "failures"}
-        return Totals(**own, failures=_added(self.failures, other.failures))
+        names = [f.name for f in fields(self) if f.name not in ("failures", "examples")]
+        own = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Totals(
+            **own,
+            failures=_added(self.failures, other.failures),
+            examples={**other.examples, **self.examples},
+        )
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether there are rows, and every one failed."""
+        return self.rows > 0 and self.failed_rows == self.rows
 
     @property
     def tokens_per_forward(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.generate_actor import GenerateActor
 from pipeline.cluster.prefetch import PreparedUnit
-from pipeline.cluster.session import ActorResources
+from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader
@@ -46,7 +46,7 @@ class Pool:
 
     Args:
         job: the resolved run that every actor works for.
-        resources: what each actor reserves.
+        resources: how many actors there are, and what each reserves.
         load: makes an actor's engine.
         bisection: records which units run in which process, and its deaths.
         held: units that each actor works on at once.
@@ -69,7 +69,7 @@ class Pool:
         # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle below.
         shared = ray.cloudpickle.dumps((ray.put(job), bisection))
         self._bisection = bisection
-        self.actors = [make.remote(shared, resources.threads, load) for _ in range(job.config.actors)]
+        self.actors = [make.remote(shared, resources.threads, load) for _ in range(resources.actors)]
 
     def __enter__(self) -> Pool:
         return self

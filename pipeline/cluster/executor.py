@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pipeline import layout
@@ -15,7 +16,8 @@ from pipeline.cluster.actor_pool import Pool, generate
 from pipeline.cluster.bisection_actor import start_bisection
 from pipeline.cluster.drain import drain
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
-from pipeline.cluster.session import ActorResources, check_workers, plan_actors, ray_session
+from pipeline.cluster.resources import ActorResources, connected_nodes, fit_actors
+from pipeline.cluster.session import check_workers, ray_session
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError
@@ -71,9 +73,10 @@ class RayExecutor:
             ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
             EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
         """
-        resources = plan_actors(self._config)
+        resources = fit_actors(self._config, connected_nodes(), work.units)
         check_workers()
-        held = units_per_actor(self._config, work.unit_rows, work.units)
+        started = replace(self._config, actors=resources.actors)
+        held = units_per_actor(started, work.unit_rows, work.units)
         return drain(_run_graph(job, work, self._load, resources, held))
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:

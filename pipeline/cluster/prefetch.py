@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.cluster.prepare_task import prepare_units, read_histogram
-from pipeline.cluster.session import ActorResources
+from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
 from pipeline.plan.units import ReadTask
 from pipeline.types import Unit
@@ -91,13 +91,12 @@ def _blocks(job: Job, tasks: list[ReadTask], actors: ActorResources, bisection: 
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
-    count = job.config.actors
     with DataContext.current(context), warnings.catch_warnings():
         # Ray warns of arguments that will change and for which it has no replacement yet.
         warnings.simplefilter("ignore", category=DeprecationWarning)
         warnings.simplefilter("ignore", category=FutureWarning)
         context.execution_options.exclude_resources = ExecutionResources(
-            cpu=count * actors.cpus, gpu=count * actors.gpus
+            cpu=actors.actors * actors.cpus, gpu=actors.actors * actors.gpus
         )
         shared = ray.put(job)
         reads = [partial(_prepare, task.units, shared, bisection) for task in tasks]

@@ -1,10 +1,9 @@
-"""The Ray session (joins a running cluster or starts a private one on loopback) and the resources of its cluster."""
+"""The Ray session: joins a running cluster, or starts a private one on loopback."""
 
 from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import secrets
 import shutil
@@ -14,22 +13,16 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
+from pipeline.cluster.resources import local_cpus
 from pipeline.errors import ResourceError
-
-if TYPE_CHECKING:
-    from pipeline.config import RunConfig
 
 __all__ = [
     "PRIVATE_SYSTEM_CONFIG",
-    "ActorResources",
     "check_workers",
     "ensure_ray",
     "has_session",
-    "plan_actors",
     "ray_session",
 ]
 
@@ -44,7 +37,6 @@ PRIVATE_SYSTEM_CONFIG = {
     "max_direct_call_object_size": 4096,
 }
 """Settings of a private session."""
-_SHARE_FOR_ACTORS = 0.75
 _PROBE_RETRIES = 2
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
@@ -52,15 +44,6 @@ _CHATTY = (
     "ray.data._internal.progress",
 )
 """Ray loggers that are verbose about normal operation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorResources:
-    """What each generate actor reserves and how many threads its engine uses."""
-
-    cpus: float
-    gpus: float
-    threads: int
 
 
 def has_session() -> bool:
@@ -91,6 +74,7 @@ def ensure_ray() -> bool:
         with on_loopback():
             ray.init(
                 address="local",
+                num_cpus=local_cpus(),  # what actors were checked against, before there was a session
                 include_dashboard=False,
                 logging_level=logging.WARNING,
                 log_to_driver=False,
@@ -153,46 +137,3 @@ def check_workers() -> None:
 
 def _nothing() -> None:
     """The task of :func:`check_workers`."""
-
-
-def plan_actors(config: RunConfig) -> ActorResources:
-    """Resources per actor in the connected cluster.
-
-    Raises:
-        ResourceError: the cluster cannot hold the actors; Ray itself would wait for ever.
-    """
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    total_cpus = sum(node.get("CPU", 0.0) for node in nodes)
-    total_gpus = sum(node.get("GPU", 0.0) for node in nodes)
-    gpus = (1.0 if total_gpus > 0 else 0.0) if config.gpus_per_actor == "auto" else float(config.gpus_per_actor)
-    if config.cpus_per_actor == "auto":
-        # Prefetch tasks need CPUs too: actors that reserve all of them would wait for their input for ever.
-        cpus = min(1.0, math.floor(100 * _SHARE_FOR_ACTORS * total_cpus / config.actors) / 100)
-    else:
-        cpus = float(config.cpus_per_actor)
-    if not config.expect_autoscaling:
-        _check_fit(config, nodes, cpus, gpus)
-    threads = config.num_threads or max(1, int(total_cpus) // config.actors)
-    return ActorResources(cpus=cpus, gpus=gpus, threads=threads)
-
-
-def _check_fit(config: RunConfig, nodes: list[dict[str, float]], cpus: float, gpus: float) -> None:
-    room = 0
-    for node in nodes:
-        wanted = [(have, each) for have, each in ((node.get("CPU", 0), cpus), (node.get("GPU", 0), gpus)) if each > 0]
-        room += min((int(have / each + 1e-9) for have, each in wanted), default=config.actors)
-    if room < config.actors:
-        have = {key: sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU")}
-        raise ResourceError(
-            f"actors={config.actors} with {cpus:g} CPU and {gpus:g} GPU each: the cluster ({have['CPU']:g} CPU, "
-            f"{have['GPU']:g} GPU on {len(nodes)} nodes) has room for {room}. Lower actors, gpus_per_actor or "
-            "cpus_per_actor, or set expect_autoscaling if nodes will be added."
-        )
-    spare = sum(node.get("CPU", 0.0) for node in nodes) - cpus * config.actors
-    if spare <= 0:
-        raise ResourceError(
-            f"actors={config.actors} with {cpus:g} CPU each take every CPU of the cluster, and nothing is left to read "
-            "and tokenise the input. Lower cpus_per_actor."
-        )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pipeline import layout
+from pipeline.commands.checks import check_foreign, check_rows
 from pipeline.commit.discard import discard, finish_discard, remove_parts
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
@@ -23,8 +23,8 @@ from pipeline.plan.input_check import check_committed_rows, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, planned_units, recorded_shares
 from pipeline.plan.unique_ids import check_unique_ids
+from pipeline.plan.units import check_any_rows
 from pipeline.prompts.model_files import model_digest
-from pipeline.sinks import FORMATS
 from pipeline.sources import source_of
 from pipeline.storage.protocol import Storage
 
@@ -55,17 +55,20 @@ def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origi
     lease.forget_predecessors()
     source = source_of(config, storage, partitioned=origin.partitioned)
     job = replace(resolve_job(config, source, storage), model_digest=model_digest(config))
-    state, old, small = _plan(job, index, origin)
+    state, old, small = _plan(job, index, origin, config.input)
     manifest = _index(job, found, index, lease, known=old is not None)
     _check_torn(small, index, storage)
     clean(storage, manifest, index, lease, unnamed=True)
     _check_published(config, manifest, index, ledger, storage)
     _check_touched(job, index, old)
+    # Before the record is saved: settings that are refused are not those that the run was begun with.
+    if old is None and not len(index.records):
+        check_rows(job, index.units)
+    if config.id_column is not None:
+        check_unique_ids(job.source, index.units, config.id_column)
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
-    if config.id_column is not None:
-        check_unique_ids(job.source, index.units, config.id_column)
     return Begun(job=job, ledger=ledger, manifest=manifest)
 
 
@@ -149,7 +152,7 @@ def _check_published(
     revoke(damages, manifest, index, ledger)
 
 
-def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None, SmallFiles]:
+def _plan(job: Job, index: Index, origin: Origin, given: Any) -> tuple[RunState, RunState | None, SmallFiles]:
     """Enter the input's units in the index.
 
     Returns:
@@ -158,6 +161,7 @@ def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | 
     Raises:
         DamagedError: the record is lost, and the ledger does not agree with these settings.
         FingerprintError: the run was begun with other settings.
+        SourceError: the input has no rows.
     """
     new = new_run_record(job, job.model_digest, origin)
     lost: DamagedError | None = None
@@ -169,6 +173,7 @@ def _plan(job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | 
     known = recorded_shares(index.records, job.source.files) if old is None else old.files
     units, small = planned_units(job.source, state, known)
     index.units.fill(units)
+    check_any_rows(len(index.units), given)
     if old is None and len(index.records):
         _check_ledger_agrees(job, index, lost)
     return state.shared_by(small.shares), old, small
@@ -223,12 +228,5 @@ def prepare_output(config: RunConfig, storage: Storage, lease: Lease) -> Origin:
                 f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder."
             )
         return Origin.of(storage)
-    suffix = FORMATS[config.output_format].suffix
-    there = itertools.chain.from_iterable(storage.walk("."))
-    foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
-    if foreign is not None:
-        raise OutputError(
-            f"{storage.url}: holds {foreign!r}, which no run of this package wrote, or whose state folder is gone. "
-            "Write to an empty folder; mode='new' discards what a run has published."
-        )
+    check_foreign(config, storage)
     return Origin(begun=lease.epoch)

@@ -22,6 +22,8 @@ from pipeline.commands.agreement import Answers, Interval, answer_agreement, sam
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import Job, resolve_job
+from pipeline.plan.units import check_any_rows
+from pipeline.prompts.model_files import check_model
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.sources import Source, source_of
 from pipeline.storage.local import LocalStorage
@@ -125,6 +127,7 @@ def calibrate(config: RunConfig, wanted: CalibrationConfig) -> Calibration:
         SourceError: the input cannot be read, has no rows, or every row of the sample fails.
     """
     _check(config, wanted)
+    check_model(config)
     config = replace(
         config,
         columns=() if wanted.answer_column is None else (wanted.answer_column,),
@@ -133,7 +136,7 @@ def calibrate(config: RunConfig, wanted: CalibrationConfig) -> Calibration:
     )
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        sample = _Sample(resolve_job(config, source_of(config, storage), storage), wanted.rows)
+        sample = _Sample(resolve_job(config, source_of(config, storage), storage), wanted.rows, config.input)
         return _Search(sample, wanted).run()
 
 
@@ -148,8 +151,8 @@ def _check(config: RunConfig, wanted: CalibrationConfig) -> None:
 class _Sample:
     """Prepared rows and an engine."""
 
-    def __init__(self, job: Job, rows: int) -> None:
-        self._job, self._table = job, _read(job, rows)
+    def __init__(self, job: Job, rows: int, given: Any) -> None:
+        self._job, self._table = job, _read(job, rows, given)
         self._unit = Unit(
             unit_id="calibration", index=0, rows=Slice(file=0, first_row=0, num_rows=self._table.num_rows)
         )
@@ -162,17 +165,16 @@ class _Sample:
         return out.rename_columns([name.removeprefix(_PREFIX) for name in out.column_names])
 
 
-def _read(job: Job, rows: int) -> pa.Table:
+def _read(job: Job, rows: int, given: Any) -> pa.Table:
     """A prepared sample, in input order; which rows it has depends on the input and ``rows`` only."""
     found = heapq.nsmallest(rows, job.source.slices(1), key=lambda piece: _lot(job.source, piece))
+    check_any_rows(len(found), given)
     found.sort(key=lambda piece: (piece.file, piece.first_row))
     tables = []
     for _, own in itertools.groupby(found, key=lambda piece: piece.file):
         pieces = list(own)
         for piece, table in zip(pieces, job.source.read(pieces), strict=True):
             tables.append(prepare_table(table, Unit(unit_id="calibration", index=0, rows=piece), job))
-    if not tables:
-        raise SourceError("the input has no rows. Give prompts like those of the job.")
     return pa.concat_tables(tables).combine_chunks()
 
 

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.commands.checks import plan_index
 from pipeline.commands.sample import prepared_sample
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError, SourceError
+from pipeline.errors import ConfigError
 from pipeline.plan.job import Job, resolve_job
 from pipeline.prompts.model_files import check_model
 from pipeline.sinks import FORMATS
@@ -128,9 +129,8 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
         job = resolve_job(config, source_of(config, storage), storage)
-        total, table = prepared_sample(job, rows)
-        if table is None:
-            raise SourceError("the input has no rows: there is nothing to estimate.")
+        with plan_index(job, config) as index:
+            total, table = index.units.rows, prepared_sample(job, index.units, rows)
         begin = time.monotonic()
         engine = load(job, config.num_threads)
         ready = time.monotonic()

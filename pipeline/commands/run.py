@@ -11,7 +11,9 @@ from typing import Any
 
 from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
+from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
+from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.failure_limit import FailureLimit
 from pipeline.commands.progress import Progress, ProgressTracker
 from pipeline.commands.summary import RunResult, RunSummary
@@ -29,9 +31,8 @@ from pipeline.plan.input_check import changed_since_planned, check_committed_row
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.units import Work, read_tasks
-from pipeline.prompts.model_files import check_model
 from pipeline.sources import check_apart
-from pipeline.storage.open import check_writable, open_storage
+from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 
 __all__ = ["run", "run_on"]
@@ -72,8 +73,9 @@ def run(
     given |= {} if output is None else {"output": os.fspath(output)}
     config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
-    check_writable(config.output, config.output_options)
+    check_output_url(config.output, config.output_options)
     check_apart(config.input, config.output)
+    check_writable(storage)
     summary = run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None))
     return RunResult(summary=summary, storage_options=config.output_options)
 
@@ -82,6 +84,7 @@ def run_on(
     executor: Executor, config: RunConfig, storage: Storage, on_progress: Callable[[Progress], None]
 ) -> RunSummary:  # fmt: skip
     """:func:`run` with a given executor and storage."""
+    check_setup(config)  # before ``mode="new"`` discards anything
     with hold_lease(storage) as lease:
         return _run(executor, config, storage, lease, on_progress)
 
@@ -94,10 +97,11 @@ def _run(
     on_progress: Callable[[Progress], None],
 ) -> RunSummary:
     origin = prepare_output(config, storage, lease)
-    check_model(config)  # so that a missing model ends the run here and not in an actor
     with Index() as index:
         begun = begin(config, storage, lease, index, origin)
         index.units.mark_work(retry_failed=config.retry_failed)
+        if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
+            say([surplus])
         session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
         if index.units.work_units or not _is_published(index, manifest):
             with executor.session():

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pipeline.codec import TemplateLimitError
-from pipeline.commit.index import Index, PlannedUnits
+from pipeline.commit.index import PlannedUnits
 from pipeline.plan.job import Job
-from pipeline.plan.units import plan_units
 from pipeline.prompts.tokenize import FAILURE_CLASS, prepare_table
 from pipeline.types import Unit
 
@@ -18,10 +17,10 @@ __all__ = ["prepared_sample", "sample_units"]
 _FEW = 3
 
 
-def sample_units(units: PlannedUnits, rows: int) -> list[Unit]:
-    """The first rows of evenly spread units, ``rows`` rows in all at most."""
+def sample_units(units: PlannedUnits, rows: int, spread: int | None = None) -> list[Unit]:
+    """The first rows of evenly spread units (``spread`` at most), ``rows`` rows in all at most."""
     every = len(units)
-    count = min(every, rows)
+    count = min(every, rows, spread or rows)
     if not count:
         return []
     share, left = divmod(rows, count)
@@ -33,22 +32,24 @@ def sample_units(units: PlannedUnits, rows: int) -> list[Unit]:
     return sample
 
 
-def prepared_sample(job: Job, rows: int) -> tuple[int, pa.Table | None]:
-    """The number of input rows, and a sample of them prepared as for a generate actor; None if the input is empty.
+def prepared_sample(job: Job, units: PlannedUnits, rows: int, spread: int | None = None) -> pa.Table:
+    """A sample of the input, prepared as for a generate actor.
 
     If the template exceeds its limits for all of the first rows, only those are the sample: every other row would take
     as long.
+
+    Args:
+        job: the resolved run.
+        units: all units of its input; one at least.
+        rows: number of rows at most.
+        spread: number of units at most, from which they are taken.
     """
-    with Index() as index:
-        index.units.fill(plan_units(job.source, job.config.resolved_unit_rows(), "sample", job.config.limit))
-        sample, total = sample_units(index.units, rows), index.units.rows
-    if not sample:
-        return total, None
+    sample = sample_units(units, rows, spread)
     first = sample[0].rows
     few = _prepared(replace(sample[0], rows=replace(first, num_rows=min(_FEW, first.num_rows))), job)
     if set(few[FAILURE_CLASS].to_pylist()) == {TemplateLimitError.__name__}:
-        return total, few
-    return total, pa.concat_tables([_prepared(unit, job) for unit in sample])
+        return few
+    return pa.concat_tables([_prepared(unit, job) for unit in sample])
 
 
 def _prepared(unit: Unit, job: Job) -> pa.Table:

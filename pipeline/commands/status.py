@@ -27,7 +27,8 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
 
     Returns:
         Counts of units and rows that are planned (as of the last run's beginning), committed and published; of
-        failed rows by error class; of units by attempt; the publications; and who is writing there, if anybody is.
+        failed rows by error class, with an example of each; of units by attempt; the publications; and who is writing
+        there, if anybody is.
 
     Raises:
         DamagedError: the state cannot be read.
@@ -53,6 +54,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "rows_committed": total.rows,
         "rows_failed": total.failed_rows,
         "failed_by_reason": dict(total.failures),
+        "failure_examples": dict(total.examples),
         "units_by_attempt": attempts,
         "samples": total.samples,
         "prompt_tokens": total.prompt_tokens,

@@ -76,6 +76,7 @@ class RunSummary:
             lines.append(f"Files: {redact(self.glob)} (a glob for Polars, DuckDB, Spark, datasets)")
         if total.failed_rows:
             lines.append(f"Failed by reason: {describe_failures(total.failures)}")
+            lines += [f"  {name}, for example: {redact(text)}" for name, text in sorted(total.examples.items())]
             lines.append("Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed")
         return "\n".join(lines)
 

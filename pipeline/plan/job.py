@@ -12,6 +12,7 @@ from pipeline.commit.part_files import OutputTables, Rows
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
+from pipeline.plan.units import check_any_rows
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import Source
@@ -102,13 +103,15 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
         ConfigError: an input column has the name of an output column, or a type that the output's format lacks.
     """
     names = source.schema.names
+    if not names and next(source.slices(1), None) is None:
+        check_any_rows(0, config.input)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SourceError(f"the input has several columns named {twice}. Rename them.")
     kind, column = _prompt_column(config, names)
     for setting, wanted in _wanted(config):
         if wanted not in names:
-            raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}.")
+            raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}: name one of them.")
     _check_chat(config, kind)
     kept = [field for field in source.schema if config.columns is None or field.name in config.columns]
     columns = pa.schema(kept, metadata=source.schema.metadata)
@@ -162,7 +165,9 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
     if config.prompt_template is not None:
         absent = sorted(PromptTemplate(config.prompt_template).names - {WHOLE_ROW, *names})
         if absent:
-            raise SourceError(f"prompt_template names {absent}: the input has no such columns. It has {names}.")
+            raise SourceError(
+                f"prompt_template names {absent}: the input has no such columns. It has {names}: name some of them."
+            )
         return "template", "prompt_template"
     for kind, setting, _ in _KINDS:
         name = getattr(config, setting)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sources.base import Source
+from pipeline.errors import SourceError
+from pipeline.sources.base import NO_ROWS, Source
 from pipeline.storage.concurrent import map_ahead
 from pipeline.types import Slice, Stretch, Unit
 
-__all__ = ["ReadTask", "Work", "plan_units", "read_tasks", "read_units", "unit_id_of"]
+__all__ = ["ReadTask", "Work", "check_any_rows", "plan_units", "read_tasks", "read_units", "unit_id_of"]
 
 _MOST_UNITS_PER_TASK = 256
 _MOST_UNITS_IN_ONE_PASS = 65_536
@@ -49,6 +52,17 @@ class Work:
         units = list(units)
         most = max((unit.num_rows for unit in units), default=0)
         return cls(tasks=read_tasks(units), units=len(units), unit_rows=most)
+
+
+def check_any_rows(units: int, given: Any) -> None:
+    """Refuse an input without rows: the rule of all commands and sources. ``given``: the configuration's ``input``.
+
+    Raises:
+        SourceError: there are no units.
+    """
+    if not units:
+        name = f"input={given!r}" if isinstance(given, (str, os.PathLike)) else f"input of type {type(given).__name__}"
+        raise SourceError(f"{name}: {NO_ROWS}")
 
 
 def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | None = None) -> Iterator[Unit]:

@@ -7,9 +7,12 @@ import hashlib
 import json
 from pathlib import Path
 
+from pipeline.codec import explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.sources.finding import file_digest
+from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint
+from wedlm_core.model.checkpoint_files import read_json
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
@@ -70,22 +73,31 @@ def check_same_model(config: RunConfig, wanted: str) -> None:
         _check_digest(config.model_name, wanted, model_folder(config))
 
 
-def check_model(config: RunConfig) -> None:
+def check_model(config: RunConfig) -> Checkpoint:
     """Check that the model's folder has what the run needs; quick, as it loads neither weights nor tokenizer.
 
     Raises:
-        WeightsError: the model cannot be found.
-        ConfigError: it has no tokenizer, or the run wants a chat template and the tokenizer has none.
+        WeightsError: the model cannot be found, or its weights are not those of its configuration.
+        ConfigError: it is of an architecture that is not implemented; it is made for fewer positions than
+            ``max_model_len``; it has no tokenizer; or the run wants a chat template and the tokenizer has none.
     """
     folder = model_folder(config)
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"model={config.model!r}: {folder} has no tokenizer.json. Save its fast tokenizer there.")
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"model={config.model!r}: {folder} has no weights (*.safetensors). Convert them.")
-    if not config.chat and config.system_prompt is None and config.messages_column is None:
-        return
-    settings = folder / "tokenizer_config.json"
-    named = settings.is_file() and json.loads(settings.read_text(encoding="utf-8")).get("chat_template")
+    found = read_checkpoint(folder)
+    wanted = config.engine.max_model_len
+    if wanted is not None and wanted > found.config.longest:
+        rule = f"at most {found.config.longest}, the positions that {config.model_name!r} was made for"
+        raise ConfigError(explain("engine.max_model_len", wanted, rule, "Lower it, or drop it to use all of them."))
+    if config.chat or config.system_prompt is not None or config.messages_column is not None:
+        _check_chat_template(config, folder)
+    return found
+
+
+def _check_chat_template(config: RunConfig, folder: Path) -> None:
+    named = read_json(folder / "tokenizer_config.json").get("chat_template")
     if not named and not (folder / "chat_template.jinja").is_file():
         raise ConfigError(
             f"model={config.model!r}: chat, system_prompt or messages need a chat template, and its tokenizer has "
@@ -95,7 +107,7 @@ def check_model(config: RunConfig) -> None:
 
 @functools.lru_cache(maxsize=2)
 def _positions(folder: Path) -> int:
-    return int(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings", 32768))
+    return load_config(folder).max_position_embeddings
 
 
 def model_length(config: RunConfig) -> int:

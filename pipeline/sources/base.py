@@ -18,7 +18,9 @@ from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["BAD", "HIDDEN", "RAW", "FileSource", "Source", "cut", "each_of", "open_input", "read_with_retries"]
+__all__ = [
+    "BAD", "HIDDEN", "NO_ROWS", "RAW", "FileSource", "Source", "cut", "each_of", "open_input", "read_with_retries",
+]  # fmt: skip
 
 BAD = "__wedlm_bad"
 """Hidden column: why a row does not fit the source's columns (null if it does)."""
@@ -30,6 +32,7 @@ _SLICES_AHEAD = 1024
 
 _SMALL_BYTES = 2**20
 _MANY, _FEW = 16, 4
+NO_ROWS = "it has no rows, so there is nothing to generate for. Give an input of one row at least."
 
 _T = TypeVar("_T")
 

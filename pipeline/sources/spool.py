@@ -21,6 +21,7 @@ from pipeline.sinks.cast import cast_table
 from pipeline.sinks.hashed import HashedFile
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
+from pipeline.sources.base import NO_ROWS
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.identity import stamp_now
 from pipeline.sources.tabulate import infer_columns, tabulate
@@ -95,7 +96,7 @@ def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSou
     tables = tables_of(data)
     first = next(tables, None)
     if first is None:
-        raise SourceError("the input has no tables. Pass a source with a schema.")
+        raise SourceError(f"input of type {type(data).__name__}: {NO_ROWS}")
     schema = first.schema
     if len(set(schema.names)) < len(schema.names):
         raise SourceError(f"the input has several columns of one name: {schema.names}. Rename them.")

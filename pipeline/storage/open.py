@@ -16,7 +16,7 @@ from pipeline.storage.object_store import ObjectStorage
 from pipeline.storage.retry import RetryingStorage, without_credentials
 from pipeline.storage.urls import CredentialsError, as_os_errors, is_url, local_path, open_filesystem, plain_name
 
-__all__ = ["check_writable", "open_storage"]
+__all__ = ["check_output_url", "open_storage"]
 
 _NAME_A_FOLDER = "Name a folder: a new one, or that of an earlier run."
 
@@ -53,7 +53,7 @@ def open_storage(
     return RetryingStorage(storage)
 
 
-def check_writable(url: str, options: Mapping[str, Any]) -> None:
+def check_output_url(url: str, options: Mapping[str, Any]) -> None:
     """Check, by one request, that there are credentials for an output's URL and that it is no object.
 
     Raises:

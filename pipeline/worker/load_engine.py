@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pipeline.codec import SamplingParams
+from pipeline.codec import EngineConfig, SamplingParams, explain
+from pipeline.errors import ConfigError
 from pipeline.plan.job import Job
 from pipeline.prompts.model_files import check_same_model
 from pipeline.worker.engine_thread import EngineLike
@@ -14,7 +15,7 @@ from pipeline.worker.engine_thread import EngineLike
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
-__all__ = ["EngineLoader", "load_engine"]
+__all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine"]
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
 """Makes an engine from a job and a number of torch threads (None: torch's default), in the process that will use it."""
@@ -48,6 +49,26 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     check_same_model(config, job.model_digest)  # after the weights were read, so no edit goes unnoticed
     _warm_up(llm, config.sampling)
     return llm.engine
+
+
+def check_attention(engine: EngineConfig) -> None:
+    """Check the name of the attention backend; whether it fits is found out on the actor's device. Imports torch.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    from wedlm_core.attention.registry import backend_names
+
+    if engine.attention not in ("auto", *backend_names()):
+        rule = f'one of {backend_names()} or "auto"'
+        raise ConfigError(explain("engine.attention", engine.attention, rule, 'Use "auto".'))
+
+
+def count_gpus() -> int:
+    """CUDA devices that this process can use. Imports torch."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,9 @@ from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
 
 __all__ = ["encode_unit", "record_of"]
+
+_EXAMPLE = 300
+"""Characters of an example of a failure; the whole message is in the dead-letter table."""
 
 
 def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
@@ -49,7 +53,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         return pc.sum(values).as_py() or 0
 
     first, *more = unit.stretches(job.source.files)
-    reasons = pc.value_counts(dead[f"{prefix}error_class"].combine_chunks()).to_pylist()
+    classes, messages = (dead[f"{prefix}{name}"].to_pylist() for name in ("error_class", "error"))
     return CommitRecord(
         unit_id=unit.unit_id,
         file_key=first.file_key,
@@ -65,5 +69,11 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         staged_bytes=0,
         data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
         attempt=unit.attempt,
-        failures={reason["values"]: reason["counts"] for reason in reasons},
+        failures=dict(Counter(classes)),
+        examples={name: _shortened(text) for name, text in zip(reversed(classes), reversed(messages), strict=True)},
     )
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _EXAMPLE else f"{line[:_EXAMPLE]}..."

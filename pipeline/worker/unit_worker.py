@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -13,9 +12,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pipeline import codec, layout
-from pipeline.codec import Failure, Request, RowResult, SamplingParams
+from pipeline.codec import Failure, Request, RowResult
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import load_place, merge_retried
+from pipeline.prompts.row_faults import params_of_text
 from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, INPUT_SHA256, PARAMS, PROMPT_IDS, REDONE, ROW_ID
 from pipeline.sinks.staged import Staged, stage
 from pipeline.types import CommitRecord, Unit
@@ -92,7 +92,7 @@ class UnitWorker:
         config = self._job.config
         # The same unit may run twice in a process (a retry): the number of the call keeps its request ids unique.
         call = f"{run}.{next(self._calls)}"
-        params_of = functools.lru_cache(maxsize=256)(lambda given: _params(config.sampling, given))
+        params_of = functools.lru_cache(maxsize=256)(lambda given: params_of_text(config.sampling, given))
         rows: list[RowResult] = []
         requests: list[list[Request]] = []
         names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE)
@@ -136,14 +136,6 @@ class UnitWorker:
 def _run_key(unit_id: str, execution: int) -> str:
     """Name of an execution of a unit, in this process and in the crash bisection."""
     return f"{unit_id}.backup{execution}" if execution else unit_id
-
-
-def _params(base: SamplingParams, given: str | None) -> SamplingParams | Failure:
-    """A row's sampling parameters, or why they are invalid."""
-    try:
-        return codec.params_of_row(base, json.loads(given)) if given else base
-    except Exception as error:  # this row's parameters are bad; the others are not
-        return Failure.of(error)
 
 
 def _token_ids(column: pa.ChunkedArray) -> Iterator[Sequence[int]]:

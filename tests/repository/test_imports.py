@@ -98,7 +98,10 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
 KNOWS_CORE = ("pipeline.codec", "pipeline.prompts", "pipeline.worker", "pipeline.cluster")
 TORCH_FREE_CORE = (
     "wedlm_core.config",
+    "wedlm_core.engine.scheduling.admission",
     "wedlm_core.errors",
+    "wedlm_core.model.checkpoint",
+    "wedlm_core.model.checkpoint_files",
     "wedlm_core.model.sources",
     "wedlm_core.redaction",
     "wedlm_core.seeds",

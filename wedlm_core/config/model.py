@@ -184,6 +184,13 @@ class ModelConfig:
             initializer_range=raw.get("initializer_range", 0.02),
         )
 
+    @property
+    def longest(self) -> int:
+        """Positions the model was made for: ``max_position_embeddings``, or what YaRN extends its original ones to."""
+        yarn = self.rope_scaling
+        extended = 0 if yarn is None else int(yarn.factor * yarn.original_max_position_embeddings)
+        return max(self.max_position_embeddings, extended)
+
     def to_hf(self) -> dict[str, Any]:
         """The ``config.json`` object that :meth:`from_hf` reads back to an equal configuration."""
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}

@@ -1,4 +1,4 @@
-"""The files of a checkpoint folder: read its JSON files, and find the safetensors file of each tensor."""
+"""The files of a checkpoint folder: read its JSON files, open its safetensors files. Imports no torch by itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from wedlm_core.checks import is_text
 from wedlm_core.errors import WeightsError, explain, first_line
-from wedlm_core.model.placing import opened
 
-__all__ = ["INDEX_FILE", "SINGLE_FILE", "files_by_tensor", "read_json"]
+__all__ = ["INDEX_FILE", "SINGLE_FILE", "files_by_tensor", "opened", "read_json"]
 
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 _SHOWN = 3  # names of absent files in a message
@@ -37,6 +38,24 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
     return value
 
 
+def opened(path: Path, *, framework: str = "pt", device: Any = "cpu") -> Any:
+    """Open a safetensors file; its header is compared with the length of the file.
+
+    Args:
+        path: the file.
+        framework: "pt" to read tensors with torch; "numpy" needs no torch, and suffices for the header.
+        device: of tensors that are read.
+
+    Raises:
+        WeightsError: it is not a complete safetensors file.
+    """
+    try:
+        return safe_open(path, framework=framework, device=str(device))
+    except (SafetensorError, OSError) as error:
+        rule = f"not a whole safetensors file ({first_line(error)})"
+        raise WeightsError(explain("model", str(path), rule, "Download it again.")) from error
+
+
 def files_by_tensor(folder: Path) -> dict[str, Path]:
     """``{tensor name: file}``, from the index if there is one, else from the single file.
 
@@ -57,9 +76,11 @@ def files_by_tensor(folder: Path) -> dict[str, Path]:
         return {tensor: files[name] for tensor, name in weight_map.items()}
     single = folder / SINGLE_FILE
     if not single.is_file():
-        raise WeightsError(explain("model", str(folder), f"has neither {SINGLE_FILE} nor {INDEX_FILE}",
-                                   "Convert the checkpoint to safetensors."))  # fmt: skip
-    with opened(single) as handle:
+        others = sorted(path.name for path in folder.glob("*.safetensors"))[:_SHOWN]
+        rule = f"has neither {SINGLE_FILE} nor {INDEX_FILE}" + (f", but {others}" if others else "")
+        remedy = "Rename the file, or download the index." if others else "Convert the checkpoint to safetensors."
+        raise WeightsError(explain("model", str(folder), rule, remedy))
+    with opened(single, framework="numpy") as handle:
         return dict.fromkeys(handle.keys(), single)
 
 

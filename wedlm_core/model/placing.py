@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.devices import on_device
-from wedlm_core.errors import WeightsError, explain, first_line
+from wedlm_core.model.checkpoint_files import opened
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import TensorPlace
 
-__all__ = ["PIECE_BYTES", "empty_decoder", "equal_rows", "opened", "place"]
+__all__ = ["PIECE_BYTES", "empty_decoder", "equal_rows", "place"]
 
 PIECE_BYTES = 32 << 20
 """Bytes of a file that a worker copies at once (at least one matrix row)."""
@@ -60,19 +59,6 @@ def empty_decoder(config: ModelConfig, *, device: str | torch.device, dtype: tor
     return model.eval()
 
 
-def opened(path: Path, device: str | torch.device = "cpu") -> Any:
-    """Open a safetensors file whose tensors are read to ``device``.
-
-    Raises:
-        WeightsError: it is not a complete safetensors file.
-    """
-    try:
-        return safe_open(path, framework="pt", device=str(device))
-    except (SafetensorError, OSError) as error:
-        rule = f"not a whole safetensors file ({first_line(error)})"
-        raise WeightsError(explain("model", str(path), rule, "Download it again.")) from error
-
-
 def place(
     files: Mapping[str, Path], expected: Mapping[str, TensorPlace], model: Decoder, *, workers: int | None = None
 ) -> None:
@@ -90,7 +76,7 @@ def place(
 
     def fill(share: Sequence[_Piece]) -> None:
         for path, own in groupby(share, key=lambda piece: piece.path):
-            with on_device(device), opened(path, device) as handle:
+            with on_device(device), opened(path, device=device) as handle:
                 for piece in own:
                     tensor = expected[piece.name]
                     rows = places[tensor.parameter].narrow(0, tensor.start + piece.start, piece.stop - piece.start)

@@ -13,18 +13,19 @@ from pipeline.types import CommitRecord, Revocation, Stretch, Totals
 __all__ = ["COLUMNS", "CommittedUnits", "record_of"]
 
 COLUMNS = tuple(field.name for field in fields(CommitRecord))
-"""Columns of the table, one for each field of a record; ``failures`` and ``more`` are JSON text, or null if empty."""
+"""Columns of the table, one for each field of a record; those of :data:`_MAPPINGS` and ``more`` are JSON text, or null
+if empty."""
 _SUMS = ("num_rows", "failed_rows", "samples", "prompt_tokens", "completion_tokens", "decode_forwards",
          "rows_forwarded")  # fmt: skip
-_FAILURES, _MORE = COLUMNS.index("failures"), COLUMNS.index("more")
+_MAPPINGS = ("failures", "examples")
 _UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
-_NO_FAILURES: dict[str, int] = {}
+_EMPTY: dict[str, Any] = {}
 
 
 def record_of(row: Sequence[Any]) -> CommitRecord:
     """The record from a tuple of :data:`COLUMNS`."""
     named = dict(zip(COLUMNS, row, strict=True))
-    named["failures"] = json.loads(named["failures"]) if named["failures"] else _NO_FAILURES
+    named |= {name: json.loads(named[name]) if named[name] else _EMPTY for name in _MAPPINGS}
     named["more"] = tuple(Stretch(*stretch) for stretch in json.loads(named["more"])) if named["more"] else ()
     return CommitRecord(**named)
 
@@ -128,20 +129,22 @@ class CommittedUnits:
         row = self._scratch.one(f"SELECT count(*), {sums} FROM records {where}")
         assert row is not None
         failures: dict[str, int] = {}
+        examples: dict[str, str] = {}
         failed = f"failures IS NOT NULL AND rowid > ? {f'AND {among}' if among else ''}"
-        query = f"SELECT rowid, failures FROM records WHERE {failed} ORDER BY rowid LIMIT ?"
-        for _, counts in self._scratch.stream(query):
+        query = f"SELECT rowid, failures, examples FROM records WHERE {failed} ORDER BY rowid LIMIT ?"
+        for _, counts, texts in self._scratch.stream(query):
             for name, count in json.loads(counts).items():
                 failures[name] = failures.get(name, 0) + count
+            examples = {**json.loads(texts), **examples} if texts else examples
         names = ("units", "rows", *_SUMS[1:])
-        return Totals(**dict(zip(names, row, strict=True)), failures=failures)
+        return Totals(**dict(zip(names, row, strict=True)), failures=failures, examples=examples)
 
 
 def _row(record: CommitRecord) -> list[Any]:
-    row = [getattr(record, name) for name in COLUMNS]
-    row[_FAILURES] = json.dumps(dict(record.failures)) if record.failures else None
-    row[_MORE] = json.dumps(record.more) if record.more else None
-    return row
+    named = {name: getattr(record, name) for name in COLUMNS}
+    named |= {name: json.dumps(dict(named[name])) if named[name] else None for name in _MAPPINGS}
+    named["more"] = json.dumps(record.more) if record.more else None
+    return list(named.values())
 
 
 def _revocation(row: Sequence[Any]) -> Revocation:

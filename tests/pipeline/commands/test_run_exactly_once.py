@@ -28,7 +28,7 @@ from pipeline.commit.sealed import seal, unseal, unseal_lines
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError, LeaseError, LeaseLostError, OutputError, SourceError
 from pipeline.plan.units import plan_units, read_tasks
-from pipeline.schema import DATA_COLUMNS, STATS_TYPE, TIMINGS_TYPE
+from pipeline.schema import DATA_COLUMNS
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.protocol import Storage
@@ -299,18 +299,6 @@ def _record(unit_id: str) -> CommitRecord:
         ("first_row", "num_rows", "failed_rows", "samples", "prompt_tokens", "completion_tokens", "decode_forwards",
          "rows_forwarded", "staged_bytes"), 1)  # fmt: skip
     return CommitRecord(unit_id=unit_id, file_key="f", data_sha256="0", **counts)
-
-
-def test_an_empty_input_is_published_with_its_schema(qwen3_folder: Path, tmp_path: Path) -> None:
-    empty = pa.table({"prompt": pa.array([], pa.string()), "k": pa.array([], pa.int16())})
-    pq.write_table(empty, tmp_path / "in.parquet")
-    config = config_for(qwen3_folder, tmp_path / "in.parquet", tmp_path / "out")
-    assert go(config).total.rows == 0
-    table = pq.read_table(config.output)
-    assert table.num_rows == 0
-    assert table.schema.field("k").type == pa.int16()
-    assert table.schema.field("stats").type == STATS_TYPE
-    assert table.schema.field("timings").type == TIMINGS_TYPE
 
 
 def test_ids_from_a_column_are_used_and_must_be_unique(qwen3_folder: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_an_empty_input_and_no_rows_are_errors(qwen3_folder: Path, tmp_path: Pat
     config = RunConfig(
         input=str(write(tmp_path / "in.parquet", 0)), output=str(tmp_path / "o"), model=str(qwen3_folder)
     )
-    with pytest.raises(pipeline.SourceError, match="nothing to estimate"):
+    with pytest.raises(pipeline.SourceError, match=r"in.parquet': it has no rows"):
         pipeline.estimate(config)
     with pytest.raises(pipeline.ConfigError, match="at least 1"):
         pipeline.estimate(config, 0)

@@ -19,6 +19,7 @@ import pytest
 
 import pipeline
 from pipeline import layout
+from pipeline.commands.checks import plan_index
 from pipeline.commands.sample import prepared_sample
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
@@ -261,9 +262,10 @@ def test_a_template_that_ends_for_no_row_is_found_out_by_a_few_rows_of_the_sampl
     config = RunConfig(input=rows, output=str(tmp_path / "out"), model=str(qwen3_folder), prompt_template=ENDLESS)
     storage = LocalStorage(tmp_path / "aside", layout.SCRATCH)
     begin = time.process_time()
-    total, table = prepared_sample(resolve_job(config, source_of(config, storage), storage), 64)
-    assert total == 200
-    assert table is not None
+    job = resolve_job(config, source_of(config, storage), storage)
+    with plan_index(job, config) as index:
+        assert index.units.rows == 200
+        table = prepared_sample(job, index.units, 64)
     assert table[FAILURE_CLASS].to_pylist() == ["TemplateLimitError"] * 3
     assert time.process_time() - begin < 20
 

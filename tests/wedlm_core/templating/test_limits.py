@@ -55,11 +55,16 @@ def test_a_chat_template_that_never_ends_or_grows_without_bound_is_refused_soon(
     attack(name, lambda: ChatTemplate(ATTACKS[name]).render([{"role": "user", "content": "x"}], n=0, a="x"))
 
 
-@pytest.mark.parametrize("name", ["nested ranges", "text times a number", "tower of powers", "deep lists"])
-def test_a_template_that_can_be_rendered_for_no_row_is_refused_as_it_is_configured(name: str) -> None:
-    template = ATTACKS[name].replace("(n + ", "(0 + ")
-    with pytest.raises(ConfigError, match=r"prompt_template=.*: .*Correct it\."):
+@pytest.mark.parametrize(
+    ("template", "remedy"),
+    [("Write about {topic}.", "{{ topic }}"), ("{prompt}", "{{ prompt }}"), ("Hello", "{{ question }}"),
+     ("{% set a = 1 %}{{ a }}", "{{ question }}"), ("{ {x} }", "{{ x }}"),
+     (ATTACKS["nested ranges"].replace("(n + ", "(0 + "), "{{ question }}")],
+)  # fmt: skip
+def test_a_template_that_uses_no_column_is_refused_and_never_rendered(template: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=r"prompt_template=.*: it uses no column") as caught:
         check_template(template)
+    assert str(caught.value).endswith(f"Write columns in two braces: {remedy}.")
 
 
 @pytest.mark.parametrize("cell", ["x" * (LIMITS.value_chars + 1)])

@@ -45,5 +45,5 @@ def test_overrides_reach_their_field_and_unknown_ones_are_refused():
         read_recipe("tiny", ["run.stepz=7"])
     with pytest.raises(ConfigError, match="rum"):
         read_recipe("tiny", ["rum.steps=7"])
-    with pytest.raises(SystemExit, match="tiny"):
+    with pytest.raises(ConfigError, match="tiny"):
         read_recipe("large", [])

@@ -1,0 +1,170 @@
+"""What ``validate`` reports and the other commands refuse before they start anything dear: one implementation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.cluster.resources import connected_nodes, fit_actors, is_private, local_node
+from pipeline.cluster.session import ray_session
+from pipeline.commands.sample import prepared_sample
+from pipeline.commit.index import Index, PlannedUnits
+from pipeline.config import RunConfig
+from pipeline.errors import OutputError, SinkError, SourceError
+from pipeline.plan.job import Job
+from pipeline.plan.units import check_any_rows, plan_units
+from pipeline.prompts.model_files import check_model
+from pipeline.prompts.row_faults import row_faults
+from pipeline.prompts.tokenize import PROMPT_IDS, ROW_ID
+from pipeline.sinks import FORMATS
+from pipeline.storage.protocol import Storage
+from pipeline.worker.load_engine import check_attention, count_gpus
+
+__all__ = [
+    "SAMPLE_ROWS",
+    "Sample",
+    "check_foreign",
+    "check_resources",
+    "check_rows",
+    "check_setup",
+    "check_writable",
+    "plan_index",
+    "sample_rows",
+]
+
+SAMPLE_ROWS = 64
+_PROBE = f"{layout.SCRATCH}/probe"
+_FIRST_LOOK = 4
+"""Units that a run reads from at first; only if all these rows would fail, it looks at as many as ``validate``."""
+
+
+def check_setup(config: RunConfig) -> None:
+    """Check model and resources; where a Ray session is to be joined, the resources are left to that.
+
+    Raises:
+        WeightsError, ConfigError: see :func:`~pipeline.prompts.model_files.check_model`.
+        ResourceError: see :func:`check_resources`.
+    """
+    check_model(config)
+    if is_private():
+        check_resources(config)
+
+
+def check_writable(storage: Storage) -> None:
+    """Write, read and delete one object of the output.
+
+    Raises:
+        OutputError: that fails.
+    """
+    try:
+        with storage.create(_PROBE) as file:
+            file.write(b"probe")
+        if storage.read(_PROBE) != b"probe":
+            raise OSError("what was written reads back otherwise")
+        storage.delete(_PROBE)
+        if not storage.keys(layout.STATE):
+            storage.delete(layout.STATE)
+    except (OSError, SinkError) as error:
+        raise OutputError(
+            f"{storage.url}: cannot be written to ({error}). Check path, space and permissions."
+        ) from error
+
+
+def check_foreign(config: RunConfig, storage: Storage) -> None:
+    """Check that an output without a run holds no tables of others, which readers would mix with ours.
+
+    Raises:
+        OutputError: it does.
+    """
+    suffix = FORMATS[config.output_format].suffix
+    there = itertools.chain.from_iterable(storage.walk("."))
+    foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
+    if foreign is not None:
+        raise OutputError(
+            f"{storage.url}: holds {foreign!r}, which no run of this package wrote, or whose state folder is gone. "
+            "Write to an empty folder; mode='new' discards what a run has published."
+        )
+
+
+def check_resources(config: RunConfig) -> None:
+    """Check that the cluster can hold the actors; asks the Ray session there is, or looks at this machine.
+
+    Raises:
+        ResourceError: it cannot, or has no use for so many, or no such device.
+        ConfigError: there is no such attention backend.
+    """
+    if config.engine.attention != "auto":
+        check_attention(config.engine)
+    if not is_private():
+        with ray_session():
+            fit_actors(config, connected_nodes())
+        return
+    here = dict(local_node())
+    if config.device.startswith("cuda") and not here["GPU"]:
+        here["GPU"] = float(count_gpus())  # of a driver that does not say so in /proc
+    fit_actors(config, [here])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Rows of the input, and which of them would fail.
+
+    Attributes:
+        rows: number of rows.
+        faults: row id and reason of each that would fail.
+        max_prompt_tokens: the longest prompt.
+    """
+
+    rows: int = 0
+    faults: Sequence[str] = ()
+    max_prompt_tokens: int | None = None
+
+    def check(self) -> None:
+        """Raise SourceError if all rows would fail."""
+        if self.rows and len(self.faults) == self.rows:
+            raise SourceError(
+                f"all {self.rows} sampled rows would fail; the first: {self.faults[0]} Correct the settings, or the "
+                "rows: --preview 5 shows them."
+            )
+
+
+def plan_index(job: Job, config: RunConfig) -> Index:
+    """An index of the input's units, for commands that write no output; the caller closes it.
+
+    Raises:
+        SourceError: the input has no rows.
+    """
+    index = Index()
+    index.units.fill(plan_units(job.source, config.resolved_unit_rows(), "sample", config.limit))
+    check_any_rows(len(index.units), config.input)
+    return index
+
+
+def sample_rows(job: Job, units: PlannedUnits, rows: int = SAMPLE_ROWS, spread: int = SAMPLE_ROWS) -> Sample:
+    """Prepare rows of at most ``spread`` units, and build their parameters and requests."""
+    table = prepared_sample(job, units, rows, spread)
+    ids, reasons = table[ROW_ID].to_pylist(), row_faults(table, job)
+    return Sample(
+        rows=table.num_rows,
+        faults=tuple(f"row {i}: {why.message}" for i, why in zip(ids, reasons, strict=True) if why is not None),
+        max_prompt_tokens=_longest(table),
+    )
+
+
+def check_rows(job: Job, units: PlannedUnits) -> None:
+    """Check that not all rows of a sample would fail, as ``validate`` does; reads little if the first rows are good.
+
+    Raises:
+        SourceError: they would.
+    """
+    first = sample_rows(job, units, spread=_FIRST_LOOK)
+    if len(first.faults) == first.rows:
+        sample_rows(job, units).check()
+
+
+def _longest(table: pa.Table) -> int | None:
+    return max((len(ids) for ids in table[PROMPT_IDS].to_pylist() if ids is not None), default=None)

@@ -1,0 +1,64 @@
+"""Why prepared rows would fail before anything is generated: their prompts, and what an engine refuses. No torch."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from pipeline.codec import Failure, Request, SamplingParams, WeDLMError, params_of_row
+from pipeline.config import RunConfig
+from pipeline.plan.job import Job
+from pipeline.prompts.model_files import load_tokenizer, model_folder, model_length
+from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
+from wedlm_core.engine.scheduling.admission import Limits, check_request
+from wedlm_core.model.checkpoint import load_config
+
+__all__ = ["params_of_text", "row_faults"]
+
+_ANY = 2**62
+"""Tokens of a pool whose size only the engine knows."""
+
+
+def params_of_text(base: SamplingParams, given: str | None) -> SamplingParams | Failure:
+    """A row's sampling parameters from the JSON text of its own, or why they are invalid."""
+    try:
+        return params_of_row(base, json.loads(given)) if given else base
+    except Exception as error:  # this row's parameters are bad; the others are not
+        return Failure.of(error)
+
+
+def row_faults(table: pa.Table, job: Job) -> list[Failure | None]:
+    """For each row of a table of :func:`~pipeline.prompts.tokenize.prepare_table` why it would fail, or None."""
+    limits = _limits(job.config)
+    names = (FAILURE_CLASS, FAILURE, PROMPT_IDS, PARAMS)
+    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    return [
+        _refused(ids, params_of_text(job.config.sampling, given), limits)
+        if message is None
+        else Failure(error_class=error_class, message=message)
+        for error_class, message, ids, given in rows
+    ]
+
+
+def _refused(ids: list[int], params: SamplingParams | Failure, limits: Limits) -> Failure | None:
+    if isinstance(params, Failure):
+        return params
+    try:
+        check_request(Request(request_id="", prompt_token_ids=tuple(ids), params=params), limits)
+    except WeDLMError as error:
+        return Failure.of(error)
+    return None
+
+
+def _limits(config: RunConfig) -> Limits:
+    """What the run's engines will ask of a request, as far as it is known without one."""
+    model, engine = load_config(model_folder(config)), config.engine
+    return Limits(
+        vocab_size=model.vocab_size,
+        max_model_len=model_length(config),
+        max_window=engine.max_window,
+        pool_tokens=_ANY if engine.num_pages is None else engine.num_pages * engine.page_size,
+        page_size=engine.page_size,
+        has_mask_token=model.mask_token_id is not None or load_tokenizer(config).mask_token_id is not None,
+    )

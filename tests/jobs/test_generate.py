@@ -1,0 +1,81 @@
+"""Exit status of ``jobs.generate`` for rows that fail, and what its summary says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline
+from jobs import generate, status
+from pipeline.commands import run as run_module
+from pipeline.commit import lease
+from testing.pipeline.fakes import BANNED_TOKEN, InlineExecutor
+
+BAN = f"token {BANNED_TOKEN} is banned here"
+
+
+@pytest.fixture(autouse=True)
+def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units run in this process, on an engine that refuses a token."""
+    monkeypatch.setattr(run_module, "RayExecutor", lambda config: InlineExecutor())
+    monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
+
+
+def argv(tmp_path: Path, model: Path, *prompts: list[int]) -> list[str]:
+    pq.write_table(pa.table({"prompt_token_ids": list(prompts)}), tmp_path / "in.parquet")
+    return [
+        "--input",
+        str(tmp_path / "in.parquet"),
+        "--output",
+        str(tmp_path / "out"),
+        "--model",
+        str(model),
+        "--quiet",
+    ]
+
+
+def test_a_run_in_which_every_row_failed_is_no_success_and_shows_why(
+    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = argv(tmp_path, qwen3_folder, [BANNED_TOKEN], [6, BANNED_TOKEN])
+    for _ in range(2):  # the second finds everything done, and every row failed
+        assert generate.main(command) == 3
+        printed = capsys.readouterr()
+        assert "Failed by reason: RequestError 2\n" in printed.out
+        assert f"  RequestError, for example: {BAN}\n" in printed.out
+        assert printed.err.startswith("error: every row failed; ")
+        assert "--retry-failed" in printed.err
+    assert pipeline.read(tmp_path / "out", format="arrow").num_rows == 2, "it is published like any other"
+    assert status.main([str(tmp_path / "out")]) == 0
+    assert f"failure_examples: RequestError {BAN}" in capsys.readouterr().out
+
+
+def test_a_run_in_which_a_row_succeeded_is_done_and_shows_one_example_of_each_reason(
+    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = [6] * 600
+    assert generate.main(argv(tmp_path, qwen3_folder, [6], [BANNED_TOKEN], [BANNED_TOKEN], long, [-1])) == 0
+    out = capsys.readouterr().out
+    assert "1 ok, 4 failed" in out
+    assert "Failed by reason: RequestError 4" in out
+    assert out.count("for example: ") == 1
+
+
+def test_what_is_wrong_before_a_run_is_status_2_whichever_package_finds_it(
+    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = argv(tmp_path, qwen3_folder, [5])
+    for wrong in (["--model", str(tmp_path / "nowhere")], ["--set", "sampling.n=0"], ["--input", str(tmp_path / "no")]):
+        assert generate.main([*command, *wrong]) == 2
+    assert capsys.readouterr().err.count("error: ") == 3
+
+
+def test_the_help_names_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        generate.main(["--help"])
+    listed = capsys.readouterr().out.partition("Exit status:")[2]
+    for code in ("0 ", "1 ", "2 ", "3 ", "130, 143"):
+        assert f"\n  {code}" in listed

@@ -1,0 +1,97 @@
+"""What actors reserve, and which wishes no cluster can meet: plain arithmetic, without Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.cluster import resources
+from pipeline.cluster.resources import fit_actors, local_cpus, local_node, surplus_actors
+from pipeline.config import RunConfig
+from pipeline.errors import ResourceError
+from testing.repository import ROOT
+
+LAPTOP = [{"CPU": 2.0}]
+SERVER = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 16.0, "GPU": 4.0}]
+
+
+def config(**fields: Any) -> RunConfig:
+    return RunConfig(input="i", output="o", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "words"),
+    [
+        ({"actors": 64}, LAPTOP, r"actors=64: the cluster's 2 CPU are of use to 6 at most.*Lower actors to 6"),
+        ({"actors": 7}, LAPTOP, "of use to 6 at most"),
+        ({"actors": 9}, SERVER, "has room for 8"),
+        ({"actors": 2, "cpus_per_actor": 1}, LAPTOP, "take every CPU"),
+        ({"gpus_per_actor": 1}, LAPTOP, "has room for 0"),
+        ({"device": "cuda"}, LAPTOP, r"device='cuda': there is no GPU here"),
+        ({"device": "cuda:1"}, SERVER, r"device='cuda:1': an actor sees the 1 GPU that it reserves"),
+        ({"device": "cuda:2", "gpus_per_actor": 2}, SERVER, "sees the 2 GPUs"),
+    ],
+)
+def test_what_the_cluster_cannot_hold_or_use_is_refused(fields: Any, nodes: Any, words: str) -> None:
+    with pytest.raises(ResourceError, match=words):
+        fit_actors(config(**fields), nodes)
+    fit_actors(config(**fields, expect_autoscaling=True), nodes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes"),
+    [({"actors": 6}, LAPTOP), ({"actors": 8}, SERVER), ({"actors": 64, "cpus_per_actor": 0.01}, LAPTOP),
+     ({"device": "cuda"}, SERVER), ({"device": "cuda:1", "gpus_per_actor": 2}, SERVER),
+     ({"device": "cuda:3", "gpus_per_actor": 0}, SERVER)],
+)  # fmt: skip
+def test_what_it_can_hold_is_not(fields: Any, nodes: Any) -> None:
+    assert fit_actors(config(**fields), nodes).actors == fields.get("actors", 1)
+
+
+@given(actors=st.integers(1, 50), units=st.integers(0, 60), cpus=st.integers(1, 64))
+def test_there_are_never_more_actors_than_units_and_the_threads_do_not_follow_them(
+    actors: int, units: int, cpus: int
+) -> None:
+    wish = config(actors=actors, cpus_per_actor=0.01)
+    found = fit_actors(wish, [{"CPU": float(cpus)}], units)
+    assert found.actors == min(actors, max(1, units))
+    assert found.threads == fit_actors(wish, [{"CPU": float(cpus)}]).threads
+    said = surplus_actors(wish, units)
+    assert (said is None) == (found.actors == actors)
+    assert said is None or f"actors={actors}" in said
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [({"cpu.max": "150000 100000\n"}, 1.5), ({"cpu.max": "max 100000\n"}, None), ({}, None),
+     ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
+     ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None)],
+)  # fmt: skip
+def test_the_quota_of_a_container_counts(
+    files: dict[str, str], quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(resources, "_CGROUP", tmp_path)
+    assert resources._quota() == quota
+    assert 1 <= local_cpus() <= (quota or 10**6)
+    assert local_node()["CPU"] == local_cpus()
+
+
+def test_a_validation_brings_neither_ray_nor_torch(qwen3_folder: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys, pipeline
+rows = [{{"prompt": "Count."}}]
+found = pipeline.validate(pipeline.RunConfig(input=rows, output={str(tmp_path / "o")!r}, model={str(qwen3_folder)!r},
+                                             sampling=pipeline.SamplingParams(max_tokens=4)))
+print(found.problems, sorted({{"ray", "torch"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "() []", done.stdout + done.stderr
