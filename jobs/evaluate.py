@@ -1,4 +1,4 @@
-"""Measure a model on held-out problems: ``python -m jobs.evaluate --model tiny``.
+"""Measure a model on held-out problems: ``wedlm-batch evaluate --model tiny``.
 
 For every strategy: accuracy, tokens per forward and prefix cacheability, per family and per regime; and the
 share of generations whose tokens equal the autoregressive ones. Every other problem is asked as plain text,
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.cli import Parser
 from wedlm_core import LLM, EngineConfig, Generation, SamplingParams, Strategy
 from wedlm_core.training import corpus
 from wedlm_core.training.evaluation import REGIMES, Score, by_family, by_regime, held_out
@@ -121,9 +122,9 @@ def _write(folder: Path, results: Sequence[Result], title: str) -> None:
     (folder / "evaluation.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate") -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--strategies", nargs="+", default=[s.value for s in Strategy], choices=list(Strategy))
     parser.add_argument("--families", nargs="+", default=None, choices=list(corpus.FAMILIES))
@@ -136,7 +137,7 @@ def main() -> None:
     parser.add_argument("--form", default="both", choices=("raw", "chat", "both"))
     parser.add_argument("--failures", type=int, default=0, help="print this many wrong answers of each family")
     parser.add_argument("--output", type=Path, default=None)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     problems = held_out(arguments.split, arguments.per_family, arguments.families)
     llm = LLM(arguments.model, config=EngineConfig(max_num_seqs=arguments.sequences))
     results = measure(

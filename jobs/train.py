@@ -1,4 +1,4 @@
-"""Train a model: ``python -m jobs.train --recipe tiny --output runs/tiny``.
+"""Train a model: ``wedlm-batch train --recipe tiny --output runs/tiny``.
 
 ``--recipe`` is the name of a recipe that ships with this package, or the path of a YAML file. A run that
 was interrupted goes on from its checkpoint when the same command is given again. Under ``torchrun`` every
@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ import torch.distributed as dist
 import yaml
 from tokenizers import AddedToken, Tokenizer
 
+from jobs.cli import Parser
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
@@ -66,13 +68,13 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary, device: torch.device) ->
     return model.to(device)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _arguments(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="tiny", help="name of a shipped recipe, or path of a YAML file")
     parser.add_argument("--output", type=Path, default=None, help="folder of the run (default runs/<recipe>)")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="e.g. run.steps=100")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
@@ -93,9 +95,9 @@ def read_recipe(name: str, overrides: list[str]) -> Recipe:
     return parse_recipe(recipe)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.train") -> None:
     """Train, then write the model folder ``<output>/model``."""
-    arguments = _arguments()
+    arguments = _arguments(argv, prog)
     recipe = read_recipe(arguments.recipe, arguments.set)
     folder = arguments.output or Path("runs") / Path(arguments.recipe).stem
     device = torch.device(arguments.device)

@@ -1,12 +1,14 @@
 """All public names of WeDLM Batch, whatever modules of your own are called: ``import wedlm_batch as wb``.
 
-``wb.run``, ``wb.LLM``, ``wb.SamplingParams`` and every other public name of ``pipeline`` and ``wedlm_core``; ``wb.pipeline``,
-``wb.wedlm_core`` and ``wb.jobs`` are the packages. A ``pipeline.py`` or ``jobs/`` of yours hides ours from a plain
-``import pipeline``, never from here (:mod:`wedlm_batch.names`). A name is imported on its first use, so importing this
-package takes milliseconds.
+``wb.run``, ``wb.LLM``, ``wb.SamplingParams`` and every other public name of ``pipeline`` and ``wedlm_core``;
+``wb.pipeline``, ``wb.wedlm_core`` and ``wb.jobs`` are the packages. A ``pipeline.py`` or ``jobs/`` of yours hides ours
+from a plain ``import pipeline``, never from here (:mod:`wedlm_batch.names`). A name is imported on its first use, so
+importing this package takes milliseconds.
 """
 
 from __future__ import annotations
+
+from wedlm_batch import version
 
 TYPE_CHECKING = False  # importing typing for it would take most of this package's import
 if TYPE_CHECKING:
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pipeline import *  # noqa: F403
-    from wedlm_core import *  # noqa: F403
+    from wedlm_core import *  # type: ignore[assignment]  # noqa: F403  # ConfigError: see _SOURCES
 
-__version__ = "0.1.0"
+
+__version__ = version.VERSION
 
 _SOURCES = ("wedlm_core", "pipeline")
 """Where public names come from. ``ConfigError`` is in both; the first one's is the base class of the other."""

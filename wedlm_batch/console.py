@@ -10,8 +10,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from wedlm_batch import __version__
 from wedlm_batch.names import load
+from wedlm_batch.version import VERSION
 
 __all__ = ["COMMANDS", "main"]
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if command in ("-V", "--version"):
-        print(f"{PROGRAM} {__version__}")
+        print(f"{PROGRAM} {VERSION}")
         return 0
     if command not in COMMANDS:
         print(f"error: {_unknown(command)}", file=sys.stderr)

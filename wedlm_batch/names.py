@@ -6,8 +6,8 @@ hides ours, it is imported under its plain name, so that ``import pipeline`` and
 Else :mod:`wedlm_batch.private` loads it as a part of ``wedlm_batch.beside_pipeline``.
 
 What is pickled for a worker names modules as they are called here, and a worker looks into the driver's working folder
-first. A package that only the workers would not find counts as hidden, therefore. ``wedlm_batch`` itself has to be found
-there: no module of the user's may have this name.
+first. A package that only the workers would not find counts as hidden, therefore. ``wedlm_batch`` itself has to be
+found there: no module of the user's may have this name.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _warn(package: str) -> None:
     ours = _names()[package]
     if ours != package and (place := hidden_by(package)) is not None:
         logger.warning(
-            "%s hides our package %r from `import %s`. Both work: ours is imported as %s here.",
-            place, package, package, ours,
+            "%s has the name of our package %r. Both work: ours is imported as %s.",
+            place, package, ours,
         )  # fmt: skip
 
 
@@ -82,11 +82,11 @@ def hidden_by(package: str, *, in_workers: bool = True) -> str | None:
 
     Args:
         package: one of :data:`PACKAGES`.
-        in_workers: look into the working folder too, where Ray's workers look first.
+        in_workers: look into the working folder too, where Ray's workers look first. They need no ``jobs``.
     """
     if (loaded := sys.modules.get(package)) is not None:
         return None if _is_ours(package, getattr(loaded, "__path__", ())) else _place(loaded.__spec__, loaded)
-    found = [_in_working_folder(package)] if in_workers else []
+    found = [_in_working_folder(package)] if in_workers and package != "jobs" else []
     for spec in (*found, importlib.util.find_spec(package)):
         if spec is not None and not _is_ours(package, spec.submodule_search_locations or ()):
             return _place(spec)
