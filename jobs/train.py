@@ -123,10 +123,17 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.train") 
     trainer.train()
     if first:
         save_model(model, folder / "model")
-        plot_curves(folder / CURVE, folder / "curve.png", f"{arguments.recipe}: {trainer.step} steps")
+        _plot(folder, f"{arguments.recipe}: {trainer.step} steps")
         print(f"model written to {folder / 'model'}")
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _plot(folder: Path, title: str) -> None:
+    try:
+        plot_curves(folder / CURVE, folder / "curve.png", title)
+    except ImportError as error:
+        print(f"no picture of {folder / CURVE} ({error}): pip install matplotlib")
 
 
 if __name__ == "__main__":
