@@ -99,10 +99,11 @@ def test_workers_need_no_jobs_so_a_folder_of_that_name_that_only_they_would_find
 
 
 def test_a_folder_without_an_init_hides_nothing(tmp_path: Path) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "nightly.py").write_text("")
-    done = run_python(tmp_path, "-c", "import wedlm_batch as wb; print(wb.jobs.__name__)")
-    assert (printed(done), done.stderr) == ("jobs", "")
+    for name in ("jobs", "pipeline"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "nightly.py").write_text("")
+    done = run_python(tmp_path, "-c", "import wedlm_batch as wb; print(wb.jobs.__name__, wb.pipeline.__name__)")
+    assert (printed(done), done.stderr) == ("jobs pipeline", "")
 
 
 def test_a_copy_of_ours_in_the_working_folder_hides_nothing(tmp_path: Path) -> None:
