@@ -1,1 +1,14 @@
 """Command-line jobs: thin wrappers that parse a configuration and call ``pipeline`` or ``wedlm_core``."""
+
+import sys
+
+from wedlm_batch.names import refuse_hidden
+
+if __name__ == "jobs":
+    try:
+        refuse_hidden("pipeline", "wedlm_core")
+    except ImportError as error:
+        if sys.argv[:1] != ["-m"]:
+            raise
+        print(f"error: {error}", file=sys.stderr)  # python -m jobs.generate
+        raise SystemExit(2) from None

@@ -1,4 +1,4 @@
-"""Find the largest entropy threshold that keeps an agreement: ``python -m jobs.calibrate --input X --floor 0.98``.
+"""Find the largest entropy threshold that keeps an agreement: ``wedlm-batch calibrate --input X --floor 0.98``.
 
 Generates for a sample of the rows with ``verified`` (the autoregressive output) and with ``streaming`` or
 ``reference`` under rising thresholds, in this process, and prints how far they agree and what a token costs. The
@@ -14,20 +14,16 @@ import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect
+from jobs.cli import NO_OUTPUT, Parser, add_config_options, collect
 from pipeline.codec import WeDLMError
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, Trial, calibrate
 
 __all__ = ["main", "report"]
 
-_NO_OUTPUT = "."  # nothing is written; the configuration has no default for it
 
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.calibrate") -> int:
     """Calibrate and print; the exit status."""
-    parser = Parser(
-        prog="python -m jobs.calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
     parser.add_argument("--floor", type=float, required=True, help="agreement to keep, for example 0.98")
     parser.add_argument("--measure", choices=("token", "answer"), default="token")
@@ -37,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--answer-column", metavar="NAME", help="input column with good answers")
     parser.add_argument("--confident", action="store_true", help="hold the low end of the 95%% interval to the floor")
     args = parser.parse_args(argv)
-    args.output = args.output or _NO_OUTPUT
+    args.output = args.output or NO_OUTPUT
     try:
         wanted = CalibrationConfig(
             floor=args.floor,

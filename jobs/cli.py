@@ -17,14 +17,18 @@ import yaml
 from pipeline import ConfigError, RunConfig
 from pipeline.codec import redact
 from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
+from wedlm_batch.version import VERSION
 
-__all__ = ["Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting"]
+__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting"]
 
 _NAMED = (
-    "input", "output", "model", "actors", "mode", "limit", "prompt_column", "prompt_template", "system_prompt", "chat",
-    "id_column", "on_long_prompt", "max_failed_fraction", "max_row_deaths", "retry_failed", "repair", "output_format",
-    "storage_options",
+    "input", "output", "model", "actors", "mode", "limit", "prompt_column", "messages_column", "prompt_template",
+    "system_prompt", "chat", "id_column", "on_long_prompt", "max_failed_fraction", "max_row_deaths", "retry_failed",
+    "repair", "output_format", "storage_options",
 )  # fmt: skip
+_SAMPLING = ("max_tokens", "temperature")
+NO_OUTPUT = "."
+"""The output of commands that write nothing; the configuration has no default for it."""
 
 
 _FIELD = re.compile(r"[A-Za-z_][\w.]*")
@@ -32,7 +36,11 @@ _QUOTED = re.compile(r"'[^'<>]{2,}'")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short, and show no values: those of mistyped options may be credentials."""
+    """A parser with ``--version`` whose errors are short and show no values, which may be credentials."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_argument("--version", action="version", version=f"wedlm-batch {VERSION}")
 
     def error(self, message: str) -> NoReturn:
         """Print the message and what to do, and exit with status 2."""
@@ -70,9 +78,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                         help="check every published file; generate rows of damaged or missing ones anew")  # fmt: skip
     parser.add_argument("--limit", type=int, metavar="ROWS", help="read this many rows at most")
     parser.add_argument("--prompt-column", metavar="NAME", help="column of text prompts")
+    parser.add_argument("--messages-column", metavar="NAME", help="column of conversations (role and content)")
     parser.add_argument("--prompt-template", metavar="JINJA", help='for example "{{ question }}"')
     parser.add_argument("--chat", action="store_true", default=None, help="wrap prompts in the chat template")
     parser.add_argument("--system-prompt", metavar="TEXT", help="system message for conversations without one")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate for a row, at most")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 (the default) takes the likeliest token")
     parser.add_argument("--id-column", metavar="NAME", help="column of unique row ids")
     parser.add_argument("--on-long-prompt", choices=LONG_PROMPTS, help="what to do with prompts that do not fit")
     parser.add_argument(
@@ -99,7 +110,8 @@ def collect(args: argparse.Namespace) -> RunConfig:
     """
     raw = _read_yaml(args.config) if args.config is not None else {}
     named = {name: getattr(args, name) for name in _NAMED if getattr(args, name) is not None}
-    raw = merge(raw, named)
+    sampling = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
+    raw = merge(raw, named | ({"sampling": sampling} if sampling else {}))
     for text in args.settings:
         raw = merge(raw, parse_setting(text))
     missing = [name for name in ("input", "output") if raw.get(name) is None]

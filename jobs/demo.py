@@ -1,4 +1,4 @@
-"""The main job on the shipped model and the shipped prompts: ``python -m jobs.demo [--output out/demo]``.
+"""The main job on the shipped model and the shipped prompts: ``wedlm-batch demo [--output out/demo]``.
 
 Runs :func:`pipeline.run` over ``jobs/data/demo_prompts.parquet`` (held-out problems of every family), then
 prints where the output is, a sample of it, and the commit statistics. A second call finds everything done.
@@ -7,12 +7,14 @@ prints where the output is, a sample of it, and the commit statistics. A second 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pyarrow.dataset import dataset
 
 import pipeline
+from jobs.cli import Parser
 from jobs.generate import print_progress
 from wedlm_core import SamplingParams
 
@@ -51,14 +53,14 @@ def _sample(rows: list[dict[str, Any]], count: int) -> str:
     return "\n".join(blocks)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -> None:
     """Generate, then show."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="out/demo")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--max-tokens", type=int, default=192)
     parser.add_argument("--actors", type=int, default=1)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     result = pipeline.run(
         str(PROMPTS),
         output=args.output,

@@ -1,4 +1,4 @@
-"""Measure a model on held-out problems: ``python -m jobs.evaluate --model tiny``.
+"""Measure a model on held-out problems: ``wedlm-batch evaluate --model tiny``.
 
 For every strategy: accuracy, tokens per forward and prefix cacheability, per family and per regime; and the
 share of generations whose tokens equal the autoregressive ones. Every other problem is asked as plain text,
@@ -124,11 +124,9 @@ def _write(folder: Path, results: Sequence[Result], title: str) -> None:
     (folder / "evaluation.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate") -> int:
     """Measure, print and write; the exit status (2: the model or a setting is at fault)."""
-    parser = Parser(
-        prog="python -m jobs.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--strategies", nargs="+", default=[s.value for s in Strategy], choices=list(Strategy))
     parser.add_argument("--families", nargs="+", default=None, choices=list(corpus.FAMILIES))

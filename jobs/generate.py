@@ -1,4 +1,4 @@
-"""Batch generation: ``python -m jobs.generate --input prompts.parquet --output out/ --model tiny``.
+"""Batch generation: ``wedlm-batch generate --input prompts.parquet --output out/ --model tiny``.
 
 Prints progress and a summary. Interrupted or killed, the same command continues.
 
@@ -51,18 +51,24 @@ print_progress = _Printer()
 """Progress listener for terminals and logs."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate") -> int:
     """Run the job; the exit status."""
-    parser = Parser(
-        prog="python -m jobs.generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
     parser.add_argument("--preview", type=int, metavar="ROWS", help="generate the first rows here, write nothing")
     parser.add_argument("--validate", action="store_true", help="check everything, generate nothing")
     parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
                         help="generate a sample of rows (64) here, and extrapolate; writes nothing")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print the summary only")
-    args = parser.parse_args(argv)
+    return perform(parser.parse_args(argv))
+
+
+def perform(args: argparse.Namespace) -> int:
+    """What the parsed options ask for; the exit status.
+
+    Args:
+        args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview`` and ``quiet``.
+    """
     signal.signal(signal.SIGTERM, _stop)
     try:
         config = collect(args)

@@ -1,4 +1,4 @@
-"""Print the state of an output, even while a run is writing to it: ``python -m jobs.status out/``."""
+"""Print the state of an output, even while a run is writing to it: ``wedlm-batch status out/``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipeline.codec import redact
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.status") -> int:
     """Print the state; the exit status (2: no run there)."""
-    parser = Parser(prog="python -m jobs.status", description=__doc__)
+    parser = Parser(prog=prog, description=__doc__)
     parser.add_argument("output")
     parser.add_argument(
         "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"

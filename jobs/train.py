@@ -1,4 +1,4 @@
-"""Train a model: ``python -m jobs.train --recipe tiny --output runs/tiny``.
+"""Train a model: ``wedlm-batch train --recipe tiny --output runs/tiny``.
 
 ``--recipe`` is the name of a recipe that ships with this package, or the path of a YAML file. A run that
 was interrupted goes on from its checkpoint when the same command is given again. Under ``torchrun`` every
@@ -69,10 +69,8 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary, device: torch.device) ->
     return model.to(device)
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m jobs.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _arguments(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="tiny", help="name of a shipped recipe, or path of a YAML file")
     parser.add_argument("--output", type=Path, default=None, help="folder of the run (default runs/<recipe>)")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="e.g. run.steps=100")
@@ -97,9 +95,9 @@ def read_recipe(name: str, overrides: list[str]) -> Recipe:
     return parse_recipe(recipe)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.train") -> int:
     """Train, then write the model folder ``<output>/model``; the exit status (2: a setting is at fault)."""
-    arguments = _arguments(argv)
+    arguments = _arguments(argv, prog)
     try:
         _train(arguments)
     except WeDLMError as error:
@@ -134,10 +132,17 @@ def _train(arguments: argparse.Namespace) -> None:
     trainer.train()
     if first:
         save_model(model, folder / "model")
-        plot_curves(folder / CURVE, folder / "curve.png", f"{arguments.recipe}: {trainer.step} steps")
+        _plot(folder, f"{arguments.recipe}: {trainer.step} steps")
         print(f"model written to {folder / 'model'}")
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _plot(folder: Path, title: str) -> None:
+    try:
+        plot_curves(folder / CURVE, folder / "curve.png", title)
+    except ImportError as error:
+        print(f"no picture of {folder / CURVE} ({error}): pip install matplotlib")
 
 
 if __name__ == "__main__":

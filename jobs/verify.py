@@ -1,4 +1,4 @@
-"""Verify an output: ``python -m jobs.verify out/ [--input prompts.parquet]``.
+"""Verify an output: ``wedlm-batch verify out/ [--input prompts.parquet]``.
 
 Reads every published row and compares it with the run's ledger and checksums, and with ``--input`` against the
 input row by row. Exit status: 0 everything agrees, 1 something differs, 2 there is nothing to verify.
@@ -17,11 +17,9 @@ from pipeline.codec import redact
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify") -> int:
     """Print what was checked and found; the exit status."""
-    parser = Parser(
-        prog="python -m jobs.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output")
     parser.add_argument("--input", metavar="PATH", help="the input, as given to the run")
     parser.add_argument(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from wedlm_batch.names import refuse_hidden
+
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
     from pipeline.commands.estimate import Estimate, estimate
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
         SourceError,
         TooManyFailuresError,
     )
+
+if __name__ == "pipeline":
+    refuse_hidden("wedlm_core")
 
 __all__ = [
     "ConfigError",

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
+from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.names import known_fields_only
 from wedlm_core.redaction import keep_secret, masked, redact, redact_forms
 from wedlm_core.seeds import row_seed, sample_seed
@@ -31,6 +32,7 @@ __all__ = [
     "BoundedEnvironment",
     "BoundedTemplate",
     "CapacityError",
+    "CoreConfigError",
     "EngineConfig",
     "Failure",
     "FinishReason",

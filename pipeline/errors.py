@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.codec import redact
+from pipeline.codec import CoreConfigError, redact
 
 __all__ = [
     "ConfigError",
@@ -27,8 +27,8 @@ class PipelineError(Exception):
         super().__init__(*(redact(part) if isinstance(part, str) else part for part in message))
 
 
-class ConfigError(PipelineError, ValueError):
-    """A configuration value is unknown, out of range, or contradicts another."""
+class ConfigError(PipelineError, CoreConfigError):
+    """A configuration value is unknown, out of range, or contradicts another; also a ``wedlm_core.ConfigError``."""
 
 
 class SourceError(PipelineError, ValueError):

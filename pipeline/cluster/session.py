@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
 from pipeline.cluster.resources import local_cpus
+from pipeline.cluster.worker_names import finder, marks_of, why_not
 from pipeline.errors import ResourceError
 
 __all__ = [
@@ -117,23 +118,22 @@ def _private_token() -> None:
 
 
 def check_workers() -> None:
-    """Run an empty task, to see whether worker processes of the cluster start at all.
+    """Run a task that looks for our packages, to see whether worker processes start at all and find them.
 
     Raises:
-        ResourceError: they end as they start. Actors and tasks, retried without limit, would restart for ever.
+        ResourceError: they end as they start, or find other modules of these names. Actors and tasks, retried without
+            limit, would restart for ever.
     """
     import ray
 
-    probe = ray.remote(_nothing).options(num_cpus=0, max_retries=_PROBE_RETRIES)
+    probe = ray.remote(finder()).options(num_cpus=0, max_retries=_PROBE_RETRIES)
     try:
-        ray.get(probe.remote())
+        found = ray.get(probe.remote(marks_of(__name__)))
     except ray.exceptions.RayError as error:
         raise ResourceError(
             f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: {error}\n"
             "Correct the session's runtime environment (its set-up hook, its packages) or the memory of its nodes; "
             "Ray's logs hold the output of these processes."
         ) from error
-
-
-def _nothing() -> None:
-    """The task of :func:`check_workers`."""
+    if (problem := why_not(found)) is not None:
+        raise ResourceError(problem)

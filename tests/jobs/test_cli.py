@@ -66,6 +66,19 @@ def test_the_options_of_their_own_reach_the_configuration() -> None:
     assert parsed("--input", "i", "--output", "o").retry_failed is False
 
 
+def test_sampling_parameters_with_options_of_their_own_join_those_of_the_file_and_yield_to_settings(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("input: i\noutput: o\nsampling: {max_tokens: 10, temperature: 0.1, top_k: 5}\n")
+    config = parsed("--config", str(file), "--max-tokens", "20", "--messages-column", "talk")
+    assert (config.sampling.max_tokens, config.sampling.temperature, config.sampling.top_k) == (20, 0.1, 5)
+    assert config.messages_column == "talk"
+    argv = ("--max-tokens", "20", "--temperature", "0.7", "--set", "sampling.max_tokens=30")
+    config = parsed("--input", "i", "--output", "o", *argv)
+    assert (config.sampling.max_tokens, config.sampling.temperature) == (30, 0.7)
+
+
 @pytest.mark.parametrize("text", ["actors", "=3", "a=[1,"])
 def test_a_malformed_setting_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--set"):

@@ -77,7 +77,7 @@ def test_a_submitted_job_joins_its_cluster_and_publishes(qwen3_folder: Path, tmp
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
     (tmp_path / "token").write_text(secrets.token_hex(32))
     work = tmp_path / "work"
-    for package in ("jobs", "pipeline", "wedlm_core"):
+    for package in ("jobs", "pipeline", "wedlm_batch", "wedlm_core"):
         shutil.copytree(ROOT / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}

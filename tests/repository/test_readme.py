@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.schema import DEAD_FIELDS, RESULT_FIELDS, STATS_TYPE, TIMINGS_TYPE
+from testing.readme import code_blocks, console_commands, text_of
 from testing.repository import ROOT
+from wedlm_batch.console import COMMANDS
 
 MOST_WORDS = 1200
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def text_of(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
-
-
-def code_blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text_of(page), re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
@@ -40,21 +31,6 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
         if module := re.match(r"[a-z_]\w*(?:\.\w+)*", command):
             found.append((module[0], re.findall(r"--[a-z][a-z-]*", command)))
     return found
-
-
-def test_the_python_examples_run_after_the_demo(tmp_path: Path) -> None:
-    blocks = code_blocks(README, "python")
-    assert len(blocks) >= 2
-    (tmp_path / "out" / "demo").mkdir(parents=True)  # where `make demo` wrote before
-    (tmp_path / "out" / "demo" / "part.parquet").write_bytes(b"somebody's table")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    program = "\n".join(blocks) + "\nprint('rows', result.summary.total.rows)\n"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "rows 2" in done.stdout
-    assert "x = 7" in done.stdout, "the streamed equation"
 
 
 def test_the_examples_of_the_usage_page_are_those_that_run() -> None:
@@ -90,6 +66,16 @@ def test_commands_name_modules_and_options_that_are_there(page: Path) -> None:
             assert not absent, f"{module} has no {absent}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sub_commands_and_their_options_are_there(page: Path) -> None:
+    for command, options in console_commands(page):
+        assert command in COMMANDS or command.startswith("--"), command
+        path = ROOT / "jobs" / f"{command}.py"
+        source = text_of(ROOT / "jobs" / "cli.py") + (text_of(path) if path.exists() else "")
+        absent = [option for option in options if f'"{option}"' not in source and option not in ("--help", "--version")]
+        assert not absent, f"wedlm-batch {command} has no {absent}"
+
+
 def test_every_column_and_statistic_is_explained() -> None:
     text = text_of(ROOT / "docs" / "statistics.md")
     types = (STATS_TYPE, TIMINGS_TYPE)
@@ -99,7 +85,7 @@ def test_every_column_and_statistic_is_explained() -> None:
 
 
 def test_files_that_pages_name_are_there() -> None:
-    tops = "|".join(("benchmarks", "docs", "jobs", "pipeline", "testing", "tests", "wedlm_core"))
+    tops = "|".join(("benchmarks", "docs", "jobs", "pipeline", "testing", "tests", "wedlm_batch", "wedlm_core"))
     for page in PAGES:
         named = re.findall(rf"`((?:{tops})/[\w./-]*)`", text_of(page))
         absent = [name for name in named if not (ROOT / name).exists()]
@@ -113,5 +99,6 @@ def test_the_make_targets_that_pages_name_are_there() -> None:
 
 
 def test_commands_are_found_with_their_options() -> None:
-    assert ("jobs.status", []) in commands(README)
-    assert ("jobs.verify", ["--input"]) in commands(README)
+    assert ("status", []) in console_commands(README)
+    assert ("verify", ["--input"]) in console_commands(README)
+    assert ("testing.ahead_of_time", []) in commands(ROOT / "CONTRIBUTING.md")

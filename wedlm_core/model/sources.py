@@ -7,6 +7,7 @@ appears there complete or not at all, even if several processes download it or o
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -16,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from wedlm_core.cache import is_writable, user_cache, writable_folder
 from wedlm_core.checks import is_text
 from wedlm_core.errors import ConfigError, WeightsError, explain, first_line
 from wedlm_core.redaction import keep_secret, redact
@@ -25,6 +27,7 @@ __all__ = ["MODEL_FILES", "cache_root", "resolve"]
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
 """Patterns of the files that are downloaded: no pickles, no code."""
 
+_VARIABLE = "WEDLM_CACHE"
 _LONGEST = 4096  # characters of a path or URL
 _TINY = Path(__file__).resolve().parent.parent / "tiny"
 
@@ -77,10 +80,9 @@ def _text(name: str, value: object, remedy: str) -> str:
 
 def cache_root() -> Path:
     """The cache folder for remote models."""
-    if own := os.environ.get("WEDLM_CACHE"):
+    if own := os.environ.get(_VARIABLE):
         return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "wedlm-batch"
+    return user_cache("wedlm-batch")
 
 
 def _checked(folder: Path, name: str) -> Path:
@@ -93,12 +95,26 @@ def _checked(folder: Path, name: str) -> Path:
     return folder
 
 
+def _snapshot(name: str, revision: str | None) -> str:
+    """The model in the hub's cache, or in a temporary one if that is read-only and lacks it."""
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    load = functools.partial(snapshot_download, name, revision=revision, allow_patterns=list(MODEL_FILES))
+    wanted = Path(constants.HF_HUB_CACHE)
+    if is_writable(wanted):
+        return str(load())
+    try:
+        return str(load(local_files_only=True))
+    except LocalEntryNotFoundError:
+        return str(load(cache_dir=writable_folder(wanted, "HF_HOME")))
+
+
 def _from_hub(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+        return Path(_snapshot(name, revision))
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         reason = f"neither a local folder nor loadable from the hub ({type(error).__name__}: {first_line(error)})"
         remedy = "Check the name and revision; offline, give a local folder or fill the hub's cache beforehand."
@@ -115,8 +131,10 @@ def _download(url: str, options: dict[str, Any]) -> Path:
         files = _listing(fs, root)
         if not files:
             raise WeightsError(explain("model", url, "no model files there", f"It needs some of {MODEL_FILES}."))
-        target = cache_root() / "models" / _content_key(fs, url, files)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        key = _content_key(fs, url, files)
+        if (kept := cache_root() / "models" / key).is_dir():  # it may be a folder that was filled beforehand
+            return kept
+        target = writable_folder(cache_root() / "models", _VARIABLE) / key
         # The lock prevents several actors of a host from downloading the same files at once.
         with FileLock(f"{target}.lock"):
             if not target.is_dir():

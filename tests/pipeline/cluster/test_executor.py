@@ -17,7 +17,10 @@ import ray
 
 import pipeline
 from pipeline import layout
+from pipeline.cluster import session
+from pipeline.cluster.session import check_workers
 from pipeline.codec import EngineConfig, make_requests
+from pipeline.errors import ResourceError
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staged import data_checksum
 from pipeline.storage.local import LocalStorage
@@ -167,6 +170,15 @@ print(ray.is_initialized())
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout.split("\n")[:2] == ["['127.0.0.1'] 7", "False"], done.stderr
+
+
+def test_workers_that_find_other_modules_of_our_names_end_the_run_with_the_place(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_workers()
+    monkeypatch.setattr(session, "marks_of", lambda name: {"pipeline": "a_file_of_ours_that_the_others_lack.py"})
+    with pytest.raises(ResourceError, match=r"find .*pipeline/__init__\.py where our package 'pipeline' is needed"):
+        check_workers()
 
 
 def test_asking_for_what_the_cluster_lacks_is_an_error_and_not_a_wait(

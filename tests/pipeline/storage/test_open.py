@@ -12,7 +12,7 @@ import pytest
 import pipeline
 from pipeline import layout
 from pipeline.errors import ConfigError, SourceError
-from pipeline.storage.open import check_writable, open_storage
+from pipeline.storage.open import check_output_url, open_storage
 from testing.pipeline.s3 import S3Server
 
 
@@ -47,8 +47,8 @@ def test_an_output_that_is_an_object_says_so(s3: S3Server) -> None:
         file.write(b"mine")
     with pytest.raises(ConfigError, match=r"out\.parquet' is an object\. Name a folder"):
         pipeline.run([{"prompt": "a"}], output=f"{bucket}/out.parquet", storage_options=s3.options)
-    check_writable(f"{bucket}/out", s3.options)
-    check_writable(f"{bucket}/", s3.options)
+    check_output_url(f"{bucket}/out", s3.options)
+    check_output_url(f"{bucket}/", s3.options)
 
 
 def test_a_store_without_credentials_fails_at_once_and_does_not_speak_of_what_is_committed(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from wedlm_core.cache import cache_folder, temporary_folder, writable_cache
 from wedlm_core.config.step_cost import FloatArray, StepCost, why_not
 
 __all__ = [
     "CostSample",
-    "cache_folder",
     "cache_key",
     "fit",
     "load_cached",
@@ -93,14 +92,6 @@ def monotone(values: Sequence[float]) -> FloatArray:
     return np.array([mean for mean, weight in levels for _ in range(int(weight))])
 
 
-def cache_folder() -> Path:
-    """Where tables are kept: ``$WEDLM_CACHE_HOME``, else ``$XDG_CACHE_HOME/wedlm``, else ``~/.cache/wedlm``."""
-    if own := os.environ.get("WEDLM_CACHE_HOME"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "wedlm"
-
-
 def cache_key(**facts: object) -> str:
     """File name of the table for these facts (model, device, dtype, threads ...)."""
     return hashlib.blake2b(json.dumps(facts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
@@ -108,8 +99,15 @@ def cache_key(**facts: object) -> str:
 
 def load_cached(key: str) -> StepCost | None:
     """The table kept under ``key``; None where there is none, or none that can be read."""
+    for folder in (cache_folder(), temporary_folder(cache_folder().name)):
+        if (cost := _load(folder / f"step-cost-{key}.json")) is not None:
+            return cost
+    return None
+
+
+def _load(file: Path) -> StepCost | None:
     try:
-        raw = json.loads((cache_folder() / f"step-cost-{key}.json").read_text(encoding="utf-8"))
+        raw = json.loads(file.read_text(encoding="utf-8"))
         cost = StepCost(
             rows=tuple(raw["rows"]),
             seconds=tuple(raw["seconds"]),
@@ -124,8 +122,8 @@ def load_cached(key: str) -> StepCost | None:
 
 
 def save_cached(key: str, cost: StepCost) -> None:
-    """Keep a table; a folder that cannot be written to costs a measurement next time, nothing else."""
-    folder = cache_folder()
+    """Keep a table, in a temporary folder if need be; if that fails too, it is measured again the next time."""
+    folder = writable_cache()
     aside = folder / f"step-cost-{key}.{uuid.uuid4().hex[:8]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

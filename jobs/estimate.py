@@ -1,0 +1,29 @@
+"""Tokens and time of a job, from a sample of its rows; writes nothing: ``wedlm-batch estimate --input X --model tiny``.
+
+The same as ``generate --estimate ROWS``, with its exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from jobs.cli import NO_OUTPUT, Parser, add_config_options
+from jobs.generate import perform
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.estimate") -> int:
+    """Generate the sample, print what it tells; the exit status."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config_options(parser)
+    parser.add_argument("--rows", type=int, default=64, metavar="N", help="size of the sample (64)", dest="estimate")
+    parser.set_defaults(validate=False, preview=None, quiet=False)
+    args = parser.parse_args(argv)
+    args.output = args.output or NO_OUTPUT
+    return perform(args)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

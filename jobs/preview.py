@@ -1,0 +1,29 @@
+"""Generate the first rows here and print them; writes nothing: ``wedlm-batch preview --input X --model tiny``.
+
+The same as ``generate --preview ROWS``, with its exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from jobs.cli import NO_OUTPUT, Parser, add_config_options
+from jobs.generate import perform
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.preview") -> int:
+    """Generate and print; the exit status."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config_options(parser)
+    parser.add_argument("--rows", type=int, default=3, metavar="N", help="how many (3)", dest="preview")
+    parser.set_defaults(validate=False, estimate=None, quiet=False)
+    args = parser.parse_args(argv)
+    args.output = args.output or NO_OUTPUT
+    return perform(args)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

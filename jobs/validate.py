@@ -1,0 +1,26 @@
+"""Check model, input and settings; generates nothing: ``wedlm-batch validate --input X --output Y --model tiny``.
+
+The same as ``generate --validate``, with its exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from jobs.cli import Parser, add_config_options
+from jobs.generate import perform
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.validate") -> int:
+    """Check and print; the exit status."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config_options(parser)
+    parser.set_defaults(validate=True, estimate=None, preview=None, quiet=False)
+    return perform(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,72 @@
+"""The console script: ``wedlm-batch generate --input prompts.jsonl --output out --model tiny``.
+
+Each sub-command is a module of ``jobs``, which is found from any folder (:mod:`wedlm_batch.names`). The exit status is
+the job's; 2 for a sub-command that there is none of.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from wedlm_batch.names import load
+from wedlm_batch.version import VERSION
+
+__all__ = ["COMMANDS", "main"]
+
+PROGRAM = "wedlm-batch"
+COMMANDS = {
+    "generate": "run a job, or continue it",
+    "validate": "check model, input and settings; generates nothing",
+    "preview": "generate the first rows and print them; writes nothing",
+    "estimate": "tokens and time of a job, from a sample; writes nothing",
+    "status": "what is done of an output, also while a run is writing",
+    "verify": "prove an output against its ledger and its input",
+    "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
+    "train": "train a model",
+    "evaluate": "measure a model on held-out problems",
+    "demo": "the main job on the shipped model and prompts, to out/demo",
+}
+"""Sub-commands, each a module of ``jobs``, with a line for ``--help``."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sub-command; the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if not given:
+        print(_help(), file=sys.stderr)
+        return 2
+    command, *rest = given
+    if command in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if command in ("-V", "--version"):
+        print(f"{PROGRAM} {VERSION}")
+        return 0
+    if command not in COMMANDS:
+        print(f"error: {_unknown(command)}", file=sys.stderr)
+        return 2
+    job = importlib.import_module(f"{load('jobs').__name__}.{command}")
+    return job.main(rest, prog=f"{PROGRAM} {command}") or 0
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {about}" for name, about in COMMANDS.items()]
+    usage = f"usage: {PROGRAM} COMMAND [OPTIONS]    ({PROGRAM} COMMAND --help: its options)"
+    return "\n".join([usage, "", *lines, "", "  --version, --help"])
+
+
+def _unknown(command: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(command, COMMANDS, n=1)
+    if near:
+        remedy = f"Did you mean {near[0]!r}?"
+    elif command.startswith("-"):
+        remedy = f"Put options behind it: `{PROGRAM} generate {command} ...`."
+    else:
+        remedy = f"See `{PROGRAM} --help`."
+    shown = command.partition("=")[0]  # the value of an option may be a credential
+    return f"{shown[:60]!r}: not one of the commands {', '.join(COMMANDS)}. {remedy.replace(command, shown[:60])}"

@@ -1,0 +1,88 @@
+"""Folders for what is costly to make again: the usual place, or a temporary one where that cannot be written to.
+
+A read-only home is usual in containers, and so is a read-only installation. What is cached is then made once per
+machine instead of once per process.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+__all__ = ["cache_folder", "is_writable", "temporary_folder", "user_cache", "writable_cache", "writable_folder"]
+
+_VARIABLE = "WEDLM_CACHE_HOME"
+
+logger = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """``$WEDLM_CACHE_HOME``, else ``$XDG_CACHE_HOME/wedlm``, else ``~/.cache/wedlm``. It may not exist yet."""
+    own = os.environ.get(_VARIABLE)
+    return Path(own) if own else user_cache("wedlm")
+
+
+def writable_cache(name: str = "") -> Path:
+    """A folder in :func:`cache_folder` (or itself), made if necessary; a temporary one where that is read-only."""
+    return writable_folder(cache_folder() / name, _VARIABLE)
+
+
+def user_cache(name: str) -> Path:
+    """``$XDG_CACHE_HOME/<name>``, else ``~/.cache/<name>``. It may not exist yet."""
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / name
+    home = Path(os.path.expanduser("~"))  # stays "~" for a user without a home
+    return home / ".cache" / name if home.is_absolute() else temporary_folder(name)
+
+
+@functools.cache
+def writable_folder(wanted: Path, variable: str) -> Path:
+    """``wanted``, made if necessary; a temporary folder of its name if no file can be written there, which is logged.
+
+    Args:
+        wanted: the usual place.
+        variable: the environment variable that names another one, for the message.
+    """
+    if is_writable(wanted):
+        return wanted
+    folder = temporary_folder(wanted.name)
+    if not is_writable(folder):
+        folder = Path(tempfile.mkdtemp(prefix="wedlm-cache-"))
+    logger.warning(
+        "%s cannot be written to; %s is used instead. Set %s to a folder that lasts.", wanted, folder, variable
+    )
+    return folder
+
+
+def temporary_folder(name: str) -> Path:
+    """A folder for temporary files that processes of this user share. It may not exist yet.
+
+    What is cached may be code. So one that another user made, or could write to, is not used: it is then a new one.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return _own(Path(tempfile.gettempdir()) / f"wedlm-cache-{user}") / name
+
+
+@functools.cache
+def _own(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="wedlm-cache-"))
+    foreign = hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o077)
+    return Path(tempfile.mkdtemp(prefix="wedlm-cache-")) if foreign or not stat.S_ISDIR(found.st_mode) else folder
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether a file can be made in the folder; makes the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
