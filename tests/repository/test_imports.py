@@ -111,6 +111,7 @@ TORCH_FREE_CORE = (
     "wedlm_core.model.checkpoint",
     "wedlm_core.model.checkpoint_files",
     "wedlm_core.model.sources",
+    "wedlm_core.names",
     "wedlm_core.redaction",
     "wedlm_core.seeds",
     "wedlm_core.statistics",
