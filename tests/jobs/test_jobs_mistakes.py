@@ -1,4 +1,4 @@
-"""Mistakes of newcomers, over a hundred: each answer is soon there, fits a screen, and names value, rule and remedy.
+"""Mistakes of new users, over a hundred: each answer is soon there, fits a screen, and names value, rule and remedy.
 
 What is wrong with a run is refused by ``--validate`` and by the run alike, in the same words and before Ray starts.
 """
@@ -22,8 +22,8 @@ from jobs import calibrate, evaluate, generate, status, train, verify
 from pipeline.cluster.executor import RayExecutor
 from pipeline.commit import lease
 from pipeline.storage import retry
-from testing.pipeline.newcomer import make_folder
 from testing.pipeline.s3 import S3Server
+from testing.pipeline.user_folder import make_folder
 from testing.repository import ROOT
 from wedlm_core.errors import WeDLMError
 
@@ -212,7 +212,7 @@ PYTHON: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory, qwen3_folder: Path) -> Iterator[Path]:
     """The working folder; no waiting for other processes, and no Ray."""
-    root = tmp_path_factory.mktemp("newcomer")
+    root = tmp_path_factory.mktemp("user")
 
     def start(executor: RayExecutor) -> None:
         pytest.fail("Ray was about to be started")

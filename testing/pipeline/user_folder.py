@@ -1,4 +1,4 @@
-"""A folder as a newcomer's: good and bad inputs, good and bad models, and an output that was begun."""
+"""A folder as a new user has it: good and bad inputs, good and bad models, and an output that was begun."""
 
 from __future__ import annotations
 
