@@ -13,6 +13,7 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
+from wedlm_core.engine.clock import step_clock
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
@@ -222,15 +223,16 @@ class Engine:
 
     def _step_and_wait(self) -> None:
         """Plan, run and account one forward."""
-        begin = time.perf_counter()
+        clock = step_clock(self.device)
+        begin = clock()
         plan = self._next_plan()
         if plan is None or not plan.sequences:
             raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
-        forward = time.perf_counter()
+        forward = clock()
         outcome, details = self._runner.forward(plan, self._table)
-        back = time.perf_counter()
+        back = clock()
         self._consume(plan, outcome, details)
-        self._planner.record_host_time(forward - begin + time.perf_counter() - back)
+        self._planner.record_host_time(forward - begin + clock() - back)
         self._correct_cost(plan, back - forward)
 
     def _next_plan(self, may_preempt: bool = True) -> ForwardPlan | None:

@@ -8,35 +8,51 @@ import logging
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.bench import Bench
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
-from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.forward.transfer import to_device
-from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.engine.windows.step_cost import CostSample, cache_key, fit, load_cached, save_cached
 from wedlm_core.kv.pages import PageManager, SequencePages
 
 __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 11  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 12  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
-_SECONDS = (2.5, 10.0)  # the measurement's time limit: so long at least and at most, one forward may run over it
-_FORWARDS = 400  # in between, the time of so many of the smallest forward
-_ROUNDS = 5
 _CPU = torch.device("cpu")
-_LEAST = 4  # kinds of forwards without which there is no table
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
-_IN_FLIGHT = 4  # forwards of one measurement where the engine's loop does not wait for them
+_WARP = 2.0  # by so much the ratios of forwards of today to a kept table may differ from each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Effort:
+    """What a measurement may take.
+
+    Attributes:
+        rounds: over all points, at most.
+        seconds: its time limit: so long at least and at most, one forward may run over it.
+        forwards: in between, the limit is the time of so many of the smallest forward.
+        points: so many kinds of forwards are measured, whatever they take.
+    """
+
+    rounds: int
+    seconds: tuple[float, float]
+    forwards: int
+    points: int
+
+
+_TABLE = _Effort(rounds=5, seconds=(2.5, 10.0), forwards=400, points=4)  # with fewer points there is no table
+_CHECK = _Effort(rounds=3, seconds=(0.2, 1.0), forwards=40, points=1)
+_proven: set[tuple[str, StepCost]] = set()
+"""Tables that this process measured or checked, with their keys."""
 
 
 def _most_sequences(config: EngineConfig, device: torch.device) -> int:
@@ -51,9 +67,10 @@ def _contexts(device: torch.device) -> tuple[int, ...]:
 def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None = None) -> StepCost:
     """The cost of this engine's forwards, from the cache or measured now.
 
-    That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many. It is safe in
-    the middle of a run: it takes pages of its own (and fewer points where few are free) and leaves the engine's
-    windows alone.
+    That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many, compilation of
+    kernels apart. A table from the cache is checked against a few forwards, once per process: one that was measured on
+    a machine that did something else as well would mislead every later run. It is safe in the middle of a run: it takes
+    pages of its own (and fewer points where few are free) and leaves the engine's windows alone.
 
     Args:
         runner: the engine's.
@@ -63,16 +80,28 @@ def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: Asy
     """
     key = _key(runner)
     cost = load_cached(key)
-    if cost is None:
-        begin = time.perf_counter()
-        samples = _measure(runner, pages, overlapping)
-        if not samples:
-            return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
-        # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
-        cost = replace(fit(samples), quantum=runner.padding.few)
-        save_cached(key, cost)
-        _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
+    if cost is not None and ((key, cost) in _proven or _fits(cost, _check(runner, pages, overlapping))):
+        _proven.add((key, cost))
+        return cost
+    begin = time.perf_counter()
+    samples = _measure(runner, pages, overlapping)
+    if not samples:
+        return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
+    # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
+    cost = replace(fit(samples), quantum=runner.padding.few)
+    save_cached(key, cost)
+    _proven.add((key, cost))
+    _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
     return cost
+
+
+def _fits(cost: StepCost, samples: Sequence[CostSample]) -> bool:
+    """Whether a table has the shape of what forwards take now; its scale matters little to windows."""
+    ratios = [
+        sample.seconds / float(cost(np.array([sample.rows]), sample.sequences * sample.context, sample.sequences)[0])
+        for sample in samples
+    ]
+    return not ratios or max(ratios) <= _WARP * min(ratios)
 
 
 def _key(runner: Runner) -> str:
@@ -109,6 +138,37 @@ def _cpu_name() -> str:
 
 def _measure(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> list[CostSample]:
     """Medians over rounds of all points that fit in the time and the free pages."""
+    with _scratch(runner, pages, overlapping) as scratch:
+        if scratch is None:
+            return []
+        points = list(_points(runner.padding.few, runner.config, scratch.deepest, runner.device))
+        return _timed(scratch.bench, points, _TABLE)
+
+
+def _check(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> list[CostSample]:
+    """The same of a few points in a tenth of the time: the fewest rows; a row, and eight, for each of all sequences."""
+    with _scratch(runner, pages, overlapping) as scratch:
+        if scratch is None:
+            return []
+        points = list(_points(runner.padding.few, runner.config, scratch.deepest, runner.device))
+        points = [point for point in points if point[2] == points[0][2]]
+        most = _most_sequences(runner.config, runner.device)
+        wanted = (points[0][0], most, 8 * most)
+        chosen = dict.fromkeys(min(points, key=lambda point: (abs(point[0] - rows), -point[1])) for rows in wanted)
+        return _timed(scratch.bench, list(chosen), _CHECK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scratch:
+    """A bench on pages of its own; sequences hold up to ``deepest`` tokens of context."""
+
+    bench: Bench
+    deepest: int
+
+
+@contextmanager
+def _scratch(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> Iterator[_Scratch | None]:
+    """A bench for the duration of the block; None where no pages are free."""
     config = runner.config
     reach = 2 * config.max_window + 1
     deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(_contexts(runner.device)))
@@ -117,13 +177,13 @@ def _measure(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None
         most = _most_sequences(config, runner.device)
         while deepest > 0 and not (own := _open(pages, deepest + reach, most)):
             deepest //= 2
-        if deepest <= 0:
-            return []
-        if runner.device.type == "cpu":
+        if deepest > 0 and runner.device.type == "cpu":
             for scratch in own:
                 runner.pool.clear(scratch.pages)
-        points = list(_points(runner.padding.few, config, deepest, runner.device))
-        return _timed(_bench(runner, own, overlapping), points)
+        if deepest > 0:
+            yield _Scratch(bench=Bench.over(runner, own, overlapping, most), deepest=deepest)
+        else:
+            yield None
     finally:
         for scratch in own:
             pages.close(scratch)
@@ -171,89 +231,24 @@ def _points(
                 yield rows, own, context
 
 
-class _Bench:
-    """Runs synthetic decode forwards of a strategy that verifies drafts.
+def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:
+    """Rounds over the points until the time is up; points that would take too much of it are left out.
 
-    Attributes:
-        forwards: of one run.
+    What the first forward of a process compiles counts neither as its time nor as the measurement's: it may take longer
+    than all the others.
     """
-
-    def __init__(self, runner: Runner, table: SlotTable, overlapping: AsyncLaunch | None) -> None:
-        self._runner, self._table, self._overlapping = runner, table, overlapping
-        self.forwards = 1 if overlapping is None else _IN_FLIGHT
-
-    def run(self, rows: int, sequences: int, context: int) -> float:
-        """Seconds of one forward, or where they overlap, from the end of one to the end of the next."""
-        own_S = np.full(sequences, rows // sequences, dtype=np.int64)
-        own_S[: rows % sequences] += 1
-        self._table.masks[:sequences] = own_S // 2
-        self._table.keep_valid[:sequences] = self._table.keep_stale[:sequences] = own_S // 2
-        plan = ForwardPlan(
-            sequences=[],
-            slots_S=np.arange(sequences),
-            cached_S=np.full(sequences, context, dtype=np.int64),
-            prefill_S=np.zeros(sequences, dtype=np.int64),
-            decode_S=own_S,
-        )
-        if self._overlapping is not None:
-            return self._in_a_row(self._overlapping, plan)
-        self._set_windows(own_S)
-        begin = time.perf_counter()
-        self._runner.forward(plan, self._table)  # ends with the copy to the host: the device is done
-        return time.perf_counter() - begin
-
-    def _in_a_row(self, launch: AsyncLaunch, plan: ForwardPlan) -> float:
-        flights = []
-        for _ in range(_IN_FLIGHT):
-            self._set_windows(plan.decode_S)
-            flights.append(launch.start(self._runner, plan, self._table))
-        for flight in flights:
-            flight.wait()
-        # Two forwards with a capture between them say nothing; a run of captures only is rare, and clipped.
-        steady = [b.copy.seconds_since(a.copy) for a, b in pairwise(flights) if not b.captured]
-        return statistics.median(steady or [flights[-1].copy.seconds_since(flights[-2].copy)])
-
-    def _set_windows(self, own_S: IntArray) -> None:
-        """Windows of half drafts and half masks, which the forward before has advanced."""
-        window, sequences = self._runner.state.windows, len(own_S)
-        length_S = to_device(own_S - 1, window.length_S.device)
-        drafts_S = length_S // 2
-        window.length_S[:sequences] = length_S
-        window.lead_S[:sequences] = drafts_S
-        place_L = torch.arange(window.filled_SL.shape[1], device=length_S.device)
-        window.filled_SL[:sequences] = place_L < drafts_S[:, None]
-        window.head_S[:sequences] = 0
-
-
-def _bench(runner: Runner, scratch: Sequence[SequencePages], overlapping: AsyncLaunch | None) -> _Bench:
-    """The runner over windows and page tables of the measurement's own.
-
-    Sequences share pages only where there are too few: of what all read, caches would keep a copy.
-    """
-    config = replace(runner.config, trace=False, max_num_seqs=_most_sequences(runner.config, runner.device))
-    decodings, positions = runner.decodings, runner.state.tokens_SL.shape[1]
-    state = DeviceState(config, decodings, runner.mask_token_id, positions, runner.device)
-    for slot in range(config.max_num_seqs):
-        state.set_pages(slot, scratch[slot % len(scratch)].pages)
-    state.params.limit_S.fill_(1 << 30)
-    table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-    table.group[:] = next(i for i, decoding in enumerate(decodings) if decoding.verifies)
-    return _Bench(runner.over(state, config), table, overlapping)
-
-
-def _timed(bench: _Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
-    """Rounds over the points until the time is up; points that would take too much of it are left out."""
-    begin = time.perf_counter()
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
-    limit = min(max(_FORWARDS * bench.forwards * bench.run(*points[0]), _SECONDS[0]), _SECONDS[1])
+    first = bench.forwards * bench.run(*points[0])
+    limit = min(max(effort.forwards * first, effort.seconds[0]), effort.seconds[1])
+    begin = bench.clock()
     slowest = 0.0  # seconds per row so far: what a larger forward will take at about
-    for turn in range(_ROUNDS):
+    for turn in range(effort.rounds):
         for point in points:
-            spent = time.perf_counter() - begin
+            spent = bench.clock() - begin
             before = seconds.get(point)
             guess = bench.forwards * (statistics.median(before) if before else slowest * point[0])
-            if spent + guess > limit and len(seconds) >= _LEAST:
+            if spent + guess > limit and len(seconds) >= effort.points:
                 continue
             if turn == 0 and guess < limit / 50:
                 bench.run(*point)  # first touches of memory are not what steps cost

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine, measure
+from wedlm_core.engine.windows.step_cost import CostSample, save_cached
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -64,7 +67,7 @@ def test_the_cost_is_measured_once_per_model_and_machine(
     parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_SECONDS", (0.3, 0.3))
+    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.3, 0.3)))
     first = Engine(*parts).measure_step_cost()
     assert len(list(tmp_path.iterdir())) == 1
     assert first.seconds[0] > 0
@@ -74,16 +77,45 @@ def test_the_cost_is_measured_once_per_model_and_machine(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(measure, "_measure", never)
+    monkeypatch.setattr(measure, "_check", never)  # this process measured it
     assert Engine(*parts, EngineConfig(max_num_seqs=100)).measure_step_cost() == first
     with pytest.raises(AssertionError, match="measured again"):  # smaller engines run fewer sequences at once
         Engine(*parts, EngineConfig(max_num_seqs=3)).measure_step_cost()
+
+
+def test_a_kept_table_is_checked_once_and_measured_anew_if_forwards_are_of_another_shape(
+    parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.3, 0.3)))
+    good = Engine(*parts).measure_step_cost()
+    (path,) = tmp_path.iterdir()
+    # As of an engine that compiled its kernels, or shared its CPU, while it measured.
+    few = replace(good, rows=(4, 8, 16, 32), seconds=(0.003, 0.003, 0.003, 0.0062))
+    dear_sequences = replace(good, per_sequence=30 * good.per_sequence + 1e-3)
+    for wrong in (few, dear_sequences):
+        save_cached(path.stem.removeprefix("step-cost-"), wrong)
+        assert Engine(*parts).measure_step_cost() != wrong
+
+    twice_as_slow = replace(good, seconds=tuple(2 * s for s in good.seconds), per_sequence=2 * good.per_sequence)
+    save_cached(path.stem.removeprefix("step-cost-"), twice_as_slow)
+    checks: list[int] = []
+    plain = measure._check
+
+    def watched(*given: Any) -> list[CostSample]:
+        checks.append(1)
+        return plain(*given)
+
+    monkeypatch.setattr(measure, "_check", watched)
+    assert Engine(*parts).measure_step_cost() == Engine(*parts).measure_step_cost() == twice_as_slow
+    assert len(checks) == 1
 
 
 def test_measuring_in_the_middle_of_a_run_changes_nothing(
     parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_SECONDS", (0.1, 0.1))
+    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.1, 0.1)))
     params = SamplingParams(max_tokens=40, window_size=8)
     want = generate(parts, params, EngineConfig())
     engine = Engine(*parts, EngineConfig())

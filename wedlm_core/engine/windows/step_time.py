@@ -47,10 +47,14 @@ class CostCorrection:
         self._factors[place] = before + self._tuning.correction * (ratio - before)
 
     def corrected(self, cost: StepCost) -> StepCost:
-        """The table times the factors, interpolated between rows that forwards had."""
+        """The table times the factors, interpolated between rows that forwards had.
+
+        A table that ends before those rows gets knots there: no factor within it could bend what is extrapolated.
+        """
         if not self._factors:
             return cost
         places, factors = np.array(sorted(self._factors.items())).T
+        cost = _reaching(cost, np.round(2 ** (places / 2)))
         factor = np.interp(2 * np.log2(np.maximum(1, cost.rows)), places, factors)
         overall = float(factors.mean())
         return replace(
@@ -60,6 +64,16 @@ class CostCorrection:
             per_kv=cost.per_kv * overall,
             per_row_kv=cost.per_row_kv * overall,
         )
+
+
+def _reaching(cost: StepCost, rows: FloatArray) -> StepCost:
+    """The same cost with knots at those of ``rows`` that lie beyond its table."""
+    beyond = rows[rows > cost.rows[-1]]
+    if not len(beyond) or len(cost.rows) < 2:
+        return cost
+    slope = (cost.seconds[-1] - cost.seconds[-2]) / (cost.rows[-1] - cost.rows[-2])
+    seconds = cost.seconds[-1] + slope * (beyond - cost.rows[-1])
+    return replace(cost, rows=(*cost.rows, *beyond.astype(int).tolist()), seconds=(*cost.seconds, *seconds.tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)

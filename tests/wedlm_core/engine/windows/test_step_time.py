@@ -50,3 +50,14 @@ def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
     disturbed = CostCorrection()
     disturbed.record(64, 1000.0, 1.1)
     assert disturbed.corrected(measured).seconds[1] < 1.6
+
+
+def test_a_table_that_ends_before_the_rows_that_run_is_corrected_beyond_its_end() -> None:
+    few = StepCost(rows=(4, 8, 16, 32), seconds=(3.0, 3.0, 3.0, 6.2))
+    correction = CostCorrection()
+    for _ in range(200):
+        for rows, seconds in ((64, 5.0), (512, 40.0)):
+            correction.record(rows, seconds, float(few(np.array([rows]), 0.0, 1)[0]))
+    corrected = correction.corrected(few)(np.array([64.0, 512.0, 1024.0]), 0.0, 1)
+    assert corrected[:2] == pytest.approx([5.0, 40.0], rel=1e-3)
+    assert corrected[2] < 100.0 < few(np.array([1024.0]), 0.0, 1)[0]
