@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,17 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Step costs that tests measure stay out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEDLM_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_flushing() -> Iterator[None]:
+    """Flushing to the disk takes milliseconds, thousands of times, and guards against loss of power, which no test has.
+
+    That it is done, and in which order, is a test of its own, which watches the calls.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
@@ -67,18 +79,42 @@ def _one_ray_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["RAY_AUTH_TOKEN_PATH"] = before
 
 
+@pytest.fixture(scope="session")
+def _ray_sessions() -> Iterator[list[str]]:
+    """Addresses of the sessions that :func:`cluster` began; the last one ends with the tests of this process."""
+    begun: list[str] = []
+    yield begun
+    if begun:
+        import ray
+
+        ray.shutdown()
+
+
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A Ray session of the caller's, as a notebook would have one."""
+def cluster(_ray_sessions: list[str]) -> None:
+    """A Ray session of the caller's, as a notebook would have one: the same for all files of this process."""
     import ray
 
     from pipeline.cluster.loopback import LOOPBACK, on_loopback
     from pipeline.cluster.session import PRIVATE_SYSTEM_CONFIG
 
+    if ray.is_initialized():
+        if ray.get_runtime_context().gcs_address in _ray_sessions:
+            return
+        ray.shutdown()  # a private one that reading an output started
     with on_loopback():
         ray.init(
             address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK,
             object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
         )  # fmt: skip
-    yield
-    ray.shutdown()
+    _ray_sessions.append(ray.get_runtime_context().gcs_address)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """``--dist loadfile`` with one process for all files that use :func:`cluster`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from testing.scheduling import FilesAndOneSession
+
+    return FilesAndOneSession(config, log)
