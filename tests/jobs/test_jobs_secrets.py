@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 
 import pipeline
 from jobs import calibrate, generate, status, verify
@@ -90,8 +91,9 @@ ARGUMENTS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_the_command_line_shows_no_credentials(
-    name: str, qwen3_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, qwen3_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # five times with pauses, each of which we repeat
     (tmp_path / "in.jsonl").write_text('{"prompt": "a"}\n')
     given = {"--input": str(tmp_path / "in.jsonl"), "--output": str(tmp_path / "out"), "--model": str(qwen3_folder)}
     own = ARGUMENTS[name]

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.commit import lease
-from pipeline.storage import retry
 from testing.pipeline.exactly_once import SmallJob
+from testing.pipeline.pauses import no_pauses
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_waiting() -> Iterator[None]:
-    """Take leases without a pause for competitors, and retry storage operations without a pause."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lease, "_SETTLE_SECONDS", 0.0)
-        patch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
+    """See :func:`no_pauses`."""
+    with no_pauses():
         yield
 
 

@@ -10,31 +10,25 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.clock import step_clock
+from wedlm_core.engine.bench import Bench
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
-from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.forward.transfer import to_device
-from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.engine.windows.step_cost import CostSample, cache_key, fit, load_cached, save_cached
 from wedlm_core.kv.pages import PageManager, SequencePages
 
 __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 11  # of the measurement: raise it when steps change so much that kept tables mislead
-_CPU = torch.device("cpu")
+_VERSION = 12  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
+_CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
-_IN_FLIGHT = 4  # forwards of one measurement where the engine's loop does not wait for them
 _WARP = 2.0  # by so much the ratios of forwards of today to a kept table may differ from each other
 
 
@@ -168,7 +162,7 @@ def _check(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) 
 class _Scratch:
     """A bench on pages of its own; sequences hold up to ``deepest`` tokens of context."""
 
-    bench: _Bench
+    bench: Bench
     deepest: int
 
 
@@ -186,7 +180,10 @@ def _scratch(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None
         if deepest > 0 and runner.device.type == "cpu":
             for scratch in own:
                 runner.pool.clear(scratch.pages)
-        yield _Scratch(bench=_bench(runner, own, overlapping), deepest=deepest) if deepest > 0 else None
+        if deepest > 0:
+            yield _Scratch(bench=Bench.over(runner, own, overlapping, most), deepest=deepest)
+        else:
+            yield None
     finally:
         for scratch in own:
             pages.close(scratch)
@@ -234,97 +231,28 @@ def _points(
                 yield rows, own, context
 
 
-class _Bench:
-    """Runs synthetic decode forwards of a strategy that verifies drafts.
-
-    Attributes:
-        forwards: of one run.
-    """
-
-    def __init__(self, runner: Runner, table: SlotTable, overlapping: AsyncLaunch | None) -> None:
-        self._runner, self._table, self._overlapping = runner, table, overlapping
-        self.forwards = 1 if overlapping is None else _IN_FLIGHT
-
-    def run(self, rows: int, sequences: int, context: int) -> float:
-        """Seconds of one forward, or where they overlap, from the end of one to the end of the next."""
-        own_S = np.full(sequences, rows // sequences, dtype=np.int64)
-        own_S[: rows % sequences] += 1
-        self._table.masks[:sequences] = own_S // 2
-        self._table.keep_valid[:sequences] = self._table.keep_stale[:sequences] = own_S // 2
-        plan = ForwardPlan(
-            sequences=[],
-            slots_S=np.arange(sequences),
-            cached_S=np.full(sequences, context, dtype=np.int64),
-            prefill_S=np.zeros(sequences, dtype=np.int64),
-            decode_S=own_S,
-        )
-        if self._overlapping is not None:
-            return self._in_a_row(self._overlapping, plan)
-        self._set_windows(own_S)
-        clock = step_clock(self._runner.device)
-        begin = clock()
-        self._runner.forward(plan, self._table)  # ends with the copy to the host: the device is done
-        return clock() - begin
-
-    def _in_a_row(self, launch: AsyncLaunch, plan: ForwardPlan) -> float:
-        flights = []
-        for _ in range(_IN_FLIGHT):
-            self._set_windows(plan.decode_S)
-            flights.append(launch.start(self._runner, plan, self._table))
-        for flight in flights:
-            flight.wait()
-        # Two forwards with a capture between them say nothing; a run of captures only is rare, and clipped.
-        steady = [b.copy.seconds_since(a.copy) for a, b in pairwise(flights) if not b.captured]
-        return statistics.median(steady or [flights[-1].copy.seconds_since(flights[-2].copy)])
-
-    def _set_windows(self, own_S: IntArray) -> None:
-        """Windows of half drafts and half masks, which the forward before has advanced."""
-        window, sequences = self._runner.state.windows, len(own_S)
-        length_S = to_device(own_S - 1, window.length_S.device)
-        drafts_S = length_S // 2
-        window.length_S[:sequences] = length_S
-        window.lead_S[:sequences] = drafts_S
-        place_L = torch.arange(window.filled_SL.shape[1], device=length_S.device)
-        window.filled_SL[:sequences] = place_L < drafts_S[:, None]
-        window.head_S[:sequences] = 0
-
-
-def _bench(runner: Runner, scratch: Sequence[SequencePages], overlapping: AsyncLaunch | None) -> _Bench:
-    """The runner over windows and page tables of the measurement's own.
-
-    Sequences share pages only where there are too few: of what all read, caches would keep a copy.
-    """
-    config = replace(runner.config, trace=False, max_num_seqs=_most_sequences(runner.config, runner.device))
-    decodings, positions = runner.decodings, runner.state.tokens_SL.shape[1]
-    state = DeviceState(config, decodings, runner.mask_token_id, positions, runner.device)
-    for slot in range(config.max_num_seqs):
-        state.set_pages(slot, scratch[slot % len(scratch)].pages)
-    state.params.limit_S.fill_(1 << 30)
-    table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-    table.group[:] = next(i for i, decoding in enumerate(decodings) if decoding.verifies)
-    return _Bench(runner.over(state, config), table, overlapping)
-
-
-def _timed(bench: _Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:
+def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:
     """Rounds over the points until the time is up; points that would take too much of it are left out.
 
-    Only timed forwards count: the first ones of a process compile kernels, which may take longer than all the others.
+    What the first forward of a process compiles counts neither as its time nor as the measurement's: it may take longer
+    than all the others.
     """
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
-    limit = min(max(effort.forwards * bench.forwards * bench.run(*points[0]), effort.seconds[0]), effort.seconds[1])
-    spent = slowest = 0.0  # slowest: seconds per row so far, what a larger forward will take at about
+    first = bench.forwards * bench.run(*points[0])
+    limit = min(max(effort.forwards * first, effort.seconds[0]), effort.seconds[1])
+    begin = bench.clock()
+    slowest = 0.0  # seconds per row so far: what a larger forward will take at about
     for turn in range(effort.rounds):
         for point in points:
+            spent = bench.clock() - begin
             before = seconds.get(point)
             guess = bench.forwards * (statistics.median(before) if before else slowest * point[0])
             if spent + guess > limit and len(seconds) >= effort.points:
                 continue
             if turn == 0 and guess < limit / 50:
                 bench.run(*point)  # first touches of memory are not what steps cost
-            took = bench.run(*point)
-            seconds.setdefault(point, []).append(took)
-            spent += bench.forwards * took
+            seconds.setdefault(point, []).append(bench.run(*point))
             slowest = statistics.median(seconds[point]) / point[0]
     return [
         CostSample(rows=rows, sequences=sequences, context=context, seconds=statistics.median(times))

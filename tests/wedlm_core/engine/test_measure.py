@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine, measure
+from wedlm_core.engine.bench import Bench
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
@@ -41,22 +41,20 @@ def test_every_measured_forward_is_within_the_engines_limits(
         assert 1 <= context <= deepest
 
 
-def test_kernels_that_the_first_forwards_compile_take_no_time_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_the_first_forward_compiles_take_no_time_from_the_others() -> None:
     class Bench:
-        def __init__(self) -> None:
-            self.compiled: set[int] = set()
-            self.wall = 0.0
+        forwards, now = 1, 0.0
 
         def run(self, rows: int, sequences: int, context: int) -> float:
-            took = 1e-5 * rows if rows in self.compiled else 30.0
-            self.compiled.add(rows)
-            self.wall += took
+            took = 1e-5 * rows if self.now else 30.0
+            self.now += took
             return took
 
-    bench: Any = Bench()
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: bench.wall))
+        def clock(self) -> float:
+            return self.now
+
     points = [(4 << i, 1, 64) for i in range(10)]
-    samples = measure._timed(bench, points, measure._TABLE)
+    samples = measure._timed(cast(Any, Bench()), points, measure._TABLE)
     assert [sample.rows for sample in samples] == [rows for rows, _, _ in points]
     assert all(sample.seconds == pytest.approx(1e-5 * sample.rows) for sample in samples)
 
@@ -78,13 +76,13 @@ def test_the_first_default_request_runs_in_an_engine_of_any_size(
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.1, 0.1)))
     seen: list[int] = []
-    plain = measure._Bench.run
+    plain = Bench.run
 
-    def watched(self: measure._Bench, rows: int, sequences: int, context: int) -> float:
+    def watched(self: Bench, rows: int, sequences: int, context: int) -> float:
         seen.append(sequences)
         return plain(self, rows, sequences, context)
 
-    monkeypatch.setattr(measure._Bench, "run", watched)
+    monkeypatch.setattr(Bench, "run", watched)
     engine = Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), EngineConfig(overlap=overlap, **settings))
     found = run(engine, requests_of([[3, 4], [5]], SamplingParams(max_tokens=6, ignore_eos=True)))
     assert [len(g.token_ids) for g in found] == [6, 6]

@@ -21,6 +21,7 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.strategies import Refills
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.engine import Engine, measure
+from wedlm_core.engine.bench import IN_FLIGHT
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
 from wedlm_core.engine.overlap import CompletedForward
 from wedlm_core.errors import ConfigError
@@ -246,7 +247,7 @@ def test_costs_of_an_overlapping_engine_are_of_forwards_that_do_not_wait_for_eac
     monkeypatch.setattr(InFlightForward, "wait", waited)
     cost = engine_of(agreeing_folder, overlap=True, step_cost=None, num_pages=200).measure_step_cost()
     assert cost.seconds[0] > 0
-    assert most == measure._IN_FLIGHT > 2
+    assert most == IN_FLIGHT > 2
     assert flying == 0
 
 
