@@ -113,6 +113,7 @@ TORCH_FREE_CORE = (
     "wedlm_core.model.sources",
     "wedlm_core.names",
     "wedlm_core.redaction",
+    "wedlm_core.sampling_params",
     "wedlm_core.seeds",
     "wedlm_core.statistics",
     "wedlm_core.templating",
