@@ -16,6 +16,7 @@ from jobs.cli import add_config_options
 from pipeline import RunConfig
 from testing.repository import ROOT
 from testing.torch_pair import pins
+from wedlm_batch.version import VERSION
 
 INFRA = ROOT / "infra"
 SCHEMAS = ROOT.parent / "shared" / "kuberay-crd"
@@ -125,12 +126,9 @@ def test_versions_are_those_that_this_repository_is_tested_with() -> None:
     pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     for path in MANIFESTS:
         assert cluster_of(manifest(path))["rayVersion"] == pinned["ray"], path.name
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    version = re.search(r'^version = "(.+)"', project, re.MULTILINE)
-    assert version is not None
     kustomization = manifest(INFRA / "kuberay" / "kustomization.yaml")
     (image,) = kustomization["images"]
-    assert image["newTag"].startswith(version[1])
+    assert image["newTag"].startswith(VERSION)
     assert all(
         image["name"] == c["image"] for path in MANIFESTS for p in pods_of(manifest(path)) for c in p["containers"]
     )
