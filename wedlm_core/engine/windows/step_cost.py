@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
+from wedlm_core.cache import cache_folder
 from wedlm_core.config.step_cost import FloatArray, StepCost, why_not
 
 __all__ = [
     "CostSample",
-    "cache_folder",
     "cache_key",
     "fit",
     "load_cached",
@@ -91,14 +89,6 @@ def monotone(values: Sequence[float]) -> FloatArray:
             total = levels[-1][1] + weight
             levels[-1] = [(levels[-1][0] * levels[-1][1] + mean * weight) / total, total]
     return np.array([mean for mean, weight in levels for _ in range(int(weight))])
-
-
-def cache_folder() -> Path:
-    """Where tables are kept: ``$WEDLM_CACHE_HOME``, else ``$XDG_CACHE_HOME/wedlm``, else ``~/.cache/wedlm``."""
-    if own := os.environ.get("WEDLM_CACHE_HOME"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "wedlm"
 
 
 def cache_key(**facts: object) -> str:
