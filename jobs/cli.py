@@ -6,7 +6,9 @@ Order of precedence, later wins: the YAML file, the options with a name of their
 from __future__ import annotations
 
 import argparse
+import logging
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,8 +18,10 @@ import yaml
 from pipeline import ConfigError, RunConfig
 from pipeline.codec import redact
 from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
+from pipeline.stages import LOGGER, seconds_since_start
 
-__all__ = ["Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting"]
+__all__ = ["Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting",
+           "show_stages"]  # fmt: skip
 
 _NAMED = (
     "input", "output", "model", "actors", "mode", "limit", "prompt_column", "prompt_template", "system_prompt", "chat",
@@ -40,6 +44,21 @@ class Parser(argparse.ArgumentParser):
             names = [word.partition("=")[0] for word in words.split() if word.startswith("--")]
             message = f"{kind}{unknown} {' '.join(names) or 'values without an option'}"
         super().error(redact(re.sub(r"(--[\w-]+)=\S.*?(?= could match|$)", r"\1=(not shown)", message)))
+
+
+class _Stages(logging.Handler):
+    """Writes each stage to standard error, with the seconds since the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        print(f"[{seconds_since_start():6.1f} s] {record.getMessage()}", file=sys.stderr, flush=True)
+
+
+def show_stages() -> None:
+    """Print, as they end, the stages of a run's start and end: one line each on standard error."""
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+    LOGGER.handlers[:] = [_Stages()]
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
