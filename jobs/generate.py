@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect
+from jobs.cli import Parser, add_config_options, collect, show_stages
 from pipeline import Progress, RunConfig, format_progress
 from pipeline.codec import WeDLMError, redact
 
@@ -53,9 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--validate", action="store_true", help="check everything, generate nothing")
     parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
                         help="generate a sample of rows (64) here, and extrapolate; writes nothing")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print the summary only")
+    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, _stop)
+    if not args.quiet:
+        show_stages()
     try:
         config = collect(args)
         if args.validate:

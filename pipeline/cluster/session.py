@@ -11,11 +11,12 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipeline.cluster.lean_start import lean_start
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
 from pipeline.errors import ResourceError
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 __all__ = [
     "PRIVATE_SYSTEM_CONFIG",
     "ActorResources",
-    "check_workers",
+    "check_resources",
     "ensure_ray",
     "plan_actors",
     "ray_session",
+    "start_probe",
 ]
 
 PRIVATE_SYSTEM_CONFIG = {
@@ -52,20 +54,32 @@ _CHATTY = (
 """Ray loggers that are verbose about normal operation."""
 
 
+_INIT_LOGGER = "ray._private.worker"
+
+
+def _is_not_about_signals(record: logging.LogRecord) -> bool:
+    """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread; that is what we want."""
+    return "SIGTERM handler is not set" not in record.getMessage()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActorResources:
-    """What each generate actor reserves and how many threads its engine uses."""
+    """What each generate actor reserves and how many threads its engine uses; and whether all share one node."""
 
     cpus: float
     gpus: float
     threads: int
+    one_node: bool = False
 
 
-def ensure_ray() -> bool:
+def ensure_ray(workers: int = 2) -> bool:
     """Connect to Ray; True if this call started or joined a session, which the caller then ends.
 
     A session of this process is used as it is. In a submitted job, or wherever ``RAY_ADDRESS`` is set, that
     cluster is joined. Else a cluster of this process alone is started on loopback, without dashboard.
+
+    Args:
+        workers: worker processes that a session of our own starts at once.
     """
     import ray
 
@@ -76,18 +90,19 @@ def ensure_ray() -> bool:
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         _private_token()
+    logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
     if address:
         ray.init(address=address, logging_level=logging.WARNING)
     else:
-        with on_loopback():
+        with on_loopback(), lean_start(LOOPBACK, workers):
             ray.init(
                 address="local",
                 include_dashboard=False,
                 logging_level=logging.WARNING,
                 log_to_driver=False,
                 _node_ip_address=LOOPBACK,
-                _system_config=PRIVATE_SYSTEM_CONFIG,
+                _system_config=dict(PRIVATE_SYSTEM_CONFIG),  # Ray adds to it what holds for one session only
             )
         warn_unless_on_loopback()
     if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -124,38 +139,72 @@ def _private_token() -> None:
     os.environ["RAY_AUTH_TOKEN_PATH"] = path
 
 
-def check_workers() -> None:
+def start_probe() -> Callable[[], None]:
     """Run an empty task, to see whether worker processes of the cluster start at all.
 
-    Raises:
-        ResourceError: they end as they start. Actors and tasks, retried without limit, would restart for ever.
+    Returns:
+        A function that waits for the task, and raises ResourceError if these processes end as they start: actors and
+        tasks, retried without limit, would restart for ever.
     """
     import ray
 
-    probe = ray.remote(_nothing).options(num_cpus=0, max_retries=_PROBE_RETRIES)
-    try:
-        ray.get(probe.remote())
-    except ray.exceptions.RayError as error:
-        raise ResourceError(
-            f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: {error}\n"
-            "Correct the session's runtime environment (its set-up hook, its packages) or the memory of its nodes; "
-            "Ray's logs hold the output of these processes."
-        ) from error
+    running = ray.remote(_nothing).options(num_cpus=0, max_retries=_PROBE_RETRIES).remote()
+
+    def wait() -> None:
+        try:
+            ray.get(running)
+        except ray.exceptions.RayError as error:
+            raise ResourceError(
+                f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: "
+                f"{error}\nCorrect the session's runtime environment (its set-up hook, its packages) or the memory of "
+                "its nodes; Ray's logs hold the output of these processes."
+            ) from error
+
+    return wait
 
 
 def _nothing() -> None:
-    """The task of :func:`check_workers`."""
+    """The task of :func:`start_probe`."""
 
 
-def plan_actors(config: RunConfig) -> ActorResources:
-    """Resources per actor in the connected cluster.
+def check_resources(config: RunConfig) -> None:
+    """Check that the actors fit in the cluster that a run would use. Starts no session: asks this machine instead.
+
+    Raises:
+        ResourceError: they do not.
+    """
+    import ray
+
+    if ray.is_initialized() or os.environ.get("RAY_ADDRESS"):
+        with ray_session():
+            plan_actors(config)
+    else:
+        plan_actors(config, [_this_machine()])
+
+
+def _this_machine() -> dict[str, float]:
+    """The resources that a session of our own would have."""
+    from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+
+    found = ResourceAndLabelSpec()
+    found.resolve(is_head=True, node_ip_address=LOOPBACK)
+    return {"CPU": float(found.num_cpus or 0), "GPU": float(found.num_gpus or 0)}
+
+
+def plan_actors(config: RunConfig, nodes: list[dict[str, float]] | None = None) -> ActorResources:
+    """Resources per actor.
+
+    Args:
+        config: the run's configuration.
+        nodes: the resources of each node; None takes the connected cluster's.
 
     Raises:
         ResourceError: the cluster cannot hold the actors; Ray itself would wait for ever.
     """
-    import ray
+    if nodes is None:
+        import ray
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     total_cpus = sum(node.get("CPU", 0.0) for node in nodes)
     total_gpus = sum(node.get("GPU", 0.0) for node in nodes)
     gpus = (1.0 if total_gpus > 0 else 0.0) if config.gpus_per_actor == "auto" else float(config.gpus_per_actor)
@@ -167,7 +216,7 @@ def plan_actors(config: RunConfig) -> ActorResources:
     if not config.expect_autoscaling:
         _check_fit(config, nodes, cpus, gpus)
     threads = config.num_threads or max(1, int(total_cpus) // config.actors)
-    return ActorResources(cpus=cpus, gpus=gpus, threads=threads)
+    return ActorResources(cpus=cpus, gpus=gpus, threads=threads, one_node=len(nodes) == 1)
 
 
 def _check_fit(config: RunConfig, nodes: list[dict[str, float]], cpus: float, gpus: float) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pipeline import layout
+from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.failure_limit import FailureLimit
@@ -94,13 +94,13 @@ def _run(
 ) -> RunSummary:
     origin = prepare_output(config, storage, lease)
     check_model(config)  # so that a missing model ends the run here and not in an actor
-    with Index() as index:
-        begun = begin(config, storage, lease, index, origin)
+    with Index() as index, executor.session():
+        with stages.stage("units planned"):
+            begun = begin(config, storage, lease, index, origin, resolved=executor.prepare)
         index.units.mark_work(retry_failed=config.retry_failed)
         session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
         if index.units.work_units or not _is_published(index, manifest):
-            with executor.session():
-                session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
+            session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
         return RunSummary(
             output=storage.url,
             total=index.records.totals(),
@@ -134,7 +134,8 @@ def _generate_and_publish(
             session, seconds = session.followed_by(last), seconds + elapsed
         _check_inputs(job, index)
         try:
-            return session, seconds, _publish(executor, job, index, lease, manifest)
+            with stages.stage("published"):
+                return session, seconds, _publish(executor, job, index, lease, manifest)
         except FoundDamageError as error:
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found

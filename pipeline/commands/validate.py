@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline import layout
-from pipeline.cluster.session import plan_actors, ray_session
+from pipeline.cluster.session import check_resources
 from pipeline.codec import WeDLMError
 from pipeline.commands.sample import prepared_sample
 from pipeline.commit.run_record import RunState
@@ -66,7 +66,7 @@ def validate(config: RunConfig) -> Validation:
 
     Loads no model and generates nothing; whether ids of ``id_column`` are unique is left to the run.
 
-    Needs (or starts and ends) a Ray session for the last of these.
+    Starts no Ray session: unless a cluster would be joined, the last of these asks this machine.
     """
     problems: list[str] = []
 
@@ -80,7 +80,7 @@ def validate(config: RunConfig) -> Validation:
     attempt(lambda: _probe(open_storage(config.output, layout.SCRATCH, config.output_options)))
     attempt(lambda: check_model(config))
     tokenizer = attempt(lambda: load_tokenizer(config)) if not problems else None
-    attempt(lambda: _check_resources(config))
+    attempt(lambda: check_resources(config))
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
         job = attempt(lambda: resolve_job(config, source_of(config, storage), storage))
@@ -109,11 +109,6 @@ def _probe(storage: Storage) -> None:
             storage.delete(layout.STATE)
     except OSError as error:
         raise SinkError(f"{storage.url}: cannot be written to ({error}). Check path, space and permissions.") from error
-
-
-def _check_resources(config: RunConfig) -> None:
-    with ray_session():
-        plan_actors(config)
 
 
 def _check_continues(config: RunConfig, job: Job) -> None:

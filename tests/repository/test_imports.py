@@ -37,6 +37,7 @@ ORDER = (
     "pipeline.damage",
     "pipeline.errors",
     "pipeline.layout",
+    "pipeline.stages",
     "pipeline.types",
     "pipeline.codec",
     "wedlm_core",
@@ -52,6 +53,7 @@ ORDER = (
     "wedlm_core.kv",
     "wedlm_core.kernels",
     "wedlm_core.tokenizer",
+    "wedlm_core.plain_tokenizer",
     "wedlm_core.templating",
     "wedlm_core.seeds",
     "wedlm_core.ordering",
@@ -61,6 +63,7 @@ ORDER = (
     "wedlm_core.devices",
     "wedlm_core.errors",
     "wedlm_core.redaction",
+    "wedlm_core.cache",
     "wedlm_core.checks",
 )
 
@@ -95,6 +98,7 @@ KNOWS_CORE = ("pipeline.codec", "pipeline.prompts", "pipeline.worker", "pipeline
 TORCH_FREE_CORE = (
     "wedlm_core.config",
     "wedlm_core.errors",
+    "wedlm_core.kernels.cpu.kept",
     "wedlm_core.model.sources",
     "wedlm_core.redaction",
     "wedlm_core.seeds",
