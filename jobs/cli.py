@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import logging
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,9 +19,11 @@ import yaml
 from pipeline import ConfigError, RunConfig
 from pipeline.codec import redact
 from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
+from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_batch.version import VERSION
 
-__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting"]
+__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting",
+           "show_stages"]  # fmt: skip
 
 _NAMED = (
     "input", "output", "model", "actors", "mode", "limit", "prompt_column", "messages_column", "prompt_template",
@@ -55,6 +59,21 @@ class Parser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings]
         near = [other for name in names for other in difflib.get_close_matches(name, known, n=2, cutoff=0.75)]
         return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+class _Stages(logging.Handler):
+    """Writes each stage to standard error, with the seconds since the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        print(f"[{seconds_since_start():6.1f} s] {record.getMessage()}", file=sys.stderr, flush=True)
+
+
+def show_stages() -> None:
+    """Print, as they end, the stages of a run's start and end: one line each on standard error."""
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+    LOGGER.handlers[:] = [_Stages()]
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect
+from jobs.cli import Parser, add_config_options, collect, show_stages
 from pipeline import Progress, RunConfig, format_progress
 from pipeline.codec import WeDLMError, redact
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate
     parser.add_argument("--validate", action="store_true", help="check everything, generate nothing")
     parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
                         help="generate a sample of rows (64) here, and extrapolate; writes nothing")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print the summary only")
+    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
     return perform(parser.parse_args(argv))
 
 
@@ -70,6 +70,8 @@ def perform(args: argparse.Namespace) -> int:
         args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview`` and ``quiet``.
     """
     signal.signal(signal.SIGTERM, _stop)
+    if not args.quiet:
+        show_stages()
     try:
         config = collect(args)
         if args.validate:

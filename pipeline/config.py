@@ -288,7 +288,14 @@ class RunConfig:
         if self.units_in_flight is not None:
             return self.units_in_flight
         rows = 8 * self.engine.max_num_seqs
-        return min(64, max(2, -(-rows // (unit_rows * self.sampling.n))))
+        return min(_MOST_UNITS_IN_FLIGHT, max(2, -(-rows // (unit_rows * self.sampling.n))))
+
+    def most_units_in_flight(self) -> int:
+        """Upper bound of :meth:`resolved_units_in_flight`, known before the units are."""
+        return self.units_in_flight or _MOST_UNITS_IN_FLIGHT
+
+
+_MOST_UNITS_IN_FLIGHT = 64
 
 
 _LATER = ("chat_template_kwargs", "chat_template_kwargs_column")

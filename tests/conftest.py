@@ -14,6 +14,7 @@ import torch
 from testing.engine import triton_interpreter
 from testing.engine.models import write_model
 from testing.pipeline.s3 import S3Server, serve_s3
+from wedlm_core.kernels.cpu.kept import kernel_folder
 
 torch.set_num_threads(1)
 triton_interpreter.set_up()
@@ -21,9 +22,11 @@ triton_interpreter.set_up()
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Step costs that tests measure stay out of the user's cache."""
+    """Step costs that tests measure stay out of the user's cache. Compiled kernels are shared with it."""
+    cache, kernels = tmp_path_factory.mktemp("cache"), kernel_folder()
+    (cache / kernels.name).symlink_to(kernels)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WEDLM_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("WEDLM_CACHE_HOME", str(cache))
         yield
 
 

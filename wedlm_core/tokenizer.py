@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from wedlm_core.checks import is_text
 from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, first_line
+from wedlm_core.plain_tokenizer import PlainTokenizer, open_plain
 from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Tokenizer:
         vocab_size: number of its ids, added tokens included; the model's may be larger (padding).
     """
 
-    def __init__(self, fast: PreTrainedTokenizerFast, eos_token_ids: Sequence[int] = ()) -> None:
+    def __init__(self, fast: PlainTokenizer | PreTrainedTokenizerFast, eos_token_ids: Sequence[int] = ()) -> None:
         self._fast = fast
         self._backend = fast.backend_tokenizer
         own = [fast.eos_token_id] if fast.eos_token_id is not None else []
@@ -47,15 +48,13 @@ class Tokenizer:
         Raises:
             WeightsError: ``tokenizer.json`` is absent or unreadable.
         """
-        from transformers import PreTrainedTokenizerFast
-
         folder = Path(folder)
         if not (folder / "tokenizer.json").is_file():
             raise WeightsError(
                 explain("model", str(folder), "has no tokenizer.json", "Save its tokenizer as a fast tokenizer there.")
             )
         try:
-            fast = PreTrainedTokenizerFast.from_pretrained(str(folder))
+            fast = open_plain(folder) or _by_transformers(folder)
             generation = folder / "generation_config.json"
             raw = json.loads(generation.read_text(encoding="utf-8")) if generation.is_file() else {}
             ends = id_tuple("eos_token_id", raw.get("eos_token_id"))
@@ -211,6 +210,13 @@ def _require_variables(variables: object) -> None:
         raise RequestError(
             explain("chat_template_kwargs", taken, f"{rule} beside {', '.join(_OWN_VARIABLES)}", "Pass these as such.")
         )
+
+
+def _by_transformers(folder: Path) -> PreTrainedTokenizerFast:
+    from transformers import PreTrainedTokenizerFast
+
+    fast: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    return fast
 
 
 def _require_text(name: str, text: object) -> None:

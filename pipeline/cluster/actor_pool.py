@@ -6,11 +6,12 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pipeline import stages
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.generate_actor import GenerateActor
 from pipeline.cluster.prefetch import PreparedUnit
@@ -49,15 +50,13 @@ class Pool:
         resources: how many actors there are, and what each reserves.
         load: makes an actor's engine.
         bisection: records which units run in which process, and its deaths.
-        held: units that each actor works on at once.
     """
 
-    def __init__(
-        self, job: Job, resources: ActorResources, load: EngineLoader, bisection: BisectionLike, held: int
-    ) -> None:  # fmt: skip
+    def __init__(self, job: Job, resources: ActorResources, load: EngineLoader, bisection: BisectionLike) -> None:
         import ray
 
-        groups = {"units": held, "control": _CONTROL_CALLS}
+        # The pool is made before the units are planned. What an actor is given at once is up to :func:`generate`.
+        groups = {"units": job.config.most_units_in_flight(), "control": _CONTROL_CALLS}
         kind: Any = ray.remote(concurrency_groups=groups)  # type: ignore[call-overload]  # which Ray's stubs lack
         make = kind(PooledGenerateActor).options(
             num_cpus=resources.cpus,
@@ -75,6 +74,10 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the actors."""
         import ray
 
         for actor in self.actors:
@@ -98,6 +101,7 @@ class Pool:
 @dataclass(frozen=True, kw_only=True)
 class _Ready:
     actor: int
+    taken: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +137,7 @@ def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) 
     for actor in range(len(pool.actors)):
         _when_done(pool.ready(actor), events, partial(_ready, actor))
     reader.start()
+    any_ready = False
     try:
         while not dispatcher.finished:
             event = _next(events)
@@ -141,6 +146,8 @@ def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) 
                 raise event.error
             if isinstance(event, _Ready):
                 dispatcher.join(event.actor, now)
+                _tell(event.taken, first=not any_ready)
+                any_ready = True
             elif isinstance(event, PreparedUnit):
                 prepared[event.unit.unit_id] = event
                 dispatcher.offer(event.unit.unit_id, event.histogram)
@@ -209,8 +216,15 @@ def _read(
         events.put(_Failed(error=error))
 
 
-def _ready(actor: int, _: None) -> _Event:
-    return _Ready(actor=actor)
+def _ready(actor: int, taken: Mapping[str, float]) -> _Event:
+    return _Ready(actor=actor, taken=taken)
+
+
+def _tell(taken: Mapping[str, float], *, first: bool) -> None:
+    """Say what the start of an actor was made of; of the first one only, the others are alike."""
+    if first:
+        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items())
+        stages.announce(f"first engine ready ({parts})")
 
 
 def _result(given: Assignment, record: str | None) -> _Event:

@@ -7,17 +7,16 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from pipeline import layout
-from pipeline.cluster.actor_pool import Pool, generate
-from pipeline.cluster.bisection_actor import start_bisection
+from pipeline.cluster.actor_pool import generate
+from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
-from pipeline.cluster.resources import ActorResources, connected_nodes, fit_actors
-from pipeline.cluster.session import check_workers, ray_session
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError
@@ -30,6 +29,8 @@ from pipeline.worker.load_engine import EngineLoader, load_engine
 __all__ = ["Executor", "RayExecutor", "units_per_actor"]
 
 _ADVICE = re.compile(r"\nFailed to .+? after \d+/\d+ attempts.*", re.DOTALL)
+_SMALL_PART = 64
+"""Units of a part that is written by the driver if it is the only one: a task's process takes longer to start."""
 _ROWS_PER_SLOT = 3
 """Rows in an actor's units per engine slot. More than 1, as finished rows wait for the rest of their unit."""
 
@@ -38,7 +39,11 @@ class Executor(Protocol):
     """What a command needs to run units and write part files; tests implement it without Ray."""
 
     def session(self) -> AbstractContextManager[None]:
-        """Hold the resources that the other calls need, for the duration of a block."""
+        """A block in which the other calls get what they need, when they first need it."""
+        ...
+
+    def prepare(self, job: Job) -> None:
+        """Begin to start, in the background, what :meth:`run_units` of this job will need. Returns at once."""
         ...
 
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
@@ -51,7 +56,7 @@ class Executor(Protocol):
 
 
 class RayExecutor:
-    """The executor on Ray.
+    """The executor on Ray. A session is joined or started when it is first needed, or by :meth:`prepare`.
 
     Args:
         config: the run's configuration.
@@ -61,10 +66,19 @@ class RayExecutor:
     def __init__(self, config: RunConfig, load: EngineLoader = load_engine) -> None:
         self._config = config
         self._load = load
+        self._background = Background(config.actors)
 
-    def session(self) -> AbstractContextManager[None]:
-        """The running Ray session, or one for the duration of the block."""
-        return ray_session()
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """See :class:`Executor`. Its end ends the session, if it was started here."""
+        try:
+            yield
+        finally:
+            self._background.close()
+
+    def prepare(self, job: Job) -> None:
+        """See :class:`Executor`: the session, the actors, and in them the engines. What fails is raised when needed."""
+        self._background.start_crew(lambda: assemble(job, self._load))
 
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         """See :class:`Executor`.
@@ -73,20 +87,30 @@ class RayExecutor:
             ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
             EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
         """
-        resources = fit_actors(self._config, connected_nodes(), work.units)
-        check_workers()
-        started = replace(self._config, actors=resources.actors)
+        begin = time.time()
+        self._background.wait()
+        crew = self._background.crew() or assemble(job, self._load, work.units)
+        if crew.resources.actors > max(1, work.units):  # it was started before the units were counted
+            crew.pool.close()
+            crew = assemble(job, self._load, work.units)
+        started = replace(self._config, actors=crew.resources.actors)
         held = units_per_actor(started, work.unit_rows, work.units)
-        return drain(_run_graph(job, work, self._load, resources, held))
+        return drain(_run_graph(job, work, crew, held, begin))
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
-        """In Ray tasks, so that the driver's memory does not hold the parts."""
+        """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""
+        drawn = iter(jobs)
+        first = list(islice(drawn, 2))
+        if len(first) == 1 and len(first[0].pieces) <= _SMALL_PART:
+            yield write_part(first[0])
+            return
+        self._background.wait()
         import ray
 
         remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
         at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
         running: deque[Any] = deque()
-        for job in jobs:
+        for job in chain(first, drawn):
             if len(running) >= at_once:
                 yield ray.get(running.popleft())
             running.append(remote.remote(job))
@@ -107,16 +131,13 @@ def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
     return min(wanted, max(fill, units // (16 * config.actors)))
 
 
-def _run_graph(
-    job: Job, work: Work, load: EngineLoader, resources: ActorResources, held: int
-) -> Iterator[CommitRecord]:
+def _run_graph(job: Job, work: Work, crew: Crew, held: int, begin: float) -> Iterator[CommitRecord]:
+    """The records of the units, as they are done; the crew's actors are killed at the end."""
     import ray
 
-    begin = time.time()
-    bisection = start_bisection(job.config)
     try:
-        with Pool(job, resources, load, bisection, held) as pool:
-            yield from generate(pool, prefetch_units(job, work.tasks, resources, bisection), held)
+        with crew.pool as pool:
+            yield from generate(pool, prefetch_units(job, work.tasks, crew.resources, crew.bisection), held)
     except ray.exceptions.RayError as error:
         raise _explained(error, job.storage, begin) from error
 

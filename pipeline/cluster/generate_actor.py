@@ -9,7 +9,7 @@ import traceback
 
 import pyarrow as pa
 
-from pipeline import layout
+from pipeline import layout, stages
 from pipeline.cluster import envelope
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
@@ -38,6 +38,7 @@ class GenerateActor:
         Raises:
             EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
         """
+        self._started = stages.seconds_since_start()
         verdict = bisection.start_process(_worker_name())
         if not verdict.go_on:
             raise EngineDiedError(f"{verdict.deaths} processes in a row died before any unit was done.")
@@ -52,8 +53,9 @@ class GenerateActor:
         self._bisection = bisection
         self._worker = UnitWorker(job, thread, bisection)
 
-    def ready(self) -> None:
-        """Returns once the model is loaded."""
+    def ready(self) -> dict[str, float]:
+        """Returns once the model is loaded: the seconds of each stage of this process so far."""
+        return {"process started": self._started, **stages.taken()}
 
     def run(self, label: str, execution: int, block: pa.Table) -> str | None:
         """Run a unit.

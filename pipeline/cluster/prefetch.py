@@ -1,7 +1,8 @@
 """Prefetches units: Ray Data tasks read, render and tokenise them in input order before the actors need them.
 
 Tasks are given to Ray Data in batches, so that the driver's memory does not grow with the dataset. The actors work on
-prefetched units while one batch of tasks ends and the next begins.
+prefetched units while one batch of tasks ends and the next begins. A few tasks run without Ray Data, whose import and
+graph would take longer than they do.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ TASK_CPUS = 0.25
 _TASKS_AT_ONCE = 64
 _UNITS_AT_ONCE = 65_536
 """A task that reads a compressed file has as many."""
+_FEW_TASKS, _FEW_UNITS = 4, 256
+"""So many tasks, of so many units in all, have no need of Ray Data: all of their results fit in the object store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +76,28 @@ def _read(
     import ray
 
     units = [unit for task in tasks for unit in task.units]
-    blocks = _blocks(job, tasks, actors, bisection)
+    few = len(tasks) <= _FEW_TASKS and len(units) <= _FEW_UNITS
+    blocks = _blocks_of_few(job, tasks, bisection) if few else _blocks(job, tasks, actors, bisection)
     for unit in units:
         # Two blocks for each unit, in order: its prefix histogram, then its envelope.
         histogram = read_histogram(ray.get(next(blocks)))
         yield PreparedUnit(unit=unit, block=next(blocks), histogram=histogram)
+
+
+def _blocks_of_few(job: Job, tasks: list[ReadTask], bisection: BisectionLike) -> Iterator[Any]:
+    """:func:`_blocks` of a few tasks, which all start at once."""
+    import ray
+
+    shared = ray.put(job)
+    # The crash bisection ends what cannot succeed.
+    remote: Any = ray.remote(prepare_units).options(num_cpus=TASK_CPUS, num_returns="streaming", max_retries=-1)
+    for blocks in [remote.remote(task.units, shared, bisection) for task in tasks]:
+        # "yield from" alone would close Ray's generator at the end, which it does not support.
+        yield from map(_itself, blocks)
+
+
+def _itself(block: Any) -> Any:
+    return block
 
 
 def _blocks(job: Job, tasks: list[ReadTask], actors: ActorResources, bisection: BisectionLike) -> Iterator[Any]:

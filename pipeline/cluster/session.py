@@ -11,9 +11,10 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from pipeline.cluster.lean_start import lean_start
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
 from pipeline.cluster.resources import local_cpus
 from pipeline.cluster.worker_names import finder, marks_of, why_not
@@ -21,10 +22,10 @@ from pipeline.errors import ResourceError
 
 __all__ = [
     "PRIVATE_SYSTEM_CONFIG",
-    "check_workers",
     "ensure_ray",
     "has_session",
     "ray_session",
+    "start_probe",
 ]
 
 PRIVATE_SYSTEM_CONFIG = {
@@ -47,17 +48,28 @@ _CHATTY = (
 """Ray loggers that are verbose about normal operation."""
 
 
+_INIT_LOGGER = "ray._private.worker"
+
+
+def _is_not_about_signals(record: logging.LogRecord) -> bool:
+    """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread; that is what we want."""
+    return "SIGTERM handler is not set" not in record.getMessage()
+
+
 def has_session() -> bool:
     """Whether this process has a Ray session, or ``RAY_ADDRESS`` names one to join; does not import Ray."""
     ray = sys.modules.get("ray")
     return bool(os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())
 
 
-def ensure_ray() -> bool:
+def ensure_ray(workers: int = 2) -> bool:
     """Connect to Ray; True if this call started or joined a session, which the caller then ends.
 
     A session of this process is used as it is. In a submitted job, or wherever ``RAY_ADDRESS`` is set, that
     cluster is joined. Else a cluster of this process alone is started on loopback, without dashboard.
+
+    Args:
+        workers: worker processes that a session of our own starts at once.
     """
     import ray
 
@@ -68,11 +80,12 @@ def ensure_ray() -> bool:
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         _private_token()
+    logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
     if address:
         ray.init(address=address, logging_level=logging.WARNING)
     else:
-        with on_loopback():
+        with on_loopback(), lean_start(LOOPBACK, workers):
             ray.init(
                 address="local",
                 num_cpus=local_cpus(),  # what actors were checked against, before there was a session
@@ -80,7 +93,7 @@ def ensure_ray() -> bool:
                 logging_level=logging.WARNING,
                 log_to_driver=False,
                 _node_ip_address=LOOPBACK,
-                _system_config=PRIVATE_SYSTEM_CONFIG,
+                _system_config=dict(PRIVATE_SYSTEM_CONFIG),  # Ray adds to it what holds for one session only
             )
         warn_unless_on_loopback()
     if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -117,23 +130,28 @@ def _private_token() -> None:
     os.environ["RAY_AUTH_TOKEN_PATH"] = path
 
 
-def check_workers() -> None:
+def start_probe() -> Callable[[], None]:
     """Run a task that looks for our packages, to see whether worker processes start at all and find them.
 
-    Raises:
-        ResourceError: they end as they start, or find other modules of these names. Actors and tasks, retried without
-            limit, would restart for ever.
+    Returns:
+        A function that waits for the task, and raises ResourceError if these processes end as they start, or find other
+        modules of these names: actors and tasks, retried without limit, would restart for ever.
     """
     import ray
 
     probe = ray.remote(finder()).options(num_cpus=0, max_retries=_PROBE_RETRIES)
-    try:
-        found = ray.get(probe.remote(marks_of(__name__)))
-    except ray.exceptions.RayError as error:
-        raise ResourceError(
-            f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: {error}\n"
-            "Correct the session's runtime environment (its set-up hook, its packages) or the memory of its nodes; "
-            "Ray's logs hold the output of these processes."
-        ) from error
-    if (problem := why_not(found)) is not None:
-        raise ResourceError(problem)
+    running = probe.remote(marks_of(__name__))
+
+    def wait() -> None:
+        try:
+            found = ray.get(running)
+        except ray.exceptions.RayError as error:
+            raise ResourceError(
+                f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: "
+                f"{error}\nCorrect the session's runtime environment (its set-up hook, its packages) or the memory of "
+                "its nodes; Ray's logs hold the output of these processes."
+            ) from error
+        if (problem := why_not(found)) is not None:
+            raise ResourceError(problem)
+
+    return wait

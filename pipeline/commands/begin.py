@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,8 +42,25 @@ class Begun:
     manifest: Manifest
 
 
-def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origin: Origin) -> Begun:
+def begin(
+    config: RunConfig,
+    storage: Storage,
+    lease: Lease,
+    index: Index,
+    origin: Origin,
+    *,
+    resolved: Callable[[Job], None] = lambda job: None,
+) -> Begun:
     """Recover the output, check that this run may continue it, and plan its units.
+
+    Args:
+        config: the run's configuration.
+        storage: the output.
+        lease: the caller's lease on it.
+        index: filled with what is planned, committed and published.
+        origin: of the run that is there or begins now.
+        resolved: called with the job of a new run, before its units are planned: there will be work. Whether a run that
+            continues has any left shows only when they are.
 
     Raises:
         DamagedError: published files or the record of the run are lost.
@@ -55,6 +72,8 @@ def begin(config: RunConfig, storage: Storage, lease: Lease, index: Index, origi
     lease.forget_predecessors()
     source = source_of(config, storage, partitioned=origin.partitioned)
     job = replace(resolve_job(config, source, storage), model_digest=model_digest(config))
+    if not is_begun(storage):
+        resolved(job)
     state, old, small = _plan(job, index, origin, config.input)
     manifest = _index(job, found, index, lease, known=old is not None)
     _check_torn(small, index, storage)

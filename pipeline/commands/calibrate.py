@@ -1,14 +1,12 @@
 """``calibrate``: finds the largest entropy threshold whose output still agrees with ``verified``, on a sample of rows.
 
 ``verified`` gives the autoregressive output. ``streaming`` and ``reference`` fill masks whose entropy is below a
-threshold, and their output may differ. The threshold that a job can afford depends on its prompts, so it is measured.
+threshold, and their output may differ. The threshold that a job can afford depends on its prompts, so it is measured;
+so is whether it generates any faster than ``verified``, without which it gives something up for nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
-import heapq
-import itertools
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,26 +15,25 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from pipeline import layout
+from pipeline import layout, stages
 from pipeline.commands.agreement import Answers, Interval, answer_agreement, samples_to_show, token_agreement, wilson
+from pipeline.commands.calibration_sample import PREFIX, CalibrationSample
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
-from pipeline.plan.job import Job, resolve_job
-from pipeline.plan.units import check_any_rows
+from pipeline.plan.job import resolve_job
 from pipeline.prompts.model_files import check_model
-from pipeline.prompts.tokenize import prepare_table
-from pipeline.sources import Source, source_of
+from pipeline.sources import source_of
 from pipeline.storage.local import LocalStorage
-from pipeline.types import Slice, Unit
-from pipeline.worker.load_engine import load_engine
-from pipeline.worker.unit_worker import preview_table
 
 __all__ = ["GRID", "Calibration", "CalibrationConfig", "Trial", "bounds", "calibrate"]
 
 GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9, 1.4, 2.0, 3.0)
 """Thresholds in nats; tried in ascending order until two in a row fail."""
-_PREFIX = "__wedlm_out_"
 _FAILURES_TO_STOP = 2
+_FASTER = 1.05
+"""A threshold is advised if it generates so many times as fast as ``verified``: less may be chance."""
+_TIMINGS = 3
+"""Runs of ``verified`` and of the fastest threshold in all, in turns, of which each one's best counts."""
 _PER_ROW = ("strategy", "entropy_threshold")
 
 
@@ -94,12 +91,14 @@ class Trial:
         agreement: agreement with the verified output, with its 95% interval over samples.
         tokens_per_forward: generated tokens over decode forwards, over the whole sample.
         rows_per_token: token rows forwarded per generated token, over the whole sample.
+        tokens_per_second: generated tokens per second, over the whole sample, on this machine.
     """
 
     threshold: float | None
     agreement: Interval
     tokens_per_forward: float
     rows_per_token: float
+    tokens_per_second: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +107,14 @@ class Calibration:
 
     Attributes:
         threshold: the largest threshold that passed, if all smaller ones that were tried passed too; None if none did.
+        advised: the fastest threshold up to that one, if it is faster than ``verified``; None advises ``verified``.
         verified: the verified output, which the others are compared with.
         trials: every threshold tried, ascending.
         samples: number of compared samples; failed rows have none.
     """
 
     threshold: float | None
+    advised: float | None
     verified: Trial
     trials: Sequence[Trial]
     samples: int
@@ -131,12 +132,13 @@ def calibrate(config: RunConfig, wanted: CalibrationConfig) -> Calibration:
     config = replace(
         config,
         columns=() if wanted.answer_column is None else (wanted.answer_column,),
-        column_prefix=_PREFIX,
+        column_prefix=PREFIX,
         include_token_ids=True,
     )
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        sample = _Sample(resolve_job(config, source_of(config, storage), storage), wanted.rows, config.input)
+        job = resolve_job(config, source_of(config, storage), storage)
+        sample = CalibrationSample(job, wanted.rows, config.input)
         return _Search(sample, wanted).run()
 
 
@@ -146,41 +148,6 @@ def _check(config: RunConfig, wanted: CalibrationConfig) -> None:
         raise ConfigError(f"sampling_columns={own}: rows that set it themselves cannot be calibrated. Drop it here.")
     if config.sampling.logprobs:
         raise ConfigError(f"sampling.logprobs: {wanted.strategy} has none. Set it to false.")
-
-
-class _Sample:
-    """Prepared rows and an engine."""
-
-    def __init__(self, job: Job, rows: int, given: Any) -> None:
-        self._job, self._table = job, _read(job, rows, given)
-        self._unit = Unit(
-            unit_id="calibration", index=0, rows=Slice(file=0, first_row=0, num_rows=self._table.num_rows)
-        )
-        self._engine = load_engine(job, job.config.num_threads)
-
-    def generate(self, **sampling: Any) -> pa.Table:
-        """Output rows with these sampling parameters in place of the configured ones; column names without prefix."""
-        config = replace(self._job.config, sampling=replace(self._job.config.sampling, **sampling))
-        out = preview_table(replace(self._job, config=config), self._engine, self._unit, self._table)
-        return out.rename_columns([name.removeprefix(_PREFIX) for name in out.column_names])
-
-
-def _read(job: Job, rows: int, given: Any) -> pa.Table:
-    """A prepared sample, in input order; which rows it has depends on the input and ``rows`` only."""
-    found = heapq.nsmallest(rows, job.source.slices(1), key=lambda piece: _lot(job.source, piece))
-    check_any_rows(len(found), given)
-    found.sort(key=lambda piece: (piece.file, piece.first_row))
-    tables = []
-    for _, own in itertools.groupby(found, key=lambda piece: piece.file):
-        pieces = list(own)
-        for piece, table in zip(pieces, job.source.read(pieces), strict=True):
-            tables.append(prepare_table(table, Unit(unit_id="calibration", index=0, rows=piece), job))
-    return pa.concat_tables(tables).combine_chunks()
-
-
-def _lot(source: Source, piece: Slice) -> bytes:
-    key = f"{source.files[piece.file].key}\x1f{piece.first_row}"
-    return hashlib.blake2b(key.encode(), digest_size=8).digest()
 
 
 def bounds(held: Mapping[float, bool]) -> tuple[float | None, float | None]:
@@ -196,9 +163,9 @@ def bounds(held: Mapping[float, bool]) -> tuple[float | None, float | None]:
 class _Search:
     """Tries thresholds and keeps the results."""
 
-    def __init__(self, sample: _Sample, wanted: CalibrationConfig) -> None:
+    def __init__(self, sample: CalibrationSample, wanted: CalibrationConfig) -> None:
         self._sample, self._wanted = sample, wanted
-        self._base = sample.generate(strategy="verified")
+        self._base, self._base_seconds = sample.generate(strategy="verified")
         self._kept = [i for i, error in enumerate(self._base["error"].to_pylist()) if error is None]
         if not self._kept:
             raise SourceError(f"every row of the sample failed, the first with: {self._base['error'][0]}")
@@ -230,7 +197,8 @@ class _Search:
         return answers
 
     def run(self) -> Calibration:
-        """Try the grid in ascending order until thresholds fail, then halve the interval."""
+        """Try the grid in ascending order until thresholds fail, halve the interval, and compare with ``verified``."""
+        verified = self._trial(None, self._base, self._base_seconds)
         failures = 0
         for threshold in GRID:
             failures = 0 if self._passes(threshold) else failures + 1
@@ -241,12 +209,27 @@ class _Search:
             if best is None or over is None:
                 break
             self._passes(round((best + over) / 2, 4))
+        verified, advised = self._compare(verified)
         return Calibration(
             threshold=self._best(),
-            verified=self._trial(None, self._base),
+            advised=advised,
+            verified=verified,
             trials=[self._trials[t] for t in sorted(self._trials)],
             samples=len(self._kept),
         )
+
+    def _compare(self, verified: Trial) -> tuple[Trial, float | None]:
+        """Time ``verified`` and the fastest threshold that passed again; the first, and the other if it is faster."""
+        best = self._best()
+        passed = [] if best is None else [t for t in self._trials if t <= best]
+        if not passed:
+            return verified, None
+        fastest = max(passed, key=lambda t: self._trials[t].tokens_per_second)
+        for _ in range(_TIMINGS - 1):
+            verified = _faster(verified, self._trial(None, *self._sample.generate(strategy="verified")))
+            self._trials[fastest] = _faster(self._trials[fastest], self._try(fastest))
+        ratio = self._trials[fastest].tokens_per_second / verified.tokens_per_second
+        return verified, fastest if ratio >= _FASTER else None
 
     def _best(self) -> float | None:
         return bounds(self._held())[0]
@@ -255,15 +238,18 @@ class _Search:
         return {threshold: self._holds(trial) for threshold, trial in self._trials.items()}
 
     def _passes(self, threshold: float) -> bool:
-        out = self._sample.generate(strategy=self._wanted.strategy, entropy_threshold=threshold)
-        self._trials[threshold] = self._trial(threshold, out)
+        self._trials[threshold] = self._try(threshold)
         return self._holds(self._trials[threshold])
+
+    def _try(self, threshold: float) -> Trial:
+        out, seconds = self._sample.generate(strategy=self._wanted.strategy, entropy_threshold=threshold)
+        return self._trial(threshold, out, seconds)
 
     def _holds(self, trial: Trial) -> bool:
         found = trial.agreement.low if self._wanted.confident else trial.agreement.estimate
         return found >= self._wanted.floor
 
-    def _trial(self, threshold: float | None, out: pa.Table) -> Trial:
+    def _trial(self, threshold: float | None, out: pa.Table, seconds: float) -> Trial:
         if self._answers is None:
             pairs = zip(self._column(self._base, "token_ids"), self._column(out, "token_ids"), strict=True)
             shares = [token_agreement(ours, other) for ours, other in pairs]
@@ -271,13 +257,22 @@ class _Search:
             shares = answer_agreement(self._answers, self._column(out, "text"))
         stats = self._column(out, "stats")
         tokens = sum(self._column(out, "completion_tokens"))
-        return Trial(
+        trial = Trial(
             threshold=threshold,
             agreement=wilson(sum(shares) / len(shares), len(shares)),
             tokens_per_forward=tokens / max(1, sum(s["decode_forwards"] for s in stats)),
             rows_per_token=sum(s["rows_forwarded"] for s in stats) / max(1, tokens),
+            tokens_per_second=max(1, tokens) / seconds,
         )
+        name = "verified" if threshold is None else f"{self._wanted.strategy} at {threshold:g}"
+        agreement = f"agreement {trial.agreement.estimate:.4f}"
+        stages.announce(f"{name}: {agreement}, {trial.tokens_per_second:.0f} tokens/s ({seconds:.1f} s)")
+        return trial
 
     def _column(self, out: pa.Table, name: str) -> list[Any]:
         values = out[name].to_pylist()
         return [values[i] for i in self._kept]
+
+
+def _faster(one: Trial, other: Trial) -> Trial:
+    return one if one.tokens_per_second >= other.tokens_per_second else other

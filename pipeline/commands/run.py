@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pipeline import layout
+from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
@@ -97,15 +97,15 @@ def _run(
     on_progress: Callable[[Progress], None],
 ) -> RunSummary:
     origin = prepare_output(config, storage, lease)
-    with Index() as index:
-        begun = begin(config, storage, lease, index, origin)
+    with Index() as index, executor.session():
+        with stages.stage("units planned"):
+            begun = begin(config, storage, lease, index, origin, resolved=executor.prepare)
         index.units.mark_work(retry_failed=config.retry_failed)
         if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
             say([surplus])
         session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
         if index.units.work_units or not _is_published(index, manifest):
-            with executor.session():
-                session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
+            session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
         return RunSummary(
             output=storage.url,
             total=index.records.totals(),
@@ -140,7 +140,8 @@ def _generate_and_publish(
             session, seconds = session.followed_by(last), seconds + elapsed
         _check_inputs(job, index)
         try:
-            return session, seconds, _publish(executor, job, index, lease, manifest)
+            with stages.stage("published"):
+                return session, seconds, _publish(executor, job, index, lease, manifest)
         except FoundDamageError as error:
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found

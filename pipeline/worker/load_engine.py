@@ -10,7 +10,9 @@ from pipeline.codec import EngineConfig, SamplingParams, explain
 from pipeline.errors import ConfigError
 from pipeline.plan.job import Job
 from pipeline.prompts.model_files import check_same_model
+from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
+from wedlm_core.kernels.cpu.kept import are_kept
 
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
@@ -31,21 +33,23 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     # OpenMP threads that spin while they wait take the CPU from other processes: beside one more busy process, two
     # spinning threads were over 20 times slower than two sleeping ones. torch reads the variable at import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import torch
+    with stage("torch imported"):
+        import torch
 
-    from wedlm_core.llm import LLM
+        from wedlm_core.llm import LLM
 
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     config = job.config
-    llm = LLM(
-        config.model,
-        config=config.actor_engine,
-        device=config.device,
-        dtype=config.dtype,  # type: ignore[arg-type]
-        revision=config.revision,
-        storage_options=dict(config.storage_options) or None,
-    )
+    with stage("model loaded"):
+        llm = LLM(
+            config.model,
+            config=config.actor_engine,
+            device=config.device,
+            dtype=config.dtype,  # type: ignore[arg-type]
+            revision=config.revision,
+            storage_options=dict(config.storage_options) or None,
+        )
     check_same_model(config, job.model_digest)  # after the weights were read, so no edit goes unnoticed
     _warm_up(llm, config.sampling)
     return llm.engine
@@ -73,6 +77,10 @@ def count_gpus() -> int:
 
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
     """Compile the kernels and measure the step cost now, so that no row's timings include them."""
-    llm.generate([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
+    if llm.engine.device.type == "cpu" and not are_kept():
+        announce("compiling the kernels for this CPU, once; it takes about 15 s")
+    with stage("kernels ready"):
+        llm.generate([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
     if sampling.adaptive:
-        llm.engine.measure_step_cost()
+        with stage("step costs known"):
+            llm.engine.measure_step_cost()

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.calibrate import main
+from jobs.calibrate import main, report
 from jobs.cli import parse_setting
 from pipeline import RunConfig, SamplingParams
 from pipeline.commands.agreement import Answers, answer_agreement, extract, samples_to_show, token_agreement, wilson
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, bounds, calibrate
+from pipeline.commands.calibration_sample import CalibrationSample
 from wedlm_core import LLM
 
 DEMO = "jobs/data/demo_prompts.parquet"
@@ -148,17 +149,41 @@ def test_the_agreement_told_is_that_of_the_engine(qwen3_folder: Path) -> None:
     assert told.trials[-1].agreement.estimate < 1, "else the comparison would not tell much"
 
 
+@pytest.mark.parametrize(("seconds", "faster"), [(0.5, True), (0.97, False), (2.0, False)])
+def test_a_threshold_is_advised_only_if_it_is_faster_than_verified(
+    seconds: float, faster: bool, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real output, with the seconds of a threshold for each one of ``verified`` given."""
+
+    def timed(self: CalibrationSample, **sampling: object) -> tuple[pa.Table, float]:
+        return generate(self, **sampling)[0], 1.0 if sampling["strategy"] == "verified" else seconds
+
+    generate = CalibrationSample.generate
+    monkeypatch.setattr(CalibrationSample, "generate", timed)
+    params = SamplingParams(max_tokens=8, window_size=4, ignore_eos=True)
+    config = config_of([{"prompt": "one"}, {"prompt": "two"}], model=str(qwen3_folder), sampling=params)
+    wanted = CalibrationConfig(floor=1e-9, rows=2, refine=0)
+    found = calibrate(config, wanted)
+    assert (found.threshold, found.advised is not None) == (3.0, faster)
+    told = report(found, wanted, window=4)
+    assert ("verified is best already" in told) == (not faster)
+    assert ("use: --set sampling.strategy=streaming" in told) == faster
+    (marked,) = (line for line in told.splitlines() if line.endswith("<- use"))
+    assert ("verified" in marked) == (not faster)
+
+
 def test_the_command_prints_settings_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = pq.read_table(DEMO).slice(100, 8).to_pylist()
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     argv = ["--input", str(tmp_path / "in.jsonl"), "--floor", "0.9", "--rows", "6", "--measure", "answer"]
     argv += ["--answer-column", "expected", "--set", "sampling.window_size=16", "--set", "sampling.max_tokens=64"]
     assert main(argv) == 0
-    printed = capsys.readouterr().out
+    captured = capsys.readouterr()
+    printed = captured.out
     use = next(line for line in printed.splitlines() if line.startswith("use: "))
     settings = [parse_setting(text) for text in use.removeprefix("use: ").split() if text != "--set"]
-    assert settings[0] == {"sampling": {"strategy": "streaming"}}
-    assert SamplingParams(entropy_threshold=settings[1]["sampling"]["entropy_threshold"])
+    assert SamplingParams(**{name: value for one in settings for name, value in one["sampling"].items()})
+    assert "streaming at 0.05: agreement" in captured.err, "progress is shown"
     assert "6 samples, answer agreement with verified, floor 0.9" in printed
 
 
@@ -167,7 +192,7 @@ def test_the_command_prints_settings_that_can_be_used(tmp_path: Path, capsys: py
 
 def test_the_sample_is_the_same_every_time_and_from_all_over_the_input(tmp_path: Path) -> None:
     from pipeline import layout
-    from pipeline.commands.calibrate import _read
+    from pipeline.commands.calibration_sample import read_sample
     from pipeline.plan.job import resolve_job
     from pipeline.prompts.tokenize import ROW_ID
     from pipeline.sources import source_of
@@ -179,7 +204,7 @@ def test_the_sample_is_the_same_every_time_and_from_all_over_the_input(tmp_path:
     storage = LocalStorage(str(tmp_path / "scratch"), layout.SCRATCH)
     config = config_of(str(tmp_path / "*.parquet"))
     job = resolve_job(config, source_of(config, storage), storage)
-    once, again = _read(job, 40), _read(job, 40)
+    once, again = read_sample(job, 40), read_sample(job, 40)
     assert once.equals(again)
     names = once[ROW_ID].to_pylist()
     places = [(name.split(":")[0], int(name.split(":")[1])) for name in names]

@@ -73,6 +73,15 @@ class DecoderLayer(nn.Module):
         return x + self.down_proj(F.silu(gate) * up)
 
 
+def _embedding(config: ModelConfig) -> nn.Embedding:
+    """The embedding. On the meta device it is given its memory: drawing numbers there imports torch's compiler.
+
+    That import takes longer than everything else that loading a small model does.
+    """
+    memory_VH = torch.empty(config.vocab_size, config.hidden_size)
+    return nn.Embedding(config.vocab_size, config.hidden_size, _weight=memory_VH if memory_VH.is_meta else None)
+
+
 class Decoder(nn.Module):
     """The network: token ids and logical positions in, final hidden states out. :meth:`logits` is a separate step.
 
@@ -93,7 +102,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.packed_forward: Callable[[Tensor, Tensor, Attend], Tensor] | None = None
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed = _embedding(config)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

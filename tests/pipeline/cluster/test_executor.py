@@ -18,7 +18,7 @@ import ray
 import pipeline
 from pipeline import layout
 from pipeline.cluster import session
-from pipeline.cluster.session import check_workers
+from pipeline.cluster.session import start_probe
 from pipeline.codec import EngineConfig, make_requests
 from pipeline.errors import ResourceError
 from pipeline.schema import DATA_COLUMNS
@@ -175,10 +175,10 @@ print(ray.is_initialized())
 def test_workers_that_find_other_modules_of_our_names_end_the_run_with_the_place(
     cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_workers()
+    start_probe()()
     monkeypatch.setattr(session, "marks_of", lambda name: {"pipeline": "a_file_of_ours_that_the_others_lack.py"})
     with pytest.raises(ResourceError, match=r"find .*pipeline/__init__\.py where our package 'pipeline' is needed"):
-        check_workers()
+        start_probe()()
 
 
 def test_asking_for_what_the_cluster_lacks_is_an_error_and_not_a_wait(

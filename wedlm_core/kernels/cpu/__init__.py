@@ -11,7 +11,3 @@ sequences) ``first .. last - 1``, so that threads can share a forward. No kernel
 :mod:`.step` is different: it packs the rows of a forward and reads its results, in integers, in one call for all
 sequences.
 """
-
-from wedlm_core.kernels.cpu.cache import choose_cache
-
-choose_cache()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from wedlm_core.kernels.cpu.scalar import F32, JIT, exp
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.tile import ROWS, address, multiply
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
 
@@ -15,7 +15,7 @@ QUERIES = 32
 """Queries that are computed together: they and their scores of a block fit in the L1 cache."""
 
 
-@njit(**JIT)
+@kernel
 def attend(  # type: ignore[no-untyped-def]
     q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, first, last
 ):
@@ -56,7 +56,7 @@ def attend(  # type: ignore[no-untyped-def]
                 _scatter(queries, starts[s], m, together, group, h, out)
 
 
-@njit(**JIT)
+@kernel
 def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore[no-untyped-def]
     """Copy the queries ``m .. m + together - 1`` of a sequence and KV head, scaled, to ``queries [QUERIES, Dh]``."""
     dim = queries.shape[1]
@@ -67,7 +67,7 @@ def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore
             queries[i, d] = source[at + d] * scale
 
 
-@njit(**JIT)
+@kernel
 def _score(queries, keys, pages, page_size, head, cached, m, together, group, scores):  # type: ignore[no-untyped-def]
     """``scores[i, k] = queries[i] . keys[k]``, over the blocks that some query attends to."""
     _, count, dim, block = keys.shape
@@ -83,7 +83,7 @@ def _score(queries, keys, pages, page_size, head, cached, m, together, group, sc
                 multiply(here + 4 * i * dim, dim, part, block, target, width, rows, dim, block, True)
 
 
-@njit(**JIT)
+@kernel
 def _weigh(scores, seen, width):  # type: ignore[no-untyped-def]
     """Scores of ``seen`` keys -> ``exp(score - max)``, zero from there to ``width``; returns their sum."""
     best = spread(F32(-np.inf))
@@ -104,7 +104,7 @@ def _weigh(scores, seen, width):  # type: ignore[no-untyped-def]
     return total(lanes)
 
 
-@njit(**JIT)
+@kernel
 def _mix(  # type: ignore[no-untyped-def]
     scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed
 ):
@@ -130,7 +130,7 @@ def _mix(  # type: ignore[no-untyped-def]
             mixed[i, d] *= shares[i]
 
 
-@njit(**JIT)
+@kernel
 def _scatter(mixed, start, m, together, group, head, out):  # type: ignore[no-untyped-def]
     """Copy results back to the rows: the inverse of :func:`_gather`, unscaled."""
     dim = mixed.shape[1]

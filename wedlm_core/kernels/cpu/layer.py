@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from wedlm_core.kernels.cpu.scalar import F32, JIT, exp
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.vector import LANES, fma, load, prefetch, spread, store, total
 
 __all__ = ["add_rms_norm", "place_qkv", "rms_norm", "silu_mul"]
 
 
-@njit(**JIT)
+@kernel
 def _inverse_rms(x, at, size, eps):  # type: ignore[no-untyped-def]
     """``1 / sqrt(mean(v^2) + eps)`` of the ``size`` elements v of x from ``at`` on."""
     lanes = spread(F32(0.0))
@@ -21,7 +21,7 @@ def _inverse_rms(x, at, size, eps):  # type: ignore[no-untyped-def]
     return F32(1.0) / np.sqrt(total(lanes) / F32(size) + eps)
 
 
-@njit(**JIT)
+@kernel
 def rms_norm(x, weight, eps, out, first, last):  # type: ignore[no-untyped-def]
     """``out[t] = weight * x[t] / rms(x[t])``; ``x, out [T, D]``."""
     size = x.shape[1]
@@ -32,7 +32,7 @@ def rms_norm(x, weight, eps, out, first, last):  # type: ignore[no-untyped-def]
             store(out, at, left, load(weight, i, left, F32(0.0)) * (load(x, at, left, F32(0.0)) * scale))
 
 
-@njit(**JIT)
+@kernel
 def add_rms_norm(x, delta, weight, eps, out, first, last):  # type: ignore[no-untyped-def]
     """``x += delta``, then :func:`rms_norm`."""
     size = x.shape[1]
@@ -46,7 +46,7 @@ def add_rms_norm(x, delta, weight, eps, out, first, last):  # type: ignore[no-un
             store(out, at, left, load(weight, i, left, F32(0.0)) * (load(x, at, left, F32(0.0)) * scale))
 
 
-@njit(**JIT)
+@kernel
 def silu_mul(gate_up, out, first, last):  # type: ignore[no-untyped-def]
     """``out = silu(gate) * up``; ``gate_up [T, 2 * I]`` (gate first), ``out [T, I]``."""
     width = out.shape[1]
@@ -58,7 +58,7 @@ def silu_mul(gate_up, out, first, last):  # type: ignore[no-untyped-def]
             store(out, t * width + i, left, gate / (F32(1.0) + exp(bounded)) * up)
 
 
-@njit(**JIT)
+@kernel
 def _norm_rotate(x, at, heads, size, weight, eps, cos, sin, angle, out, to):  # type: ignore[no-untyped-def]
     """The heads of one row: the norm (none if the weight is empty), then the rotation of the pairs (i, i + size // 2).
 
@@ -81,7 +81,7 @@ def _norm_rotate(x, at, heads, size, weight, eps, cos, sin, angle, out, to):  # 
         at, to = at + size, to + size
 
 
-@njit(**JIT)
+@kernel
 def _neighbours(entries, first, last):  # type: ignore[no-untyped-def]
     """How many rows from ``first`` on have consecutive KV entries."""
     t = first + 1
@@ -90,7 +90,7 @@ def _neighbours(entries, first, last):  # type: ignore[no-untyped-def]
     return t - first
 
 
-@njit(**JIT)
+@kernel
 def place_qkv(  # type: ignore[no-untyped-def]
     qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last
 ):

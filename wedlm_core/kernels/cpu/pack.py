@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from wedlm_core.kernels.cpu.scalar import JIT
+from wedlm_core.kernels.cpu.compiled import kernel
 
 __all__ = ["Layout", "pack_layouts"]
 
@@ -28,7 +27,7 @@ class Layout(NamedTuple):
     first: Array
 
 
-@njit(**JIT)
+@kernel
 def pack_layouts(plan, layout, tokens, pages, page_size, rows, picks, place):  # type: ignore[no-untyped-def]
     """Write the rows of a forward, each sequence's prefill rows before its decode rows, and the picks among them.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from wedlm_core.kernels.cpu.scalar import F32, JIT, exp, log
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.scalar import F32, exp, log
 from wedlm_core.kernels.cpu.vector import (
     LANES,
     first_equal,
@@ -22,7 +22,7 @@ from wedlm_core.kernels.cpu.vector import (
 __all__ = ["choose_rows", "gumbel"]
 
 
-@njit(inline="always", **JIT)
+@kernel(inline="always")
 def _mix_64(x):  # type: ignore[no-untyped-def]
     """SplitMix64 finaliser; see :mod:`wedlm_core.decoding.noise`."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -30,7 +30,7 @@ def _mix_64(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
-@njit(**JIT)
+@kernel
 def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
     """One row of :func:`wedlm_core.decoding.noise.gumbel_noise`, up to the last bits of its logarithms."""
     weyl = np.uint64(0x9E3779B97F4A7C15)
@@ -47,7 +47,7 @@ def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
         store(out, i, len(out) - i, -log(waiting))
 
 
-@njit(**JIT)
+@kernel
 def _first_max(x, at, size):  # type: ignore[no-untyped-def]
     """Place of the largest of ``size`` values at ``at``, the first of equal ones; counted from there."""
     lanes = spread(F32(-np.inf))
@@ -61,7 +61,7 @@ def _first_max(x, at, size):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(**JIT)
+@kernel
 def _entropy(x, at, size, top):  # type: ignore[no-untyped-def]
     """``(log sum exp(z), entropy)`` of z = x - top; a logit with z below -87 has no weight."""
     lanes, weighted = spread(F32(0.0)), spread(F32(0.0))
@@ -75,7 +75,7 @@ def _entropy(x, at, size, top):  # type: ignore[no-untyped-def]
     return log_mass, log_mass - total(weighted) / mass
 
 
-@njit(**JIT)
+@kernel
 def choose_rows(  # type: ignore[no-untyped-def]
     logits, temperature, seeds, positions, suppress, mask_token, vocab_limit, tokens, entropies, logprobs, first, last
 ):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
+from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.vector import LANES, floor, fma, split, two_to
 
-__all__ = ["F32", "JIT", "LANES", "exp", "fma", "log"]
+__all__ = ["F32", "LANES", "exp", "fma", "log"]
 
 F32 = np.float32
-JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
-"""Numba options of every kernel: release the GIL, no bounds checks, cache on disk, no reordering of sums."""
 
 
-@njit(inline="always", **JIT)
+@kernel(inline="always")
 def exp(x):  # type: ignore[no-untyped-def]
     """``exp(x)`` for x in [-87, 88], to 1 part in 10^7 (Cody and Waite's reduction, a minimax polynomial).
 
@@ -33,7 +29,7 @@ def exp(x):  # type: ignore[no-untyped-def]
     return p * two_to(k)
 
 
-@njit(inline="always", **JIT)
+@kernel(inline="always")
 def log(x):  # type: ignore[no-untyped-def]
     """``log(x)`` for normal x > 0, to 1 part in 10^7 (the mantissa in [1/sqrt 2, sqrt 2), a minimax polynomial)."""
     power, mantissa = split(x)

@@ -12,9 +12,8 @@ from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from wedlm_core.kernels.cpu.scalar import JIT
+from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.statistics import OUTCOME_KINDS
 
 __all__ = [
@@ -107,7 +106,7 @@ def blank_outcome(decoding: int, places: int) -> Any:
     return Outcome(*shaped)
 
 
-@njit(**JIT)
+@kernel
 def _place(position, kv_entry, first, count, index, pages, slot, page_size):  # type: ignore[no-untyped-def]
     """Position and KV slot of ``count`` rows from row ``first`` and KV index ``index`` on."""
     for r in range(count):
@@ -116,7 +115,7 @@ def _place(position, kv_entry, first, count, index, pages, slot, page_size):  # 
         kv_entry[first + r] = pages[slot, at // page_size] * page_size + at % page_size
 
 
-@njit(**JIT)
+@kernel
 def pack_rows(plan, windows, tokens, pages, page_size, rows, picks):  # type: ignore[no-untyped-def]
     """Write the rows of a forward, each sequence's prefill rows before its decode rows, and the picks among them.
 
@@ -151,7 +150,7 @@ def pack_rows(plan, windows, tokens, pages, page_size, rows, picks):  # type: ig
         number += decode[s]
 
 
-@njit(**JIT)
+@kernel
 def _agreed(token, slot, drafts, chosen, first):  # type: ignore[no-untyped-def]
     """How many drafts, from the first, are what the row before them chose."""
     j = 0
@@ -160,7 +159,7 @@ def _agreed(token, slot, drafts, chosen, first):  # type: ignore[no-untyped-def]
     return j
 
 
-@njit(**JIT)
+@kernel
 def _proposal(token, slot, drafts, chosen, first, rows):  # type: ignore[no-untyped-def]
     """What the first mask proposes, for the slot that the last draft's row decides; without a mask 0."""
     if drafts >= token.shape[1]:
@@ -168,7 +167,7 @@ def _proposal(token, slot, drafts, chosen, first, rows):  # type: ignore[no-unty
     return chosen[first + drafts + 1] if drafts + 1 < rows else 0
 
 
-@njit(**JIT)
+@kernel
 def _shift(token, slot, drafts, filled, count, chosen, first):  # type: ignore[no-untyped-def]
     """Drop ``count`` slots from the left; behind the drafts come what masks proposed, ``filled`` slots in all."""
     for j in range(filled):
@@ -176,7 +175,7 @@ def _shift(token, slot, drafts, filled, count, chosen, first):  # type: ignore[n
         token[slot, j] = token[slot, source] if source < drafts else chosen[first + source + 1]
 
 
-@njit(**JIT)
+@kernel
 def _is_stop(token, stops, slot):  # type: ignore[no-untyped-def]
     for k in range(stops.shape[1]):
         if stops[slot, k] < 0:
@@ -186,7 +185,7 @@ def _is_stop(token, stops, slot):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(**JIT)
+@kernel
 def _kept(token, slot, most, stops):  # type: ignore[no-untyped-def]
     """How many of the first ``most`` slots stand up to and including a stop token, and whether one is the last."""
     for j in range(most):
@@ -195,7 +194,7 @@ def _kept(token, slot, most, stops):  # type: ignore[no-untyped-def]
     return max(most, 0), False
 
 
-@njit(**JIT)
+@kernel
 def _mask_behind(token, filled, early, slot, drafts, last, mask):  # type: ignore[no-untyped-def]
     """Slots under ``drafts`` are filled, those from there to ``last`` masks."""
     for j in range(drafts):
@@ -206,7 +205,7 @@ def _mask_behind(token, filled, early, slot, drafts, last, mask):  # type: ignor
         early[slot, j] = False
 
 
-@njit(**JIT)
+@kernel
 def _report(plan, choices, outcome):  # type: ignore[no-untyped-def]
     """What the rows of each sequence chose."""
     decode, (token, entropy, logprob) = plan.decode, choices
@@ -220,7 +219,7 @@ def _report(plan, choices, outcome):  # type: ignore[no-untyped-def]
         first += decode[d]
 
 
-@njit(**JIT)
+@kernel
 def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-def]
     """Commit the agreeing drafts and the choice after them; what is left are ``length`` proposals, to be refilled."""
     slots, cached, prefill, decode = plan
@@ -247,7 +246,7 @@ def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-
         first += decode[d]
 
 
-@njit(**JIT)
+@kernel
 def _refill(slots, windows, limits, mask, next_rows_D):  # type: ignore[no-untyped-def]
     """Keep drafts as the allocation has it, up to ``max_tokens`` and a stop token; masks follow where useful."""
     token, filled, early, length, lead, _, emitted, valid = windows
@@ -263,7 +262,7 @@ def _refill(slots, windows, limits, mask, next_rows_D):  # type: ignore[no-untyp
         next_rows_D[d] = length[slot] + 1
 
 
-@njit(**JIT)
+@kernel
 def advance_windows(plan, choices, windows, limits, mask, tokens, outcome):  # type: ignore[no-untyped-def]
     """Commit the agreeing drafts and the token after them, refill the windows, remember the tokens.
 

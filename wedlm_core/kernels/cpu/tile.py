@@ -13,11 +13,12 @@ from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from wedlm_core.kernels.cpu.scalar import JIT, LANES
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.scalar import LANES
 
 __all__ = ["ROWS", "address", "multiply"]
 
@@ -96,7 +97,7 @@ def _strip(lanes: int, vectors: int) -> Any:
     """A version of :func:`multiply` for one tile width of columns."""
     one, two, three, four = (_tile(rows, lanes, vectors) for rows in range(1, ROWS + 1))
 
-    @njit(**JIT)
+    @kernel
     def strip(a, a_step, b, b_step, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
         if rows == 4:
             four(a, a_step, b, b_step, c, c_step, depth, fresh)
@@ -113,7 +114,7 @@ def _strip(lanes: int, vectors: int) -> Any:
 _wide, _narrow, _single = _strip(LANES, _WIDE), _strip(LANES, 1), _strip(1, 1)
 
 
-@njit(**JIT)
+@kernel
 def multiply(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
     """``C = A @ B`` if ``fresh``, else ``C += A @ B``; A is ``[rows, depth]``, B ``[depth, columns]``, all float32.
 

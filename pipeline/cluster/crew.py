@@ -1,0 +1,133 @@
+"""The session and the actors of a job, started in the background while the driver still plans its units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pipeline import stages
+from pipeline.cluster.actor_pool import Pool
+from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
+from pipeline.cluster.resources import ActorResources, connected_nodes, fit_actors
+from pipeline.cluster.session import ensure_ray, start_probe
+from pipeline.plan.job import Job
+from pipeline.worker.load_engine import EngineLoader
+from wedlm_core.kernels.cpu.kept import are_kept
+
+__all__ = ["Background", "Crew", "assemble"]
+
+_HELPERS = 2
+"""Worker processes beside those of the generate actors: of the crash bisection, and of the first prefetch task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """What runs a job's units: the generate actors, what each reserves, and the crash bisection."""
+
+    resources: ActorResources
+    bisection: RemoteBisection
+    pool: Pool
+
+
+def assemble(job: Job, load: EngineLoader, units: int | None = None) -> Crew:
+    """Start the actors of a job in the running session; they load their models while the caller goes on.
+
+    Args:
+        job: the run.
+        load: makes an actor's engine.
+        units: work for the actors; there are no more of them than this. None: not known yet.
+
+    Raises:
+        ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
+    """
+    nodes = connected_nodes()
+    resources = fit_actors(job.config, nodes, units)
+    probe = start_probe()
+    bisection = start_bisection(job.config)
+    pool = Pool(job, resources, load, bisection)
+    _announce(job, resources, alone=len(nodes) == 1)
+    try:
+        probe()
+    except BaseException:
+        pool.close()
+        raise
+    return Crew(resources=resources, bisection=bisection, pool=pool)
+
+
+def _announce(job: Job, resources: ActorResources, *, alone: bool) -> None:
+    count = "1 actor" if resources.actors == 1 else f"{resources.actors} actors"
+    on_cpu = not resources.gpus and not job.config.device.startswith("cuda")
+    # On nodes of a cluster, what is kept here says nothing.
+    cold = on_cpu and alone and not are_kept()
+    once = "; it compiles its kernels for this CPU, once, in about 15 s" if cold else ""
+    stages.announce(f"starting {count} with {job.config.model_name}{once}")
+
+
+class Background:
+    """A thread that starts the session, and then whatever else is asked of it.
+
+    Ray's processes die with the thread that started them, so it lives until :meth:`close`.
+    """
+
+    def __init__(self, actors: int) -> None:
+        self._workers = actors + _HELPERS
+        self._thread: ThreadPoolExecutor | None = None
+        self._session: Future[bool] | None = None
+        self._crew: Future[Crew] | None = None
+
+    def start(self) -> None:
+        """Begin to start the session, unless that was done."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="session")
+            self._session = self._thread.submit(self._start)
+
+    def wait(self) -> None:
+        """Return once the session has started.
+
+        Raises:
+            Exception: it could not be started.
+        """
+        self.start()
+        assert self._session is not None
+        self._session.result()
+
+    def start_crew(self, make: Callable[[], Crew]) -> None:
+        """Begin to start a crew, for :meth:`crew`."""
+        self.start()
+        assert self._thread is not None
+        self._crew = self._thread.submit(self._assembled, make)
+
+    def crew(self) -> Crew | None:
+        """The crew that was started before, once it stands; the caller then owns it. None if there is none.
+
+        Raises:
+            Exception: it could not be started.
+        """
+        found, self._crew = self._crew, None
+        return None if found is None else found.result()
+
+    def close(self) -> None:
+        """End what was started: a crew that nobody has taken, and the session if it is ours."""
+        if self._thread is None:
+            return
+        assert self._session is not None
+        if self._crew is not None:
+            with suppress(Exception):  # nobody waits for it any more
+                self._crew.result().pool.close()
+        if self._session.exception() is None and self._session.result():
+            import ray
+
+            with stages.stage("Ray ended"):
+                ray.shutdown()
+        self._thread.shutdown()
+        self._thread = None
+
+    def _start(self) -> bool:
+        with stages.stage("Ray started"):
+            return ensure_ray(self._workers)
+
+    def _assembled(self, make: Callable[[], Crew]) -> Crew:
+        self.wait()
+        return make()

@@ -1,0 +1,92 @@
+"""What starts in the background: only where there is work, and what fails there is raised where it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline
+from pipeline import layout
+from pipeline.cluster import crew, prefetch, session
+from pipeline.cluster.crew import Background
+from pipeline.cluster.executor import RayExecutor
+from pipeline.commands.run import run_on
+from pipeline.config import RunConfig
+from pipeline.storage.open import open_storage
+from testing.pipeline.deadly_engines import harmless_engine
+from testing.pipeline.fakes import InlineExecutor
+
+
+def config_of(folder: Path, model: Path, **fields: Any) -> RunConfig:
+    pq.write_table(pa.table({"prompt_token_ids": [[100, 200 + i] for i in range(20)]}), folder / "in.parquet")
+    given = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": str(model),
+             "sampling": {"max_tokens": 4}, **fields}  # fmt: skip
+    return RunConfig.from_mapping(given)
+
+
+def go(executor: Any, config: RunConfig) -> Any:
+    return run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
+
+
+def refuse(*_: object, **__: object) -> bool:
+    raise ConnectionError("no session may be started")
+
+
+def test_only_a_run_with_work_starts_a_session(
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (crew, session):
+        monkeypatch.setattr(module, "ensure_ray", refuse)
+    monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = config_of(tmp_path, qwen3_folder)
+    assert pipeline.validate(config).ok
+    refused = pipeline.validate(config_of(tmp_path, qwen3_folder, gpus_per_actor=64))
+    assert any("64 GPU each" in problem for problem in refused.problems), "this machine is asked instead"
+    with pytest.raises(ConnectionError):
+        go(RayExecutor(config), config)
+    go(InlineExecutor(), config)
+    summary = go(RayExecutor(config), config)
+    assert (summary.total.rows, summary.session.rows) == (20, 0), "nothing was left to do"
+    assert pipeline.status(config.output)["rows_published"] == 20
+    assert pipeline.read(config.output, format="arrow").num_rows == 20
+
+
+def test_what_fails_in_the_background_is_raised_where_it_is_needed_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "ensure_ray", refuse)
+    background = Background(1)
+    background.start_crew(lambda: pytest.fail("there is no session"))
+    with pytest.raises(ConnectionError):
+        background.crew()
+    background.close()
+    unused = Background(1)
+    unused.start_crew(lambda: pytest.fail("there is no session"))
+    unused.close()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_few_tasks_run_without_a_graph_of_ray_data(
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And their actors are started before the units are planned."""
+    planned: list[bool] = []
+
+    class Watched(RayExecutor):
+        def run_units(self, job: Any, work: Any) -> Any:
+            planned.append(self._background._crew is not None)
+            return super().run_units(job, work)
+
+    config = config_of(tmp_path, qwen3_folder, unit_rows=4, num_threads=1)
+    monkeypatch.setattr(prefetch, "_blocks", lambda *_: pytest.fail("no graph is needed"))
+    summary = go(Watched(config, harmless_engine), config)  # type: ignore[arg-type]
+    assert (summary.total.rows, summary.total.failed_rows, planned) == (20, 0, [True])
+    assert pipeline.read(config.output, format="arrow")["prompt_token_ids"].to_pylist() == [
+        [100, 200 + i] for i in range(20)
+    ]

@@ -1,0 +1,61 @@
+"""Compiles kernels with Numba, and keeps the machine code for later processes.
+
+Numba itself keeps it beside the source where it can write there, and takes a kernel from there although a function that
+is inlined in it has changed. Here it is kept in the user's cache folder, apart for each version of the kernels
+(:mod:`wedlm_core.kernels.cpu.kept`): checkouts, environments and actors with the same kernels share it, and it is never
+out of date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba.core import caching
+
+from wedlm_core.kernels.cpu.kept import kernel_folder
+
+__all__ = ["kernel"]
+
+
+def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never") -> Any:
+    """Compile a function when it is first called, or take it from the cache. A decorator, with options or without.
+
+    Kernels release the interpreter lock, check no bounds, and do not reorder sums.
+    """
+    if function is None:
+        return lambda found: kernel(found, inline=inline)
+    njit: Any = numba.njit
+    dispatcher = njit(inline=inline, nogil=True, error_model="numpy")(function)
+    if hasattr(dispatcher, "_cache"):  # with Numba's compiler turned off, it is the function itself
+        dispatcher._cache = _Cache(function)
+    return dispatcher
+
+
+class _Locator(caching._CacheLocator):
+    """Says where the machine code of a function is kept."""
+
+    def __init__(self, line: int) -> None:
+        self._line, self._folder = line, kernel_folder()
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator:
+        return cls(py_func.__code__.co_firstlineno)
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes: list[Any] = [_Locator]  # noqa: RUF012  # as it is in Numba
+
+
+class _Cache(caching.FunctionCache):
+    _impl_class = _Implementation
