@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +22,6 @@ from pipeline.errors import ResourceError
 __all__ = [
     "PRIVATE_SYSTEM_CONFIG",
     "ensure_ray",
-    "has_session",
     "ray_session",
     "start_probe",
 ]
@@ -54,12 +52,6 @@ _INIT_LOGGER = "ray._private.worker"
 def _is_not_about_signals(record: logging.LogRecord) -> bool:
     """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread; that is what we want."""
     return "SIGTERM handler is not set" not in record.getMessage()
-
-
-def has_session() -> bool:
-    """Whether this process has a Ray session, or ``RAY_ADDRESS`` names one to join; does not import Ray."""
-    ray = sys.modules.get("ray")
-    return bool(os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())
 
 
 def ensure_ray(workers: int = 2) -> bool:

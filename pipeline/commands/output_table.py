@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.cluster.ray_dataset import ray_dataset
-from pipeline.cluster.session import has_session
+from pipeline.cluster.resources import is_private
 from pipeline.commit.published_parts import PublishedPart
 from pipeline.errors import OutputError, ResourceError
 from pipeline.sinks.dataset_card import json_schema
@@ -75,7 +75,7 @@ class OutputTable:
         if self.parts is None:
             raise OutputError("committed rows that are not published have no Ray dataset. Use to_arrow(), to_pandas() "
                               "or iterate over them.")  # fmt: skip
-        if not has_session():
+        if is_private():
             raise ResourceError(
                 "dataset: a Ray dataset needs a Ray session, and none runs here. Use to_pandas(), to_arrow() or "
                 "iterate over the rows, which need none; or call ray.init() first."
