@@ -273,7 +273,7 @@ def test_a_run_and_its_validation_refuse_in_the_same_words(options: str, capsys:
 @pytest.mark.parametrize(
     ("options", "words"),
     [("--input s3://empty-bucket/none.parquet", ("'s3://empty-bucket/none.parquet'", "no file is there", "Check the")),
-     ("--input s3://no-bucket-here/none.parquet", ("s3://no-bucket-here", "does not exist", "path")),
+     ("--input s3://no-bucket-here/none.parquet", ("s3://no-bucket-here", "does not exist", "Check the")),
      ("--output s3://no-bucket-here/out", ("s3://no-bucket-here/out", "does not exist", "Check path")),
      ("--model s3://empty-bucket/m", ("'s3://empty-bucket/m'", "no model files there", "It needs some of"))],
 )  # fmt: skip
