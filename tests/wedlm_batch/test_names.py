@@ -62,12 +62,12 @@ from wedlm_batch import *
 assert clean(" a ") == "a" and jobs.OWNER and not hasattr(pipeline, "run"), "the user's"
 assert pipeline.__file__.endswith("pipeline.py")
 config = RunConfig(input="x", output="y", sampling=SamplingParams(max_tokens=3))
-print(RunConfig.__module__, SamplingParams.__module__, wb.RunConfig is RunConfig is wb.pipeline.RunConfig)
+print(RunConfig.__module__, SamplingParams.__module__.split(".")[0], wb.RunConfig is RunConfig is wb.pipeline.RunConfig)
 from wedlm_core import SamplingParams as plain
 assert plain is SamplingParams, "what nothing hides is there once"
 """
     done = run_python(make_folder(tmp_path / "project", *BOTH), "-c", code)
-    assert printed(done) == "wedlm_batch.beside_pipeline.pipeline.config wedlm_core.types True"
+    assert printed(done) == "wedlm_batch.beside_pipeline.pipeline.config wedlm_core True"
     (line,) = done.stderr.splitlines()
     assert str(tmp_path / "project" / "pipeline.py") in line
     assert "has the name of our package 'pipeline'" in line
@@ -78,7 +78,7 @@ def test_the_core_is_found_beside_a_module_of_its_name_with_all_that_imports_it(
 assert wedlm_core.OWNER
 print(wb.SamplingParams.__module__, wb.RunConfig.__module__, wb.jobs.__name__)"""
     core, config, jobs = printed(run_python(make_folder(tmp_path / "project", "wedlm_core"), "-c", code)).split()
-    assert core == "wedlm_batch.beside_wedlm_core.wedlm_core.types"
+    assert core.startswith("wedlm_batch.beside_wedlm_core.wedlm_core.")
     assert config == "wedlm_batch.beside_wedlm_core.pipeline.config"
     assert jobs == "wedlm_batch.beside_wedlm_core.jobs"
 
