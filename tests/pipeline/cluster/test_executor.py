@@ -213,7 +213,7 @@ def test_validate_collects_every_problem_and_the_facts(
         prompt_column="question",
     )  # fmt: skip
     problems = pipeline.validate(bad).problems
-    assert [p.split(":")[0] for p in problems] == ["OutputError", "ResourceError", "SourceError"]
+    assert [p.split(":")[0] for p in problems] == ["ConfigError", "ResourceError", "SourceError"]
 
 
 def test_validate_finds_rows_that_would_all_fail_and_settings_that_an_output_was_not_begun_with(
