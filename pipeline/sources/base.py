@@ -99,12 +99,13 @@ class FileSource:
     def slices(self, rows: int) -> Iterator[Slice]:
         """All rows in input order, ``rows`` to a slice; slices do not span files.
 
-        Some files are begun ahead of the caller, so that many small ones do not cost a wait each.
+        Small files are begun ahead of the caller, so that many of them do not cost a wait each.
         """
 
         def begin(number: int) -> tuple[list[Slice], Iterator[Slice]]:
             slices = self.file_slices(number, rows)
-            return list(itertools.islice(slices, _SLICES_AHEAD)), slices
+            ahead = _SLICES_AHEAD if self.files[number].size <= _SMALL_BYTES else 0
+            return list(itertools.islice(slices, ahead)), slices
 
         for first, rest in map_ahead(begin, range(len(self.files))):
             yield from first
