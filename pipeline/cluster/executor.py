@@ -7,7 +7,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Protocol
@@ -19,9 +19,9 @@ from pipeline.cluster.drain import drain
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
-from pipeline.errors import EngineDiedError, PipelineError
+from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
-from pipeline.plan.units import Work
+from pipeline.plan.units import Work, plan_units
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader, load_engine
@@ -77,8 +77,14 @@ class RayExecutor:
             self._background.close()
 
     def prepare(self, job: Job) -> None:
-        """See :class:`Executor`: the session, the actors, and in them the engines. What fails is raised when needed."""
-        self._background.start_crew(lambda: assemble(job, self._load))
+        """See :class:`Executor`: the session, the actors, and in them the engines. What fails is raised when needed.
+
+        Only as many units are counted as there may be actors. For an input of no rows nothing is started.
+        """
+        config = job.config
+        first = islice(plan_units(job.source, config.resolved_unit_rows(), "", config.limit), config.actors)
+        if units := sum(1 for _ in first):
+            self._background.start_crew(lambda: assemble(job, self._load, units))
 
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         """See :class:`Executor`.
@@ -89,7 +95,10 @@ class RayExecutor:
         """
         begin = time.time()
         self._background.wait()
-        crew = self._background.crew() or assemble(job, self._load, work.units)
+        crew: Crew | None = None
+        with suppress(ResourceError):  # units that span files are fewer than was counted: what fits is asked below
+            crew = self._background.crew()
+        crew = crew or assemble(job, self._load, work.units)
         if crew.resources.actors > max(1, work.units):  # it was started before the units were counted
             crew.pool.close()
             crew = assemble(job, self._load, work.units)

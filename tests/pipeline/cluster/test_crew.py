@@ -11,18 +11,23 @@ import pytest
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import crew, prefetch, session
+from pipeline.cluster import crew, executor, prefetch, session
 from pipeline.cluster.crew import Background
 from pipeline.cluster.executor import RayExecutor
 from pipeline.commands.run import run_on
 from pipeline.config import RunConfig
+from pipeline.plan.job import resolve_job
+from pipeline.sources import source_of
 from pipeline.storage.open import open_storage
 from testing.pipeline.deadly_engines import harmless_engine
 from testing.pipeline.fakes import InlineExecutor
 
 
-def config_of(folder: Path, model: Path, **fields: Any) -> RunConfig:
-    pq.write_table(pa.table({"prompt_token_ids": [[100, 200 + i] for i in range(20)]}), folder / "in.parquet")
+def config_of(folder: Path, model: Path, rows: int = 20, **fields: Any) -> RunConfig:
+    pq.write_table(
+        pa.table({"prompt_token_ids": pa.array([[100, 200 + i] for i in range(rows)], pa.list_(pa.int64()))}),
+        folder / "in.parquet",
+    )
     given = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": str(model),
              "sampling": {"max_tokens": 4}, **fields}  # fmt: skip
     return RunConfig.from_mapping(given)
@@ -69,6 +74,22 @@ def test_what_fails_in_the_background_is_raised_where_it_is_needed_and_nowhere_e
     unused = Background(1)
     unused.start_crew(lambda: pytest.fail("there is no session"))
     unused.close()
+
+
+@pytest.mark.parametrize(("rows", "limit", "units"), [(0, None, None), (3, None, 1), (20, None, 4), (20, 5, 2)])
+def test_no_more_actors_are_started_ahead_than_there_may_be_units(
+    rows: int, limit: int | None, units: int | None, qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(executor, "assemble", lambda job, load, units: asked.append(units))
+    monkeypatch.setattr(crew, "ensure_ray", lambda workers: False)
+    config = config_of(tmp_path, qwen3_folder, rows=rows, actors=4, unit_rows=4, limit=limit)
+    storage = open_storage(config.output, layout.SCRATCH)
+    ahead = RayExecutor(config)
+    with ahead.session():
+        ahead.prepare(resolve_job(config, source_of(config, storage), storage))
+        ahead._background.crew()
+    assert asked == ([] if units is None else [units])
 
 
 @pytest.mark.usefixtures("cluster")
