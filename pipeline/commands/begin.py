@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.commands.checks import check_foreign, check_rows
+from pipeline.commands.checks import check_foreign, check_rows, first_rows_fail
 from pipeline.commit.discard import discard, finish_discard, remove_parts
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
@@ -72,7 +72,8 @@ def begin(
     lease.forget_predecessors()
     source = source_of(config, storage, partitioned=origin.partitioned)
     job = replace(resolve_job(config, source, storage), model_digest=model_digest(config))
-    if not is_begun(storage):
+    # Nothing is started for rows that are about to be refused below.
+    if not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)
     state, old, small = _plan(job, index, origin, config.input)
     manifest = _index(job, found, index, lease, known=old is not None)

@@ -32,6 +32,7 @@ __all__ = [
     "check_rows",
     "check_setup",
     "check_writable",
+    "first_rows_fail",
     "plan_index",
     "sample_rows",
 ]
@@ -153,6 +154,17 @@ def sample_rows(job: Job, units: PlannedUnits, rows: int = SAMPLE_ROWS, spread: 
         faults=tuple(f"row {i}: {why.message}" for i, why in zip(ids, reasons, strict=True) if why is not None),
         max_prompt_tokens=_longest(table),
     )
+
+
+def first_rows_fail(job: Job, config: RunConfig) -> bool:
+    """Whether there is no row, or the rows of the first unit would all fail; reads no more than that unit."""
+    with Index() as index:
+        units = plan_units(job.source, config.resolved_unit_rows(), "sample", config.limit)
+        index.units.fill(itertools.islice(units, 1))
+        if not len(index.units):
+            return True
+        first = sample_rows(job, index.units)
+    return len(first.faults) == first.rows
 
 
 def check_rows(job: Job, units: PlannedUnits) -> None:

@@ -204,7 +204,7 @@ def test_the_sample_is_the_same_every_time_and_from_all_over_the_input(tmp_path:
     storage = LocalStorage(str(tmp_path / "scratch"), layout.SCRATCH)
     config = config_of(str(tmp_path / "*.parquet"))
     job = resolve_job(config, source_of(config, storage), storage)
-    once, again = read_sample(job, 40), read_sample(job, 40)
+    once, again = read_sample(job, 40, None), read_sample(job, 40, None)
     assert once.equals(again)
     names = once[ROW_ID].to_pylist()
     places = [(name.split(":")[0], int(name.split(":")[1])) for name in names]

@@ -214,14 +214,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory, qwen3_folder: Path) -> Iter
     """The working folder; no waiting for other processes, and no Ray."""
     root = tmp_path_factory.mktemp("user")
 
-    def start(executor: RayExecutor) -> None:
+    def start(executor: RayExecutor, *_: object) -> None:
         pytest.fail("Ray was about to be started")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.setattr(lease, "_SETTLE_SECONDS", 0.0)
         patch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
-        patch.setattr(RayExecutor, "session", start)
+        patch.setattr(RayExecutor, "run_units", start)
+        patch.setattr(RayExecutor, "prepare", start)
         make_folder(root, qwen3_folder)
         yield root
 
@@ -290,7 +291,9 @@ def test_an_object_store_is_asked(
 
 
 @pytest.mark.parametrize("options", ONLY_RUNS)
-def test_a_run_refuses(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_refuses(options: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # All ids have to be read for theirs, and the actors start meanwhile.
+    monkeypatch.setattr(RayExecutor, "prepare", lambda executor, job: None)
     code, printed = answer(generate.main, f"{GOOD} {options}", capsys)
     assert code == 2, printed
     check_words(printed, ONLY_RUNS[options])
