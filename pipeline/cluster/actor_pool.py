@@ -70,12 +70,6 @@ class Pool:
         self._bisection = bisection
         self.actors = [make.remote(shared, resources.threads, load) for _ in range(resources.actors)]
 
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Kill the actors."""
         import ray

@@ -48,6 +48,12 @@ class RemoteBisection:
         """Does not block."""
         self._handle.abandon_unit.remote(unit_id)
 
+    def close(self) -> None:
+        """End its process. Handles that went to other processes would keep it for as long as the session lasts."""
+        import ray
+
+        ray.kill(self._handle)
+
     def _ask(self, name: str, *args: Any, **options: Any) -> Any:
         import ray
 

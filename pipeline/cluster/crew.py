@@ -30,6 +30,11 @@ class Crew:
     bisection: RemoteBisection
     pool: Pool
 
+    def close(self) -> None:
+        """End all of their processes."""
+        self.pool.close()
+        self.bisection.close()
+
 
 def assemble(job: Job, load: EngineLoader, units: int | None = None) -> Crew:
     """Start the actors of a job in the running session; they load their models while the caller goes on.
@@ -52,6 +57,7 @@ def assemble(job: Job, load: EngineLoader, units: int | None = None) -> Crew:
         probe()
     except BaseException:
         pool.close()
+        bisection.close()
         raise
     return Crew(resources=resources, bisection=bisection, pool=pool)
 
@@ -115,7 +121,7 @@ class Background:
         assert self._session is not None
         if self._crew is not None:
             with suppress(Exception):  # nobody waits for it any more
-                self._crew.result().pool.close()
+                self._crew.result().close()
         if self._session.exception() is None and self._session.result():
             import ray
 

@@ -7,7 +7,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Protocol
@@ -100,7 +100,7 @@ class RayExecutor:
             crew = self._background.crew()
         crew = crew or assemble(job, self._load, work.units)
         if crew.resources.actors > max(1, work.units):  # it was started before the units were counted
-            crew.pool.close()
+            crew.close()
             crew = assemble(job, self._load, work.units)
         started = replace(self._config, actors=crew.resources.actors)
         held = units_per_actor(started, work.unit_rows, work.units)
@@ -145,8 +145,8 @@ def _run_graph(job: Job, work: Work, crew: Crew, held: int, begin: float) -> Ite
     import ray
 
     try:
-        with crew.pool as pool:
-            yield from generate(pool, prefetch_units(job, work.tasks, crew.resources, crew.bisection), held)
+        with closing(crew):
+            yield from generate(crew.pool, prefetch_units(job, work.tasks, crew.resources, crew.bisection), held)
     except ray.exceptions.RayError as error:
         raise _explained(error, job.storage, begin) from error
 

@@ -111,3 +111,20 @@ def test_few_tasks_run_without_a_graph_of_ray_data(
     assert pipeline.read(config.output, format="arrow")["prompt_token_ids"].to_pylist() == [
         [100, 200 + i] for i in range(20)
     ]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_nothing_of_a_run_stays_in_a_session_of_the_callers(
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    started: list[Any] = []
+    start = crew.start_bisection
+    monkeypatch.setattr(crew, "start_bisection", lambda config: started.append(start(config)) or started[-1])
+    config = config_of(tmp_path, qwen3_folder, rows=3)
+    assert go(RayExecutor(config, load=harmless_engine), config).total.rows == 3
+    assert ray.is_initialized()
+    (bisection,) = started
+    with pytest.raises(ray.exceptions.RayActorError):
+        bisection.is_suspect("a unit")
