@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.stages import LOGGER
 from testing.engine import triton_interpreter
 from testing.engine.models import write_model
 from testing.pipeline.s3 import S3Server, serve_s3
@@ -39,6 +41,15 @@ def _no_flushing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _silent_stages() -> Iterator[None]:
+    """A command line that runs in this process shows stages from then on: not to the next test."""
+    yield
+    LOGGER.setLevel(logging.NOTSET)
+    LOGGER.handlers.clear()
+    LOGGER.propagate = True
 
 
 @pytest.fixture(scope="session")

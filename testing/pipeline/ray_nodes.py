@@ -30,6 +30,9 @@ _RAY = (
 _ADDRESS = "127.0.0.1"
 
 
+_STARTS = 3
+
+
 class Node:
     """A started node: ``process`` is ``ray start --block``, whose children are the node's; ``log``: what it says."""
 
@@ -88,9 +91,15 @@ class Cluster:
 
     def add_node(self, cpus: int) -> Node:
         """Start a node and wait until the head knows it."""
-        node = self._start([f"--address={self.address}", f"--num-cpus={cpus}"])
+        for left in reversed(range(_STARTS)):
+            node = self._start([f"--address={self.address}", f"--num-cpus={cpus}"])
+            try:
+                self._wait_until_up(node)
+                break
+            except RuntimeError:  # Ray draws free ports before it takes them: another process may be faster
+                if not left or node.process.poll() is None:
+                    raise
         self.nodes.append(node)
-        self._wait_until_up(node)
         return node
 
     def _start(self, arguments: list[str]) -> Node:
@@ -105,7 +114,8 @@ class Cluster:
         deadline = time.monotonic() + 60
         while b"Ray runtime started" not in node.log.read_bytes():
             if node.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{node.log.stem} did not start (status {node.process.poll()})")
+                said = node.log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"{node.log.stem} did not start (status {node.process.poll()}): {said}")
             time.sleep(0.1)
 
     def end(self) -> None:

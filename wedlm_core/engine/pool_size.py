@@ -164,7 +164,8 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
         pool: one page is enough: all sequences write to page 0.
     """
     device, rows, size = model.embed.weight.device, config.max_batch_rows, pool.page_size
-    state = DeviceState(config, [decoding_of(Strategy.VERIFIED, config)], 0, reach, device)
+    decodings = list(dict.fromkeys(decoding_of(strategy, config) for strategy in Strategy))
+    state = DeviceState(config, decodings, 0, reach, device)
     sequences = min(config.max_num_seqs, rows)
     counts_S = np.full(sequences, rows // sequences, dtype=np.int64)
     counts_S[: rows % sequences] += 1

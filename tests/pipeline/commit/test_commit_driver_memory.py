@@ -43,6 +43,9 @@ class InstantExecutor:
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def prepare(self, job: Job) -> None:
+        """Nothing has to be started."""
+
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         for task in work.tasks:
             yield [
