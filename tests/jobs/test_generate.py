@@ -46,7 +46,7 @@ def test_a_run_in_which_every_row_failed_is_no_success_and_shows_why(
         printed = capsys.readouterr()
         assert "Failed by reason: RequestError 2\n" in printed.out
         assert f"  RequestError, for example: {BAN}\n" in printed.out
-        assert "\nerror: every row failed; " in printed.err
+        assert "error: every row failed; " in printed.err
         assert "--retry-failed" in printed.err
     assert pipeline.read(tmp_path / "out", format="arrow").num_rows == 2, "it is published like any other"
     assert status.main([str(tmp_path / "out")]) == 0
