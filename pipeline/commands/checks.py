@@ -96,10 +96,11 @@ def check_resources(config: RunConfig) -> None:
 
     Raises:
         ResourceError: it cannot, or has no use for so many, or no such device.
-        ConfigError: there is no such attention backend.
+        ConfigError: there is no such attention backend, or it does not run where the actors will.
     """
     if config.engine.attention != "auto":
-        check_attention(config.engine)
+        alone = config.device == "auto" and is_private() and not local_node()["GPU"] and not count_gpus()
+        check_attention(config.engine, on_cpu=config.device == "cpu" or alone)
     if not is_private():
         with ray_session():
             fit_actors(config, connected_nodes())

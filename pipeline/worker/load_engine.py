@@ -55,17 +55,26 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     return llm.engine
 
 
-def check_attention(engine: EngineConfig) -> None:
-    """Check the name of the attention backend; whether it fits is found out on the actor's device. Imports torch.
+def check_attention(engine: EngineConfig, *, on_cpu: bool) -> None:
+    """Check the name of the attention backend, and that it runs on a CPU if that is the device. Imports torch.
+
+    Whether it fits the model and a GPU is found out in the actor.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is none, or it does not run on a CPU.
     """
-    from wedlm_core.attention.registry import backend_names
+    import torch
+
+    from wedlm_core.attention import AttentionProblem, backend_names, resolve_backend
 
     if engine.attention not in ("auto", *backend_names()):
         rule = f'one of {backend_names()} or "auto"'
         raise ConfigError(explain("engine.attention", engine.attention, rule, 'Use "auto".'))
+    if on_cpu:
+        resolve_backend(engine.attention, AttentionProblem(
+            device=torch.device("cpu"), dtype=torch.float32, kv_dtype=torch.float32, num_heads=2, num_kv_heads=1,
+            head_dim=64, page_size=engine.page_size, batch_invariant=False,
+        ))  # fmt: skip
 
 
 def count_gpus() -> int:

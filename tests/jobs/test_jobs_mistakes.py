@@ -52,6 +52,7 @@ RUNS = {
     "--set engine.page_size=48": ("page_size=48", "power of two", "Use 64"),
     "--set engine.max_window=999999": ("max_window=999999", "4096 at most", "Drop it"),
     "--set engine.attention=flash": ("engine.attention='flash'", "one of [", 'Use "auto"'),
+    "--set engine.attention=flash-attn": ("attention='flash-attn'", "runs on CUDA devices", 'attention="auto"'),
     "--set engine.max_model_len=4096": ("max_model_len=4096", "at most 512", "Lower it, or drop it"),
     "--set actors": ("--set 'actors'", "must be FIELD=VALUE", "for example"),
     "--set 'a=[1,'": ("--set 'a'", "not YAML", "Quote it"),
