@@ -1,9 +1,10 @@
 """Committed tokens per second of ``pipeline.run`` over those of the bare engine on the same prompts.
 
     python -m benchmarks.pipeline.efficiency [--rows 16000] [--repeats 2] [--strategy verified]
+    python -m benchmarks.pipeline.efficiency --device cuda --model FOLDER [--max-tokens 256] [--ignore-eos]
 
-Both in processes of their own, in turns, one torch thread, warm: the engine is ready when the clock starts, so that
-loading the model and starting Ray and its processes are left out. The pipeline's clock runs until its last unit is
+Both in processes of their own, in turns, one torch thread on a CPU, warm: the engine is ready when the clock starts, so
+that loading the model and starting Ray and its processes are left out. The pipeline's clock runs until its last unit is
 staged; the share of publishing is shown apart. The bare engine is given all requests at once, tokenised beforehand.
 Both have to generate the same number of tokens. Rows per token say whether both chose windows alike; they do not depend
 on the machine's load, unlike seconds.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.common import table, write_result
-from pipeline.codec import make_requests
+from pipeline.codec import SamplingParams, make_requests
 
 __all__ = ["main"]
 
-MAX_TOKENS = 128
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """What both ways generate, and on what."""
+
+    rows: int
+    strategy: str
+    model: str
+    device: str
+    max_tokens: int
+    ignore_eos: bool
+
+    def params(self) -> SamplingParams:
+        return SamplingParams(max_tokens=self.max_tokens, strategy=self.strategy, ignore_eos=self.ignore_eos)
+
+    def options(self) -> list[str]:
+        """The command line that asks for it."""
+        named = ("rows", "strategy", "model", "device", "max_tokens")
+        own = [word for name in named for word in (f"--{name.replace('_', '-')}", str(getattr(self, name)))]
+        return own + ["--ignore-eos"] * self.ignore_eos
 
 
 def prompts_of(rows: int) -> list[str]:
@@ -38,19 +59,19 @@ def prompts_of(rows: int) -> list[str]:
     return [f"Count from {i % 97} to {i % 97 + 10 + i % 33}." for i in range(rows)]
 
 
-def bare(rows: int, strategy: str) -> dict[str, Any]:
+def bare(case: _Case) -> dict[str, Any]:
     """All rows through one engine in this process."""
     import torch
 
-    from wedlm_core import LLM, SamplingParams
+    from wedlm_core import LLM
 
     torch.set_num_threads(1)
-    llm = LLM("tiny", device="cpu")
-    params = SamplingParams(max_tokens=MAX_TOKENS, strategy=strategy)
+    llm = LLM(case.model, device=case.device)
+    params = case.params()
     llm.generate(prompts_of(64), params)
     requests = [
         request
-        for i, prompt in enumerate(prompts_of(rows))
+        for i, prompt in enumerate(prompts_of(case.rows))
         for request in make_requests(str(i), f"prompts.parquet:{i}", llm.tokenizer.encode(prompt), params, 0)
     ]
     begin = time.perf_counter()
@@ -65,21 +86,21 @@ def bare(rows: int, strategy: str) -> dict[str, Any]:
     return {"tokens": tokens, "rows": rows_forwarded, "seconds": seconds, "publishing": 0.0}
 
 
-def piped(rows: int, strategy: str) -> dict[str, Any]:
+def piped(case: _Case) -> dict[str, Any]:
     """The same rows through ``pipeline.run`` with one actor."""
     import pipeline
 
     with tempfile.TemporaryDirectory(prefix="wedlm-efficiency-") as folder:
         source = Path(folder) / "prompts.parquet"
-        pq.write_table(pa.table({"prompt": prompts_of(rows)}), source)
+        pq.write_table(pa.table({"prompt": prompts_of(case.rows)}), source)
         last = [0.0]
 
         def on_progress(progress: pipeline.Progress) -> None:
             last[0] = time.perf_counter()
 
         result = pipeline.run(
-            str(source), model="tiny", output=f"{folder}/out", num_threads=1, on_progress=on_progress,
-            sampling=pipeline.SamplingParams(max_tokens=MAX_TOKENS, strategy=strategy),
+            str(source), model=case.model, output=f"{folder}/out", num_threads=1, device=case.device,
+            on_progress=on_progress, sampling=case.params(),
         )  # fmt: skip
         end = time.perf_counter()
     summary = result.summary
@@ -91,9 +112,8 @@ def piped(rows: int, strategy: str) -> dict[str, Any]:
     }
 
 
-def _in_own_process(kind: str, rows: int, strategy: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.pipeline.efficiency", "--child", kind, "--rows", str(rows),
-               "--strategy", strategy]  # fmt: skip
+def _in_own_process(kind: str, case: _Case) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.pipeline.efficiency", "--child", kind, *case.options()]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
     print(kind, found, flush=True)
     return found
@@ -105,22 +125,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=16_000)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--strategy", default="verified")
+    parser.add_argument("--model", default="tiny", help="name or folder")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--ignore-eos", action="store_true", help="for random weights: every row has the same length")
     parser.add_argument("--child", choices=("bare", "piped"), help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    case = _Case(rows=args.rows, strategy=args.strategy, model=args.model, device=args.device,
+                 max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)  # fmt: skip
     if args.child:
-        print(json.dumps((bare if args.child == "bare" else piped)(args.rows, args.strategy)))
+        print(json.dumps((bare if args.child == "bare" else piped)(case)))
         return
     pairs = []
     for number in range(args.repeats):
         order = ("bare", "piped") if number % 2 == 0 else ("piped", "bare")
-        found = {kind: _in_own_process(kind, args.rows, args.strategy) for kind in order}
+        found = {kind: _in_own_process(kind, case) for kind in order}
         if found["bare"]["tokens"] != found["piped"]["tokens"]:
             raise AssertionError(f"both ways have to give the same tokens: {found}")
         pairs.append((found["bare"], found["piped"]))
-    _report(pairs, args)
+    _report(pairs, case)
 
 
-def _report(pairs: list[tuple[dict[str, Any], dict[str, Any]]], args: argparse.Namespace) -> None:
+def _report(pairs: list[tuple[dict[str, Any], dict[str, Any]]], case: _Case) -> None:
     lines = [
         (b["tokens"], b["tokens"] / b["seconds"], p["tokens"] / p["seconds"], b["rows"] / b["tokens"],
          p["rows"] / p["tokens"], p["seconds"], p["publishing"],
@@ -131,12 +157,12 @@ def _report(pairs: list[tuple[dict[str, Any], dict[str, Any]]], args: argparse.N
               "pipeline s", "publishing s", "efficiency")  # fmt: skip
     body = table(header, lines)
     body += (
-        f"\n\nMedian efficiency {statistics.median(line[-1] for line in lines):.3f}. {args.rows} rows, strategy "
-        f"{args.strategy}, greedy, at most {MAX_TOKENS} tokens, one actor with one torch thread; model load and start "
-        "of Ray left out of both, publishing left out of the rate."
+        f"\n\nMedian efficiency {statistics.median(line[-1] for line in lines):.3f}. Greedy; one actor; model load "
+        "and start of Ray left out of both, publishing left out of the rate."
     )
-    command = f"python -m benchmarks.pipeline.efficiency --rows {args.rows} --repeats {args.repeats}"
-    write_result("pipeline-efficiency", "The pipeline against the bare engine", command, body, threads=1)
+    command = f"python -m benchmarks.pipeline.efficiency {' '.join(case.options())} --repeats {len(pairs)}"
+    device = "-cuda" if case.device == "cuda" else ""
+    write_result(f"pipeline-efficiency{device}", "The pipeline against the bare engine", command, body, threads=1)
 
 
 if __name__ == "__main__":
