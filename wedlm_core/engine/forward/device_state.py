@@ -71,6 +71,7 @@ class DeviceState:
         self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
         self.sampled = np.zeros(slots, dtype=np.bool_)
         self.optional = np.zeros((slots, len(OPTIONAL)), dtype=np.bool_)
+        self._reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self.suppresses = np.zeros(slots, dtype=np.bool_)
@@ -124,7 +125,9 @@ class DeviceState:
             slots_D: decoding sequences.
             context_D: tokens whose KV precedes their decode rows; a tensor where only the device knows.
         """
-        readers = np.flatnonzero(self.optional[slots_D][:, _READS_HISTORY].any(axis=1))
+        if not self._reads_history.any():
+            return
+        readers = np.flatnonzero(self._reads_history[slots_D])
         if not len(readers):
             return
         slots_H = to_device(slots_D[readers], self.device)
@@ -208,6 +211,7 @@ class DeviceState:
         )
         touched = np.logical_or.reduce(uses | self.optional[slots], axis=0)  # the others are off, before and after
         self.optional[slots] = uses
+        self._reads_history[slots] = np.logical_or.reduce(uses[:, _READS_HISTORY], axis=1)
         host = {
             p.field: write(self.columns[p.field], [p.of(request) for request in requests])
             for p in PARAMETERS

@@ -88,11 +88,12 @@ class CpuStep:
         counts_S = plan.prefill_S + plan.decode_S
         rows, picks = _blank_rows(plan, counts_S)
         kernels.pack_rows(_plan(plan), self._windows, self._tokens_SL, self._pages_SP, self._page_size, rows, picks)
-        return self._input(plan, counts_S, rows), PickedRows(
+        longest = int((plan.cached_S + counts_S).max())
+        return self._input(plan, counts_S, longest, rows), PickedRows(
             row_R=torch.from_numpy(picks.row),
             slot_R=torch.from_numpy(picks.slot),
             position_R=torch.from_numpy(picks.position),
-            longest=int((plan.cached_S + counts_S).max()),
+            longest=longest,
         )
 
     def pack_groups(self, plan: ForwardPlan, groups: Sequence[Group]) -> tuple[PackedInput, Picks]:
@@ -110,17 +111,18 @@ class CpuStep:
         count = layout_kernels.pack_layouts(
             _plan(plan), layout, self._tokens_SL, self._pages_SP, self._page_size, rows, picks, place_R
         )
-        return self._input(plan, counts_S, rows), Picks(
+        longest = int((plan.cached_S + counts_S).max())
+        return self._input(plan, counts_S, longest, rows), Picks(
             row_R=torch.from_numpy(picks.row[:count]),
             slot_R=torch.from_numpy(picks.slot[:count]),
             position_R=torch.from_numpy(picks.position[:count]),
             flat_R=torch.from_numpy(place_R[:count]),
             places=flat.id_F.shape[0],
-            longest=int((plan.cached_S + counts_S).max()),
+            longest=longest,
         )
 
-    def _input(self, plan: ForwardPlan, counts_S: IntArray, rows: kernels.Rows) -> PackedInput:
-        deepest = int((plan.cached_S + counts_S).max() - 1) // self._page_size + 1
+    def _input(self, plan: ForwardPlan, counts_S: IntArray, longest: int, rows: kernels.Rows) -> PackedInput:
+        deepest = -(-longest // self._page_size)
         return PackedInput(
             id_T=torch.from_numpy(rows.token),
             position_T=torch.from_numpy(rows.position),

@@ -91,6 +91,8 @@ class Choices(NamedTuple):
 Outcome = namedtuple("Outcome", tuple(OUTCOME_KINDS))  # type: ignore[misc]  # mypy wants to see the names here
 """The columns of :class:`wedlm_core.statistics.StepOutcome`, as a kernel takes them."""
 
+_SHAPES = [(name.endswith("_DC"), kind) for name, kind in OUTCOME_KINDS.items()]
+
 
 def blank_outcome(decoding: int, places: int) -> Any:
     """An :class:`Outcome` for :func:`advance_windows` to write.
@@ -99,11 +101,9 @@ def blank_outcome(decoding: int, places: int) -> Any:
         decoding: D, decoding sequences; columns ``_D`` hold any value.
         places: C, at least any sequence's decode rows; columns ``_DC`` hold zeros.
     """
-    shaped = (
-        np.zeros((decoding, places), kind) if name.endswith("_DC") else np.empty(decoding, kind)
-        for name, kind in OUTCOME_KINDS.items()
+    return Outcome(
+        *[np.zeros((decoding, places), kind) if wide else np.empty(decoding, kind) for wide, kind in _SHAPES]
     )
-    return Outcome(*shaped)
 
 
 @kernel
