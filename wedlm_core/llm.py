@@ -25,6 +25,7 @@ from wedlm_core.llm_inputs import (
     tokenised,
 )
 from wedlm_core.model import Decoder
+from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -83,6 +84,8 @@ class LLM:
         kv_dtype_of(config.kv_cache_dtype if config else "auto", torch.float32, place)  # refused before loading
         folder = resolve(model, revision=revision, storage_options=storage_options)
         self.name = model
+        if config is not None and config.max_model_len is not None:
+            load_config(folder).check_length(config.max_model_len, redact_forms(str(model)))
         self.tokenizer = Tokenizer.load(folder)
         decoder = load_model(folder, device=place, dtype=dtype_of(dtype, place))
         quantise(decoder, config.weight_dtype if config else "auto")

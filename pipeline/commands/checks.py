@@ -100,7 +100,9 @@ def check_resources(config: RunConfig) -> None:
     """
     if config.engine.attention != "auto":
         alone = config.device == "auto" and is_private() and not local_node()["GPU"] and not count_gpus()
-        check_attention(config.engine, on_cpu=config.device == "cpu" or alone)
+        check_attention(
+            config.engine, on_cpu=config.device == "cpu" or alone, on_gpu=config.device.startswith("cuda")
+        )  # fmt: skip
     if not is_private():
         with ray_session():
             fit_actors(config, connected_nodes())

@@ -7,7 +7,6 @@ import hashlib
 import json
 from pathlib import Path
 
-from pipeline.codec import explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.sources.finding import file_digest
@@ -87,10 +86,7 @@ def check_model(config: RunConfig) -> Checkpoint:
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"model={config.model!r}: {folder} has no weights (*.safetensors). Convert them.")
     found = read_checkpoint(folder)
-    wanted = config.engine.max_model_len
-    if wanted is not None and wanted > found.config.longest:
-        rule = f"at most {found.config.longest}, the positions that {config.model_name!r} was made for"
-        raise ConfigError(explain("engine.max_model_len", wanted, rule, "Lower it, or drop it to use all of them."))
+    found.config.check_length(config.engine.max_model_len, config.model_name, "engine.max_model_len")
     if config.chat or config.system_prompt is not None or config.messages_column is not None:
         _check_chat_template(config, folder)
     return found

@@ -11,6 +11,7 @@ from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.prompts.model_files import load_tokenizer, model_folder, model_length
 from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
+from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.model.checkpoint import load_config
 
@@ -51,6 +52,18 @@ def _refused(ids: list[int], params: SamplingParams | Failure, limits: Limits) -
     return None
 
 
+def _most_pool_tokens(config: RunConfig, model: ModelConfig) -> int:
+    """KV entries that the pool of an actor has at most: where its dtype is not known here, the smallest one counts."""
+    engine = config.engine
+    if engine.num_pages is not None:
+        return engine.num_pages * engine.page_size
+    if engine.kv_cache_bytes is None:
+        return _ANY
+    size = 1 if engine.kv_cache_dtype != "auto" else 4 if config.dtype == "float32" else 2
+    page_bytes = model.kv_values_per_token * engine.page_size * size
+    return max(1, engine.kv_cache_bytes // page_bytes) * engine.page_size
+
+
 def _limits(config: RunConfig) -> Limits:
     """What the run's engines will ask of a request, as far as it is known without one."""
     model, engine = load_config(model_folder(config)), config.engine
@@ -58,7 +71,7 @@ def _limits(config: RunConfig) -> Limits:
         vocab_size=model.vocab_size,
         max_model_len=model_length(config),
         max_window=engine.max_window,
-        pool_tokens=_ANY if engine.num_pages is None else engine.num_pages * engine.page_size,
+        pool_tokens=_most_pool_tokens(config, model),
         page_size=engine.page_size,
         has_mask_token=model.mask_token_id is not None or load_tokenizer(config).mask_token_id is not None,
     )

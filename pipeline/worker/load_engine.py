@@ -55,21 +55,23 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     return llm.engine
 
 
-def check_attention(engine: EngineConfig, *, on_cpu: bool) -> None:
-    """Check the name of the attention backend, and that it runs on a CPU if that is the device. Imports torch.
+def check_attention(engine: EngineConfig, *, on_cpu: bool, on_gpu: bool = False) -> None:
+    """Check the name of the attention backend, and that it runs on the kind of device, if that is known. Imports torch.
 
-    Whether it fits the model and a GPU is found out in the actor.
+    Whether it fits the model and this very GPU is found out in the actor, by a trial.
 
     Raises:
-        ConfigError: it is none, or it does not run on a CPU.
+        ConfigError: it is none, or it does not run on such a device.
     """
     import torch
 
-    from wedlm_core.attention import AttentionProblem, backend_names, resolve_backend
+    from wedlm_core.attention import AttentionProblem, backend_names, resolve_backend, runs_on_cpu_only
 
     if engine.attention not in ("auto", *backend_names()):
         rule = f'one of {backend_names()} or "auto"'
         raise ConfigError(explain("engine.attention", engine.attention, rule, 'Use "auto".'))
+    if on_gpu and runs_on_cpu_only(engine.attention):
+        raise ConfigError(explain("engine.attention", engine.attention, "it runs on CPU only", 'Use "auto".'))
     if on_cpu:
         resolve_backend(engine.attention, AttentionProblem(
             device=torch.device("cpu"), dtype=torch.float32, kv_dtype=torch.float32, num_heads=2, num_kv_heads=1,

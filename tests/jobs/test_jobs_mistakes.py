@@ -53,6 +53,7 @@ RUNS = {
     "--set engine.max_window=999999": ("max_window=999999", "4096 at most", "Drop it"),
     "--set engine.attention=flash": ("engine.attention='flash'", "one of [", 'Use "auto"'),
     "--set engine.attention=flash-attn": ("attention='flash-attn'", "runs on CUDA devices", 'attention="auto"'),
+    "--set engine.attention=tiled --set device=cuda": ("engine.attention='tiled'", "on CPU only", 'Use "auto"'),
     "--set engine.max_model_len=4096": ("max_model_len=4096", "at most 512", "Lower it, or drop it"),
     "--set actors": ("--set 'actors'", "must be FIELD=VALUE", "for example"),
     "--set 'a=[1,'": ("--set 'a'", "not YAML", "Quote it"),
@@ -98,6 +99,7 @@ RUNS = {
     "--set sampling.window_size=64": ("window_size=64", "max_window = 32", "Lower window_size"),
     "--set sampling.stop_token_ids=[999]": ("stop_token_ids=999", "ids are in [0, 336)", "tokenizer of this model"),
     "--set engine.num_pages=1 --set sampling.max_tokens=300": ("30", "holds 64 tokens", "Raise num_pages"),
+    "--set engine.kv_cache_bytes=9000 --set sampling.max_tokens=300": ("30", "holds ", "Raise num_pages or kv_cache"),
     # inputs
     "--input nowhere.parquet": ("'nowhere.parquet'", "no file is there", "Check the path"),
     "--input nowhere": ("'nowhere'", "no such file or folder", "Check the path"),

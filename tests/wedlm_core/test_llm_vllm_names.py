@@ -96,6 +96,11 @@ def test_engine_settings_are_arguments(agreeing_folder: Path) -> None:
     assert "\n" not in shown
 
 
+def test_a_length_that_the_model_was_not_made_for_is_refused_before_it_is_loaded() -> None:
+    assert_refused(lambda: LLM("tiny", max_model_len=1025), "^max_model_len=1025: .*at most 1024", (ConfigError,))
+    assert LLM("tiny", device="cpu", max_model_len=1024).engine.max_model_len == 1024
+
+
 @pytest.mark.parametrize("name", [*ENGINE_NAMES, "max_num_seq", "gpu_memory_utilisation", "quite_another"])
 def test_an_unknown_argument_of_an_engine_says_what_to_type(name: str) -> None:
     for refused in (lambda: LLM("tiny", **{name: 1}), lambda: EngineConfig(**{name: 1})):

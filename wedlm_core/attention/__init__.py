@@ -13,7 +13,7 @@ from wedlm_core.attention.protocol import (
     DeviceRows,
     PackedRows,
 )
-from wedlm_core.attention.registry import backend_names, invariant_by_default, resolve_backend
+from wedlm_core.attention.registry import backend_names, invariant_by_default, resolve_backend, runs_on_cpu_only
 
 __all__ = [
     "AttentionBackend",
@@ -27,4 +27,5 @@ __all__ = [
     "backend_names",
     "invariant_by_default",
     "resolve_backend",
+    "runs_on_cpu_only",
 ]

@@ -20,7 +20,7 @@ from wedlm_core.attention.tiled import TiledAttention
 from wedlm_core.attention.varlen import VarlenAttention
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["backend_names", "invariant_by_default", "resolve_backend"]
+__all__ = ["backend_names", "invariant_by_default", "resolve_backend", "runs_on_cpu_only"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,11 @@ _ORDER = {"cpu": ("compiled", "tiled"), "cuda": ("flash-attn", "varlen", "triton
 def backend_names() -> list[str]:
     """Names that ``EngineConfig.attention`` takes besides ``"auto"``."""
     return sorted(_BACKENDS)
+
+
+def runs_on_cpu_only(name: str) -> bool:
+    """Whether a backend of this name runs on no GPU."""
+    return name in _ORDER["cpu"]
 
 
 def invariant_by_default(name: str, device: torch.device, dtype: torch.dtype) -> bool:

@@ -185,11 +185,31 @@ class ModelConfig:
         )
 
     @property
+    def kv_values_per_token(self) -> int:
+        """Numbers that the KV cache holds for a token: keys and values of all layers."""
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
+
+    @property
     def longest(self) -> int:
         """Positions the model was made for: ``max_position_embeddings``, or what YaRN extends its original ones to."""
         yarn = self.rope_scaling
         extended = 0 if yarn is None else int(yarn.factor * yarn.original_max_position_embeddings)
         return max(self.max_position_embeddings, extended)
+
+    def check_length(self, wanted: int | None, model: str, name: str = "max_model_len") -> None:
+        """Check that the model was made for ``wanted`` positions; None asks for none.
+
+        Args:
+            wanted: limit of prompt and output together, tokens.
+            model: the model's name, for the message.
+            name: of the setting, for the message.
+
+        Raises:
+            ConfigError: it was made for fewer.
+        """
+        if wanted is not None and wanted > self.longest:
+            rule = f"at most {self.longest}, the positions that {model!r} was made for"
+            raise ConfigError(explain(name, wanted, rule, "Lower it, or drop it to use all of them."))
 
     def to_hf(self) -> dict[str, Any]:
         """The ``config.json`` object that :meth:`from_hf` reads back to an equal configuration."""

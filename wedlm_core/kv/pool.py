@@ -81,8 +81,7 @@ class KVPool:
     @staticmethod
     def bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
         """Bytes of one page: keys and values of all layers."""
-        per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-        return per_token * page_size * dtype.itemsize
+        return config.kv_values_per_token * page_size * dtype.itemsize
 
     def blocks(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Transposed keys ``[Hkv, num_entries / B, Dh, B]`` and values ``[Hkv, num_entries, Dh]`` as numpy views."""
