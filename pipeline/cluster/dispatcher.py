@@ -1,8 +1,11 @@
 """Decides which actor runs which unit next. Plain logic; knows no Ray.
 
-Actors pull: the next unit goes to the actor that holds the fewest units. Among the prefetched units the dispatcher
-picks the one that saves this actor's prefix cache the most tokens, and avoids units whose prefixes another actor has
-cached. A unit can be overtaken by later ones only a bounded number of times.
+Actors pull: the next unit goes to the actor that holds the smallest share of the units it may hold. Among the
+prefetched units the dispatcher picks the one that saves this actor's prefix cache the most tokens, and avoids units
+whose prefixes another actor has cached. A unit can be overtaken by later ones only a bounded number of times.
+
+Actors come and go. The units of one that leaves go back to the front of the queue, unless another actor runs them too;
+its results still count if they come before those of others.
 
 Speculative execution: once the input is used up, an actor with room runs a backup of a unit held by the actor that is
 expected to finish last. It takes the newest unit first while the slow actor works from the oldest. The first result
@@ -27,7 +30,7 @@ _BACKUP_GAIN = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """``actor`` is to run ``unit_id``. ``execution``: 0 for the first execution, 1 for a speculative backup."""
+    """``actor`` is to run ``unit_id``. ``execution``: 0 if nobody else runs it, else a backup's number, 1 or more."""
 
     unit_id: str
     actor: int
@@ -39,15 +42,24 @@ class _Unit:
     unit_id: str
     histogram: Mapping[int, int]
     overtaken: int = 0
-    actors: dict[int, float] = field(default_factory=dict)
-    """Actor -> when it was given the unit."""
+    runs: dict[int, _Run] = field(default_factory=dict)
+    """Actor -> its execution."""
     has_backup: bool = False
 
 
-class _Actor:
-    """The units an actor holds, oldest first, and its measured speed."""
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """An execution: its number, and when it was given."""
 
-    def __init__(self, now: float) -> None:
+    number: int
+    begin: float
+
+
+class _Actor:
+    """The units an actor holds, oldest first, and its measured speed. ``held``: units that it holds at most."""
+
+    def __init__(self, now: float, held: int) -> None:
+        self.held = held
         self.units: dict[str, _Unit] = {}
         self._ends: deque[float] = deque([now], maxlen=_RECENT + 1)
         self.unit_seconds: float | None = None
@@ -65,7 +77,7 @@ class Dispatcher:
     """Units in, assignments out. The caller reports every event; ``now`` is in seconds of any monotonic clock.
 
     Args:
-        held: units that an actor holds at most.
+        held: units that an actor holds at most, unless :meth:`join` says otherwise.
         max_overtakes: a unit that later ones overtook so often goes next.
     """
 
@@ -84,13 +96,59 @@ class Dispatcher:
         return len(self._ready)
 
     @property
+    def running(self) -> int:
+        """Units that actors hold; a unit with a backup counts once."""
+        return len(self._running)
+
+    @property
+    def input_ended(self) -> bool:
+        """Whether no more units will be offered."""
+        return self._ended
+
+    @property
+    def unit_seconds(self) -> float | None:
+        """Mean time that the actors there are hold a unit; None before the first one is done."""
+        known = [actor.unit_seconds for actor in self._actors.values() if actor.unit_seconds is not None]
+        return sum(known) / len(known) if known else None
+
+    def held_by(self, actor: int) -> int:
+        """Units that an actor holds."""
+        return len(self._actors[actor].units)
+
+    @property
     def finished(self) -> bool:
         """Whether every unit is done and no more will come."""
         return self._ended and not self._ready and not self._running
 
-    def join(self, actor: int, now: float) -> None:
-        """An actor is ready for units."""
-        self._actors[actor] = _Actor(now)
+    def join(self, actor: int, now: float, held: int | None = None) -> None:
+        """An actor is ready for units. ``held``: how many it holds at most, where actors differ."""
+        assert actor not in self._actors, "an actor that comes back has left before"
+        self._actors[actor] = _Actor(now, self._held if held is None else held)
+
+    def retire(self, actor: int) -> None:
+        """An actor takes no new unit; it keeps those that it holds. Nothing happens if it is not here."""
+        if actor in self._actors:
+            self._actors[actor].held = 0
+
+    def leave(self, actor: int) -> list[str]:
+        """An actor is gone. Returns the units that go back to the front of the queue, in the order it got them.
+
+        Units that another actor runs too stay there. An actor that is not here has nothing to give back.
+        """
+        gone = self._actors.pop(actor, None)
+        if gone is None:
+            return []
+        back = []
+        for unit in gone.units.values():
+            del unit.runs[actor]
+            unit.has_backup = len(unit.runs) > 1
+            if not unit.runs:
+                back.append(unit)
+        for unit in reversed(back):
+            self._requeue(unit)
+        for prefix in [prefix for prefix, owner in self._owners.items() if owner == actor]:
+            del self._owners[prefix]
+        return [unit.unit_id for unit in back]
 
     def offer(self, unit_id: str, histogram: Mapping[int, int]) -> None:
         """Add a unit. ``histogram``: prefix -> tokens of the unit's prompts that a cache with this prefix saves."""
@@ -102,8 +160,8 @@ class Dispatcher:
 
     def next(self, now: float) -> Assignment | None:
         """The next execution to start; None if there is nothing to start now."""
-        free = [name for name, actor in self._actors.items() if len(actor.units) < self._held]
-        free.sort(key=lambda name: len(self._actors[name].units))
+        free = [name for name, actor in self._actors.items() if len(actor.units) < actor.held]
+        free.sort(key=lambda name: len(self._actors[name].units) / self._actors[name].held)
         if not free:
             return None
         if self._ready:
@@ -115,25 +173,48 @@ class Dispatcher:
         return None
 
     def done(self, unit_id: str, actor: int, now: float) -> list[Assignment] | None:
-        """An actor finished a unit. Returns its other executions, to be dropped; None if another result came first."""
-        unit = self._running.pop(unit_id, None)
+        """An actor finished a unit. Returns its other executions, to be dropped; None if another result came first.
+
+        A result of an actor that has left counts too: what it staged is there.
+        """
+        unit = self._running.pop(unit_id, None) or self._take_back(unit_id)
         if unit is None:
             return None
-        self._actors[actor].record_end(now - unit.actors[actor], now)
-        every = [Assignment(unit_id=unit_id, actor=name, execution=number) for number, name in enumerate(unit.actors)]
-        for execution in every:
-            del self._actors[execution.actor].units[unit_id]
-        return [execution for execution in every if execution.actor != actor]
+        if actor in unit.runs:
+            self._actors[actor].record_end(now - unit.runs[actor].begin, now)
+        for name in unit.runs:
+            del self._actors[name].units[unit_id]
+        return [
+            Assignment(unit_id=unit_id, actor=name, execution=run.number)
+            for name, run in unit.runs.items()
+            if name != actor
+        ]
 
     def decline(self, unit_id: str, actor: int) -> None:
-        """An actor refuses a backup it was given: only the first execution goes on."""
+        """An actor refuses a backup it was given: only the other execution goes on; without one, the unit waits."""
         unit = self._running.get(unit_id)
-        if unit is not None and unit.actors.pop(actor, None) is not None:
+        if unit is not None and unit.runs.pop(actor, None) is not None:
             del self._actors[actor].units[unit_id]
+            if not unit.runs:
+                self._requeue(unit)
+
+    def _requeue(self, unit: _Unit) -> None:
+        """Put a unit that nobody runs any more in front of all others; it goes next, whatever its prefixes are."""
+        del self._running[unit.unit_id]
+        unit.has_backup = False
+        unit.overtaken = self._max_overtakes
+        self._ready.insert(0, unit)
+
+    def _take_back(self, unit_id: str) -> _Unit | None:
+        """Take a certain unit out of the queue."""
+        for place, unit in enumerate(self._ready):
+            if unit.unit_id == unit_id:
+                return self._ready.pop(place)
+        return None
 
     def _give(self, unit: _Unit, name: int, now: float) -> Assignment:
-        execution = len(unit.actors)
-        unit.actors[name] = now
+        execution = 1 + max((run.number for run in unit.runs.values()), default=-1)
+        unit.runs[name] = _Run(number=execution, begin=now)
         unit.has_backup = execution > 0
         self._running[unit.unit_id] = unit
         self._actors[name].units[unit.unit_id] = unit
@@ -160,7 +241,7 @@ class Dispatcher:
 
     def _backup_candidate(self, name: int, now: float) -> _Unit | None:
         """A unit of the slowest other actor that this one would probably finish first."""
-        own = self._actors[name].unit_seconds or self._usual_seconds()
+        own = self._actors[name].unit_seconds or self.unit_seconds
         if own is None:
             return None
         slowest: tuple[float, _Unit] | None = None
@@ -170,7 +251,3 @@ class Dispatcher:
             if other != name and single and left > _BACKUP_GAIN * own and (slowest is None or left > slowest[0]):
                 slowest = (left, single[-1])
         return None if slowest is None else slowest[1]
-
-    def _usual_seconds(self) -> float | None:
-        known = [actor.unit_seconds for actor in self._actors.values() if actor.unit_seconds is not None]
-        return sum(known) / len(known) if known else None
