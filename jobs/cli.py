@@ -22,8 +22,8 @@ from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_batch.version import VERSION
 
-__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting",
-           "show_stages"]  # fmt: skip
+__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_actors", "parse_options",
+           "parse_setting", "show_stages"]  # fmt: skip
 
 _NAMED = (
     "input", "output", "model", "actors", "mode", "limit", "prompt_column", "messages_column", "prompt_template",
@@ -86,7 +86,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file systems of URLs"
     )
     parser.add_argument("--model", metavar="NAME", help='"tiny", a folder, a URL or a hub id')
-    parser.add_argument("--actors", type=int, metavar="N", help="generate actors")
+    parser.add_argument("--actors", type=parse_actors, metavar="N|MIN-MAX",
+                        help="generate actors: a number, or a range in which it follows the work (0-64)")  # fmt: skip
     parser.add_argument(
         "--mode", choices=MODES, help="what to do if the output exists: continue it, discard it, or stop"
     )
@@ -180,6 +181,15 @@ def _read_yaml(path: Path) -> dict[str, Any]:
             f"--config {path}: must be a mapping of fields, is a {type(raw).__name__}. Write name: value."
         )
     return raw
+
+
+def parse_actors(text: str) -> int | dict[str, int]:
+    """``"4"``, or ``"1-64"`` as a range, for ``argparse``."""
+    least, dash, most = text.partition("-")
+    try:
+        return {"min": int(least), "max": int(most)} if dash and least else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be a number or a range, for example 4 or 1-64") from None
 
 
 def parse_options(text: str) -> dict[str, Any]:

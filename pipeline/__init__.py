@@ -38,11 +38,13 @@ if TYPE_CHECKING:
         SourceError,
         TooManyFailuresError,
     )
+    from pipeline.pools import ActorRange, PoolConfig
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
 
 __all__ = [
+    "ActorRange",
     "ConfigError",
     "DamagedError",
     "EngineConfig",
@@ -54,6 +56,7 @@ __all__ = [
     "OutputError",
     "OutputTable",
     "PipelineError",
+    "PoolConfig",
     "Progress",
     "ResourceError",
     "RunConfig",
@@ -78,6 +81,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
     "RunConfig": "config",
+    **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
     **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
     "OutputTable": "commands.output_table",
     "read": "commands.read",

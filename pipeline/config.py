@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
@@ -26,6 +25,8 @@ from pipeline.codec import (
     redact_forms,
 )
 from pipeline.errors import ConfigError
+from pipeline.pools import ActorRange, PoolConfig, actor_range, check_actors, check_reserved, is_int, pool_config
+from pipeline.pools import require as _require
 from pipeline.template import check_template
 
 __all__ = ["DTYPES", "LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
@@ -34,12 +35,6 @@ MODES = ("resume", "new", "error_if_exists")
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
-
-
-def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
-    if not ok:
-        raise ConfigError(explain(name, value, rule, remedy))
 
 
 @known_fields_only(ConfigError, {}, describe=lambda name: _unknown(name, ""))
@@ -78,10 +73,16 @@ class RunConfig:
         include_token_ids: write the ``token_ids`` column.
         limit: read this many rows at most.
         mode: "resume" continues or starts; "error_if_exists" only starts; "new" discards what is there.
-        actors: generate actors, each with an engine, a model and a KV pool of its own.
-        gpus_per_actor: "auto" is 1 where the cluster has GPUs, else 0. Below 1, actors share a GPU, and
-            ``engine.gpu_memory_utilization`` is of an actor's part of it.
+        actors: generate actors, each with an engine, a model and a KV pool of its own: a number, or a range
+            (:class:`~pipeline.pools.ActorRange`, in YAML ``{min: 1, max: 64}``), in which it follows the work.
+        gpus_per_actor: "auto" is 1 where the cluster has GPUs or an ``accelerator_type`` is given, else 0. Below 1,
+            actors share a GPU, and ``engine.gpu_memory_utilization`` is of an actor's part of it.
         cpus_per_actor: Ray CPUs reserved per actor; "auto" leaves a quarter of the cluster to other tasks.
+        accelerator_type: actors run on nodes with this accelerator only, by Ray's name for it, such as "H100".
+        resources_per_actor: custom Ray resources that an actor reserves, name -> amount.
+        actors_per_node: actors on one node at most; None lets resources decide.
+        pools: name -> :class:`~pipeline.pools.PoolConfig`: several pools with resources and engines of their own, which
+            take units from one queue. Each says how many actors it has; ``actors`` is then left out.
         num_threads: torch threads per actor; None is the cluster's CPUs over actors, at least 1.
         device, dtype: of the model, or "auto".
         unit_rows: input rows per unit; None sizes units by expected tokens.
@@ -128,9 +129,13 @@ class RunConfig:
     include_token_ids: bool = True
     limit: int | None = None
     mode: Literal["resume", "new", "error_if_exists"] = "resume"
-    actors: int = 1
+    actors: int | ActorRange = 1
     gpus_per_actor: float | Literal["auto"] = "auto"
     cpus_per_actor: float | Literal["auto"] = "auto"
+    accelerator_type: str | None = None
+    resources_per_actor: Mapping[str, float] = field(default_factory=dict)
+    actors_per_node: int | None = None
+    pools: Mapping[str, PoolConfig] = field(default_factory=dict)
     num_threads: int | None = None
     device: str = "auto"
     dtype: str = "auto"
@@ -178,8 +183,7 @@ class RunConfig:
         _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
         _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {list(DTYPES)}", "Pick one of these.")
-        _require(isinstance(self.device, str) and _DEVICE.fullmatch(self.device) is not None, "device", self.device,
-                 'one of "auto", "cpu", "cuda", "cuda:N"', 'Use "auto".')  # fmt: skip
+        self._check_actors()
         self._check_numbers()
         self._check_prompts()
         _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
@@ -208,23 +212,33 @@ class RunConfig:
         if self.prompt_template is not None:
             check_template(self.prompt_template)
 
+    def _check_actors(self) -> None:
+        object.__setattr__(self, "actors", actor_range(self.actors))
+        check_actors(self.actors)
+        check_reserved(self)
+        _require(isinstance(self.pools, Mapping), "pools", self.pools, "a mapping of names to pools",
+                 "Write {fast: {actors: 2}}.")  # fmt: skip
+        pools = {name: pool_config(name, given) for name, given in self.pools.items()}
+        object.__setattr__(self, "pools", pools)
+        _require(not pools or self.actors == 1, "actors", self.actors, "each of the pools says how many it has",
+                 "Drop it, or pools.")  # fmt: skip
+        devices = {run.device.partition(":")[0] for run in self.runs_of_pools().values()}
+        _require(self.dtype != "auto" or not {"cpu", "cuda"} <= devices, "dtype", self.dtype,
+                 "pools on CPU and on GPU would compute in different precisions",
+                 'Set it, for example "float32".')  # fmt: skip
+
     def _check_numbers(self) -> None:
-        for name in ("actors", "target_part_bytes"):
+        _require(is_int(self.target_part_bytes) and self.target_part_bytes >= 1, "target_part_bytes",
+                 self.target_part_bytes, "an integer of 1 or more", "Give a count.")  # fmt: skip
+        for name in ("limit", "unit_rows", "units_in_flight"):
             value = getattr(self, name)
-            _require(_is_int(value) and value >= 1, name, value, "an integer of 1 or more", "Give a count.")
-        for name in ("limit", "num_threads", "unit_rows", "units_in_flight"):
-            value = getattr(self, name)
-            _require(value is None or (_is_int(value) and value >= 1), name, value,
+            _require(value is None or (is_int(value) and value >= 1), name, value,
                      "None or an integer of 1 or more", "Drop it to use the default.")  # fmt: skip
-        for name in ("gpus_per_actor", "cpus_per_actor"):
-            value = getattr(self, name)
-            fine = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-            _require(value == "auto" or fine, name, value, '"auto" or a number of 0 or more', 'Use "auto".')
-        _require(_is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)",
+        _require(is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)",
                  "Pick one in range.")  # fmt: skip
-        _require(_is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
+        _require(is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
                  self.max_engine_deaths, "an integer of 0 or more", "Use 3.")  # fmt: skip
-        _require(_is_int(self.max_row_deaths) and self.max_row_deaths >= 1, "max_row_deaths",
+        _require(is_int(self.max_row_deaths) and self.max_row_deaths >= 1, "max_row_deaths",
                  self.max_row_deaths, "an integer of 1 or more", "Use 2.")  # fmt: skip
         share = self.max_failed_fraction
         _require(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1,
@@ -257,6 +271,29 @@ class RunConfig:
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }
+
+    def runs_of_pools(self) -> dict[str, RunConfig]:
+        """Name of each pool -> the run as its actors see it: a run of one pool. Without ``pools`` there is one, "".
+
+        Raises:
+            ConfigError: a value of a pool does not fit the run.
+        """
+        if not self.pools:
+            return {"": self}
+        runs = {}
+        for name, pool in self.pools.items():
+            try:
+                engine = replace(self.engine, **pool.engine)
+                runs[name] = replace(self, pools={}, actors=pool.actors, engine=engine, **pool.overrides())
+            except WeDLMError as error:
+                raise ConfigError(f"pools.{name}: {error}") from error
+        return runs
+
+    @property
+    def most_actors(self) -> int:
+        """Actors at most, those of all pools together."""
+        pools = self.pools.values() or (self,)
+        return sum(pool.actors.max if isinstance(pool.actors, ActorRange) else int(pool.actors) for pool in pools)  # type: ignore[call-overload]
 
     @property
     def actor_engine(self) -> EngineConfig:
@@ -315,10 +352,6 @@ def _check_options(name: str, options: object) -> None:
     keep_secret(options)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 _NESTED: Mapping[str, type] = {"sampling": SamplingParams, "engine": EngineConfig}
 
 
@@ -329,6 +362,8 @@ def field_names(kind: type, prefix: str = "") -> list[str]:
         names.append(prefix + f.name)
         if f.name in _NESTED and not prefix:
             names += field_names(_NESTED[f.name], f"{f.name}.")
+        if f.name == "actors" and not prefix:
+            names += field_names(ActorRange, "actors.")
     return names
 
 

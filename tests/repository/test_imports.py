@@ -33,6 +33,7 @@ ORDER = (
     "pipeline.sinks",
     "pipeline.storage",
     "pipeline.config",
+    "pipeline.pools",
     "pipeline.template",
     "pipeline.schema",
     "pipeline.damage",
