@@ -6,17 +6,19 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.config import RunConfig
 from pipeline.errors import ResourceError
+from pipeline.pools import ActorRange
 
 __all__ = [
     "ActorResources",
     "Nodes",
     "connected_nodes",
     "fit_actors",
+    "fit_pools",
     "is_private",
     "local_cpus",
     "local_node",
@@ -33,12 +35,37 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, kw_only=True)
 class ActorResources:
-    """How many generate actors there are, what each reserves, and how many threads its engine uses."""
+    """The generate actors of a pool.
+
+    Attributes:
+        actors, least: how many there are at most, and how many stay while there is work.
+        cpus, gpus, custom, accelerator_type: what each reserves.
+        per_node: of them on one node at most; None lets resources decide.
+        threads: of each engine.
+        idle_seconds: an actor above ``least`` that has had no unit for so long is ended.
+        grows: whether more are asked for than the cluster has room for, so that nodes are added.
+    """
 
     actors: int
     cpus: float
     gpus: float
     threads: int
+    least: int = 1
+    custom: Mapping[str, float] = field(default_factory=dict)
+    accelerator_type: str | None = None
+    per_node: int | None = None
+    idle_seconds: float = 0.0
+    grows: bool = False
+
+    def describe(self) -> str:
+        """What an actor reserves, in words."""
+        wants = [
+            f"{self.cpus:g} CPU",
+            f"{self.gpus:g} GPU",
+            *(f"{each:g} {name}" for name, each in self.custom.items()),
+        ]
+        on = "" if self.accelerator_type is None else f" on {self.accelerator_type} nodes"
+        return f"{', '.join(wants[:-1])} and {wants[-1]}{on}"
 
 
 def is_private() -> bool:
@@ -88,46 +115,126 @@ def _local_gpus() -> int:
 
 def surplus_actors(config: RunConfig, units: int) -> str | None:
     """What to say if there are more actors than units: the surplus would have nothing to do, and is not started."""
-    if config.actors <= max(1, units):
+    runs = config.runs_of_pools()
+    numbers = {name: run.actors for name, run in runs.items() if not isinstance(run.actors, ActorRange)}
+    name = next((name for name, actors in numbers.items() if actors > max(1, units)), None)
+    if name is None:
         return None
+    setting = f"pools.{name}.actors" if name else "actors"
     return (
-        f"actors={config.actors}: the rows to do make {units} unit{'s' * (units != 1)}, and an actor needs one at "
+        f"{setting}={numbers[name]}: the rows to do make {units} unit{'s' * (units != 1)}, and an actor needs one at "
         f"least, so {max(1, units)} will be started. Lower actors, or unit_rows."
     )
 
 
-def fit_actors(config: RunConfig, nodes: Nodes, units: int | None = None) -> ActorResources:
-    """Resources per actor on these nodes.
+def fit_pools(
+    config: RunConfig, nodes: Nodes, units: int | None = None, *, private: bool = False
+) -> dict[str, ActorResources]:
+    """Resources of the actors of each pool on these nodes; without ``pools`` there is one pool, "".
 
     Args:
         config: asks for actors.
         nodes: of the cluster.
-        units: work for the actors; there are no more of them than this. None: not known yet.
+        units: work for the actors; no pool has more of them than this. None: not known yet.
+        private: whether the session is the run's own, which no node is ever added to.
 
     Raises:
-        ResourceError: the cluster cannot hold the actors (Ray itself would wait for ever), or has no use for so many.
+        ResourceError: the cluster cannot hold the actors that were asked for by number, or none of those that were
+            asked for by range (Ray itself would wait for ever), or has no use for so many.
     """
-    actors = config.actors if units is None else min(config.actors, max(1, units))
-    have = {key: sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU")}
-    gpus = (1.0 if have["GPU"] > 0 else 0.0) if config.gpus_per_actor == "auto" else float(config.gpus_per_actor)
-    if config.cpus_per_actor == "auto":
-        # Prefetch tasks need CPUs too: actors that reserve all of them would wait for their input for ever.
-        cpus = min(1.0, math.floor(100 * _SHARE_FOR_ACTORS * have["CPU"] / actors) / 100)
-    else:
-        cpus = float(config.cpus_per_actor)
-    if not config.expect_autoscaling:
-        _check_device(config, have)
-        _check_shares(config, actors, have, cpus, gpus)
-        _check_room(config, actors, nodes, have, cpus, gpus)
-    # By the actors that are asked for, so that a run that continues with fewer units left has the same threads.
-    threads = config.num_threads or max(1, int(have["CPU"]) // config.actors)
-    return ActorResources(actors=actors, cpus=cpus, gpus=gpus, threads=threads)
+    left = [dict(node) for node in nodes]
+    fitted: dict[str, ActorResources] = {}
+    for name, run in config.runs_of_pools().items():
+        try:
+            fitted[name] = _fit(run, config, nodes, left, units, private=private)
+        except ResourceError as error:
+            if name:
+                raise ResourceError(f"pools.{name}: {error}") from error
+            raise
+    return fitted
+
+
+def fit_actors(config: RunConfig, nodes: Nodes, units: int | None = None) -> ActorResources:
+    """:func:`fit_pools` of a run of one pool."""
+    (only,) = fit_pools(config, nodes, units).values()
+    return only
+
+
+def _fit(
+    run: RunConfig, whole: RunConfig, nodes: Nodes, left: list[dict[str, float]], units: int | None, *, private: bool
+) -> ActorResources:
+    """Resources of a pool's actors.
+
+    Args:
+        run: the run as the pool sees it.
+        whole: the run of all pools.
+        nodes: of the cluster.
+        left: what earlier pools leave of them; what this pool takes is taken away.
+        units: see :func:`fit_pools`.
+        private: see :func:`fit_pools`.
+    """
+    given, cap = run.actors, max(1, units) if units is not None else sys.maxsize
+    ranged = isinstance(given, ActorRange)
+    have = _sums(nodes)
+    # A range shares the cores there are; a fixed number shares them all the same.
+    sharing = min(whole.most_actors, max(1, int(have["CPU"]))) if ranged else whole.most_actors
+    wanted = ActorResources(
+        actors=min(run.most_actors, cap),
+        least=min(given.min if isinstance(given, ActorRange) else given, cap),
+        cpus=_cpus(run, have, min(sharing, cap) if run is whole else sharing),
+        gpus=_gpus(run, have),
+        # By the actors that are asked for, so that a run that continues with fewer units left has the same threads.
+        threads=run.num_threads or max(1, int(have["CPU"]) // sharing),
+        custom=dict(run.resources_per_actor),
+        accelerator_type=run.accelerator_type,
+        per_node=run.actors_per_node,
+        idle_seconds=given.idle_seconds if isinstance(given, ActorRange) else 0.0,
+    )
+    if run.expect_autoscaling:
+        return replace(wanted, grows=ranged)
+    _check_device(run, have)
+    if not ranged:
+        _check_shares(run, wanted, have, sharing)
+    if ranged and not private and (wanted.gpus or wanted.custom or wanted.accelerator_type):
+        # Such actors wait for their accelerators, and take no CPU of the tasks that read and tokenise.
+        return replace(wanted, grows=True)
+    room = _take(left, wanted)
+    if room < wanted.actors and (not ranged or not room):
+        raise _no_room(run, wanted, room, nodes, have)
+    if sum(node.get("CPU", 0.0) for node in left) <= 0 and wanted.cpus:
+        if not ranged or room == 1:
+            raise ResourceError(
+                f"actors={room} with {wanted.cpus:g} CPU each take every CPU of the cluster, and nothing is left to "
+                "read and tokenise the input. Lower cpus_per_actor."
+            )
+        room -= 1
+    return replace(wanted, actors=room, least=min(wanted.least, room)) if ranged else wanted
+
+
+def _sums(nodes: Nodes) -> dict[str, float]:
+    return {key: sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU")}
+
+
+def _gpus(config: RunConfig, have: Mapping[str, float]) -> float:
+    if config.gpus_per_actor != "auto":
+        return float(config.gpus_per_actor)
+    needed = config.accelerator_type is not None or config.device.startswith("cuda")
+    return 1.0 if have["GPU"] > 0 or needed else 0.0
+
+
+def _cpus(config: RunConfig, have: Mapping[str, float], sharing: int) -> float:
+    if config.cpus_per_actor != "auto":
+        return float(config.cpus_per_actor)
+    if have["CPU"] < 1 and config.expect_autoscaling:
+        return 1.0
+    # Prefetch tasks need CPUs too: actors that reserve all of them would wait for their input for ever.
+    return min(1.0, math.floor(100 * _SHARE_FOR_ACTORS * have["CPU"] / sharing) / 100)
 
 
 def _check_device(config: RunConfig, have: Mapping[str, float]) -> None:
     if not config.device.startswith("cuda"):
         return
-    if have["GPU"] <= 0:
+    if have["GPU"] <= 0 and not isinstance(config.actors, ActorRange):
         raise ResourceError(
             f"device={config.device!r}: there is no GPU here (the cluster has {have['CPU']:g} CPU, 0 GPU). "
             'Use "cpu" or "auto", or set expect_autoscaling if nodes with GPUs will be added.'
@@ -141,8 +248,8 @@ def _check_device(config: RunConfig, have: Mapping[str, float]) -> None:
         )
 
 
-def _check_shares(config: RunConfig, actors: int, have: Mapping[str, float], cpus: float, gpus: float) -> None:
-    if config.cpus_per_actor != "auto" or gpus or cpus >= _LEAST_CPUS or actors == 1:
+def _check_shares(config: RunConfig, wanted: ActorResources, have: Mapping[str, float], sharing: int) -> None:
+    if config.cpus_per_actor != "auto" or wanted.gpus or wanted.cpus >= _LEAST_CPUS or sharing == 1:
         return
     most = max(1, int(_SHARE_FOR_ACTORS * have["CPU"] / _LEAST_CPUS))
     raise ResourceError(
@@ -151,21 +258,42 @@ def _check_shares(config: RunConfig, actors: int, have: Mapping[str, float], cpu
     )
 
 
-def _check_room(
-    config: RunConfig, actors: int, nodes: Nodes, have: Mapping[str, float], cpus: float, gpus: float
-) -> None:
-    room = 0
-    for node in nodes:
-        wanted = [(has, each) for has, each in ((node.get("CPU", 0), cpus), (node.get("GPU", 0), gpus)) if each > 0]
-        room += min((int(has / each + 1e-9) for has, each in wanted), default=actors)
-    if room < actors:
-        raise ResourceError(
-            f"actors={config.actors} with {cpus:g} CPU and {gpus:g} GPU each: the cluster ({have['CPU']:g} CPU, "
-            f"{have['GPU']:g} GPU on {len(nodes)} nodes) has room for {room}. Lower actors, gpus_per_actor or "
-            "cpus_per_actor, or set expect_autoscaling if nodes will be added."
-        )
-    if have["CPU"] - cpus * actors <= 0:
-        raise ResourceError(
-            f"actors={actors} with {cpus:g} CPU each take every CPU of the cluster, and nothing is left to read "
-            "and tokenise the input. Lower cpus_per_actor."
-        )
+def _no_room(
+    config: RunConfig, wanted: ActorResources, room: int, nodes: Nodes, have: Mapping[str, float]
+) -> ResourceError:
+    per_node = "" if wanted.per_node is None else f", at most {wanted.per_node} on a node"
+    asked = (
+        config.actors if not isinstance(config.actors, ActorRange) else f"{config.actors.min} to {config.actors.max}"
+    )
+    return ResourceError(
+        f"actors={asked} with {wanted.describe()} each{per_node}: the cluster ({have['CPU']:g} CPU, {have['GPU']:g} "
+        f"GPU on {len(nodes)} nodes) has room for {room}. Lower actors, gpus_per_actor or cpus_per_actor, or set "
+        "expect_autoscaling if nodes will be added."
+    )
+
+
+def _take(left: list[dict[str, float]], wanted: ActorResources) -> int:
+    """Place actors on nodes, as many as are wanted and fit; what they reserve is taken away from ``left``."""
+    placed = 0
+    for node in left:
+        count = min(_room(node, wanted), wanted.actors - placed)
+        for name, each in {"CPU": wanted.cpus, "GPU": wanted.gpus, **wanted.custom}.items():
+            if each:
+                node[name] = node.get(name, 0.0) - count * each
+        placed += count
+    return placed
+
+
+def _room(node: Mapping[str, float], wanted: ActorResources) -> int:
+    """Actors that a node has room for."""
+    if wanted.accelerator_type is not None and f"accelerator_type:{wanted.accelerator_type}" not in node:
+        return 0
+    rooms = [wanted.actors if wanted.per_node is None else wanted.per_node]
+    if 0 < wanted.gpus < 1:  # an actor's share is of one GPU
+        rooms.append(int(node.get("GPU", 0.0)) * int(1 / wanted.gpus + 1e-9))
+    elif wanted.gpus:
+        rooms.append(int(node.get("GPU", 0.0) / wanted.gpus + 1e-9))
+    rooms += [
+        int(node.get(name, 0.0) / each + 1e-9) for name, each in {"CPU": wanted.cpus, **wanted.custom}.items() if each
+    ]
+    return max(0, min(rooms))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.cluster.resources import connected_nodes, fit_actors, is_private, local_node
+from pipeline.cluster.resources import connected_nodes, fit_pools, is_private, local_node
 from pipeline.cluster.session import ray_session
 from pipeline.commands.sample import prepared_sample
 from pipeline.commit.index import Index, PlannedUnits
@@ -105,12 +105,12 @@ def check_resources(config: RunConfig) -> None:
         )  # fmt: skip
     if not is_private():
         with ray_session():
-            fit_actors(config, connected_nodes())
+            fit_pools(config, connected_nodes())
         return
     here = dict(local_node())
     if config.device.startswith("cuda") and not here["GPU"]:
         here["GPU"] = float(count_gpus())  # of a driver that does not say so in /proc
-    fit_actors(config, [here])
+    fit_pools(config, [here], private=True)
 
 
 @dataclass(frozen=True, kw_only=True)

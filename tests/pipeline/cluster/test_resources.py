@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cluster import resources
-from pipeline.cluster.resources import fit_actors, local_cpus, local_node, surplus_actors
+from pipeline.cluster.resources import fit_actors, fit_pools, local_cpus, local_node, surplus_actors
 from pipeline.config import RunConfig
 from pipeline.errors import ResourceError
 from testing.repository import ROOT
@@ -65,6 +65,55 @@ def test_there_are_never_more_actors_than_units_and_the_threads_do_not_follow_th
     said = surplus_actors(wish, units)
     assert (said is None) == (found.actors == actors)
     assert said is None or f"actors={actors}" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "most", "cpus"),
+    [
+        ({"actors": {"min": 1, "max": 64}}, LAPTOP, 2, 0.75),
+        ({"actors": {"min": 0, "max": 1}}, LAPTOP, 1, 1.0),
+        ({"actors": {"min": 9, "max": 64}, "cpus_per_actor": 1}, LAPTOP, 1, 1.0),
+        ({"actors": {"min": 1, "max": 64}}, [{"CPU": 3.0}], 3, 0.75),
+        ({"actors": {"max": 64}, "resources_per_actor": {"slot": 1}}, [{"CPU": 16.0, "slot": 3.0}], 3, 0.75),
+        ({"actors": {"max": 64}, "gpus_per_actor": 0.5}, SERVER, 16, 0.75),
+        ({"actors": {"max": 64}, "gpus_per_actor": 0.6}, SERVER, 8, 0.75),
+        ({"actors": {"max": 64}, "accelerator_type": "H100"}, [*SERVER, {"GPU": 2.0, "CPU": 8.0,
+                                                               "accelerator_type:H100": 1.0}], 2, 0.75),
+        ({"actors": {"max": 64}, "actors_per_node": 2}, SERVER, 4, 0.75),
+    ],
+)  # fmt: skip
+def test_a_range_takes_as_many_as_fit_and_leaves_cpus_for_the_tasks(
+    fields: Any, nodes: Any, most: int, cpus: float
+) -> None:
+    (found,) = fit_pools(config(**fields), nodes, private=True).values()
+    assert (found.actors, found.cpus, found.grows) == (most, cpus, False)
+    assert found.least <= found.actors
+    (capped,) = fit_pools(config(**fields), nodes, units=1, private=True).values()
+    assert capped.actors == 1
+
+
+def test_a_range_of_which_none_fits_is_refused_unless_nodes_may_come() -> None:
+    wish = config(actors={"min": 0, "max": 4}, gpus_per_actor=1)
+    with pytest.raises(ResourceError, match=r"actors=0 to 4 with .* 1 GPU each: .* has room for 0"):
+        fit_pools(wish, LAPTOP, private=True)
+    with pytest.raises(ResourceError, match="take every CPU"):
+        fit_pools(config(actors={"max": 4}, cpus_per_actor=2), LAPTOP)
+    (found,) = fit_pools(wish, LAPTOP).values()
+    assert (found.actors, found.least, found.grows) == (4, 0, True)
+    (cuda,) = fit_pools(config(actors={"max": 4}, device="cuda"), LAPTOP).values()
+    assert (cuda.gpus, cuda.grows) == (1.0, True)
+
+
+def test_pools_share_a_cluster_and_the_one_that_finds_no_room_is_named() -> None:
+    pools = {"big": {"actors": 3, "gpus_per_actor": 2}, "rest": {"actors": {"max": 9}, "gpus_per_actor": 1}}
+    found = fit_pools(config(pools=pools), SERVER, private=True)
+    assert {name: own.actors for name, own in found.items()} == {"big": 3, "rest": 2}
+    pools["more"] = {"actors": 1, "gpus_per_actor": 1}
+    with pytest.raises(ResourceError, match=r"pools\.more: actors=1 with .* has room for 0"):
+        fit_pools(config(pools=pools), SERVER, private=True)
+    said = surplus_actors(config(pools={"a": {"actors": 5}}), 2)
+    assert said is not None
+    assert said.startswith("pools.a.actors=5")
 
 
 @pytest.mark.parametrize(
