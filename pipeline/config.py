@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -292,8 +292,8 @@ class RunConfig:
     @property
     def most_actors(self) -> int:
         """Actors at most, those of all pools together."""
-        pools = self.pools.values() or (self,)
-        return sum(pool.actors.max if isinstance(pool.actors, ActorRange) else int(pool.actors) for pool in pools)  # type: ignore[call-overload]
+        pools: Iterable[RunConfig | PoolConfig] = self.pools.values() or (self,)
+        return sum(pool.actors.max if isinstance(pool.actors, ActorRange) else pool.actors for pool in pools)
 
     @property
     def actor_engine(self) -> EngineConfig:

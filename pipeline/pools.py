@@ -97,7 +97,7 @@ class PoolConfig:
         ConfigError: a value is out of range, or an engine setting bears on tokens.
     """
 
-    actors: int | ActorRange | Mapping[str, Any] = 1
+    actors: int | ActorRange = 1
     gpus_per_actor: float | Literal["auto"] | None = None
     cpus_per_actor: float | Literal["auto"] | None = None
     accelerator_type: str | None = None

@@ -1,4 +1,4 @@
-"""The pool of generate actors, and the driver loop that feeds it: carries out the dispatcher's decisions with Ray."""
+"""The driver loop that feeds the generate actors: carries out the dispatcher's decisions with Ray."""
 
 from __future__ import annotations
 
@@ -13,83 +13,19 @@ from typing import Any
 
 from pipeline import stages
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
-from pipeline.cluster.generate_actor import GenerateActor
+from pipeline.cluster.members import Members
+from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import PreparedUnit
-from pipeline.cluster.resources import ActorResources
-from pipeline.plan.job import Job
 from pipeline.types import CommitRecord
-from pipeline.worker.load_engine import EngineLoader
-from pipeline.worker.row_isolation import BisectionLike
 
-__all__ = ["Pool", "generate"]
+__all__ = ["generate"]
 
-_CONTROL_CALLS = 2
 _MIN_PREFETCHED = 8
 """Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
 _END_SECONDS = 10.0
 """How long a job that ends early waits for its prefetch thread."""
 _POLL_SECONDS = 1.0
 """Longest wait for an event. A slow actor causes no event, so the dispatcher is asked at least this often."""
-
-
-class PooledGenerateActor(GenerateActor):
-    """Gets the job by reference. ``shared``: the pickled pair (reference to the job, crash bisection)."""
-
-    def __init__(self, shared: bytes, num_threads: int, load: EngineLoader) -> None:
-        import ray
-
-        job, bisection = ray.cloudpickle.loads(shared)
-        super().__init__(ray.get(job), num_threads, load, bisection)
-
-
-class Pool:
-    """The generate actors; a context manager that kills them at its end.
-
-    Args:
-        job: the resolved run that every actor works for.
-        resources: how many actors there are, and what each reserves.
-        load: makes an actor's engine.
-        bisection: records which units run in which process, and its deaths.
-    """
-
-    def __init__(self, job: Job, resources: ActorResources, load: EngineLoader, bisection: BisectionLike) -> None:
-        import ray
-
-        # The pool is made before the units are planned. What an actor is given at once is up to :func:`generate`.
-        groups = {"units": job.config.most_units_in_flight(), "control": _CONTROL_CALLS}
-        kind: Any = ray.remote(concurrency_groups=groups)  # type: ignore[call-overload]  # which Ray's stubs lack
-        make = kind(PooledGenerateActor).options(
-            num_cpus=resources.cpus,
-            num_gpus=resources.gpus,
-            max_restarts=-1,
-            max_task_retries=-1,  # the crash bisection ends what cannot succeed
-        )
-        # Ray warns of references among an actor's arguments: they may be lost before a restart. We pickle them
-        # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle below.
-        shared = ray.cloudpickle.dumps((ray.put(job), bisection))
-        self._bisection = bisection
-        self.actors = [make.remote(shared, resources.threads, load) for _ in range(resources.actors)]
-
-    def close(self) -> None:
-        """Kill the actors."""
-        import ray
-
-        for actor in self.actors:
-            with contextlib.suppress(Exception):  # the session may be gone
-                ray.kill(actor, no_restart=True)
-
-    def ready(self, actor: int) -> Any:
-        """A reference that resolves once the actor has loaded its model."""
-        return self.actors[actor].ready.options(concurrency_group="control").remote()
-
-    def run(self, given: Assignment, unit: PreparedUnit) -> Any:
-        """A reference to what :meth:`GenerateActor.run` returns."""
-        method = self.actors[given.actor].run.options(concurrency_group="units")
-        return method.remote(unit.unit.to_json(), given.execution, unit.block)
-
-    def drop(self, given: Assignment) -> None:
-        """See :meth:`GenerateActor.drop`."""
-        self.actors[given.actor].drop.options(concurrency_group="control").remote(given.unit_id, given.execution)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,61 +43,123 @@ class _Result:
 @dataclass(frozen=True, kw_only=True)
 class _Failed:
     error: BaseException
+    actor: int | None = None
+    """Whose call it was; None: of the prefetch thread."""
 
 
 _Event = _Ready | _Result | _Failed | PreparedUnit | None
 """None: there are no more units."""
 
 
-def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) -> Iterator[CommitRecord]:
+def generate(
+    pool: Pool,
+    units: Generator[PreparedUnit, None, None],
+    held: Mapping[str, int],
+    count: int,
+    *,
+    starts: list[Mapping[str, float]] | None = None,
+    refit: Callable[[], Mapping[str, int]] | None = None,
+) -> Iterator[CommitRecord]:
     """Run units on the actors; yields the commit record of each unit once, in the order in which they finish.
+
+    It begins as soon as the first actor is ready, asks for more and ends some as :class:`Members` decides.
 
     Args:
         pool: the actors.
         units: drawn from in a thread of its own; a bounded number of them waits.
-        held: units that each actor works on at once.
+        held: units that each actor of a pool works on at once.
+        count: how many units there are.
+        starts: filled with the seconds of each stage of the start of every actor.
+        refit: see :class:`Members`.
     """
     # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
-    dispatcher = Dispatcher(held=held + max(1, held // 4), max_overtakes=_prefetch_limit(pool, held))
+    most = {name: own + max(1, own // 4) for name, own in held.items()}
+    each = max(_MIN_PREFETCHED, *held.values())
+    actors = sum(own.actors for own in pool.resources.values())
+    dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * each)
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-    room = threading.Semaphore(_prefetch_limit(pool, held))
-    stop = threading.Event()
-    reader = threading.Thread(target=_read, args=(units, events, room, stop), name="prefetch", daemon=True)
+    # As many prefetched units may wait for an actor as the actors hold, and enough to choose from.
+    always = max(1, sum(own.least for own in pool.resources.values()))
+    room = _Room(always * each)
+    reader = threading.Thread(target=_read, args=(units, events, room), name="prefetch", daemon=True)
     prepared: dict[str, PreparedUnit] = {}
-    for actor in range(len(pool.actors)):
-        _when_done(pool.ready(actor), events, partial(_ready, actor))
+    fresh: set[str] = set()
+    """Units that were never given to an actor."""
+    left = count
+
+    def watch(actor: int) -> None:
+        _when_done(pool.ready(actor), events, partial(_ready, actor), actor)
+
+    members = Members(pool, dispatcher, most, time.monotonic(), watch, refit)
     reader.start()
-    any_ready = False
     try:
         while not dispatcher.finished:
             event = _next(events)
             now = time.monotonic()
             if isinstance(event, _Failed):
-                raise event.error
-            if isinstance(event, _Ready):
-                dispatcher.join(event.actor, now)
-                _tell(event.taken, first=not any_ready)
-                any_ready = True
+                if event.actor is None or event.actor in members:
+                    raise event.error
+            elif isinstance(event, _Ready):
+                if event.actor in members:
+                    _tell(event.taken, first=not members.starts)
+                    members.join(event.actor, event.taken, now)
+                    room.resize(max(always, members.ready) * each)
             elif isinstance(event, PreparedUnit):
                 prepared[event.unit.unit_id] = event
+                fresh.add(event.unit.unit_id)
                 dispatcher.offer(event.unit.unit_id, event.histogram)
             elif isinstance(event, _Result):
-                yield from _settle(dispatcher, pool, event, prepared, now)
+                for record in _settle(dispatcher, pool, event, prepared, now):
+                    left -= 1
+                    yield record
             elif event is None:
                 dispatcher.end_input()
             while (given := dispatcher.next(now)) is not None:
-                if given.execution == 0:
+                if given.unit_id in fresh:
+                    fresh.remove(given.unit_id)
                     room.release()
-                _when_done(pool.run(given, prepared[given.unit_id]), events, partial(_result, given))
+                _when_done(pool.run(given, prepared[given.unit_id]), events, partial(_result, given), given.actor)
+            members.adjust(left - dispatcher.running, now)
     finally:
-        stop.set()
-        room.release()
+        if starts is not None:
+            starts += members.starts
+        room.close()
         reader.join(_END_SECONDS)
 
 
-def _prefetch_limit(pool: Pool, held: int) -> int:
-    """How many prefetched units may wait for an actor: as many as the actors hold, and enough to choose from."""
-    return len(pool.actors) * max(held, _MIN_PREFETCHED)
+class _Room:
+    """How many prefetched units may wait for an actor. The limit follows the actors."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self) -> bool:
+        """Wait for room and take it; False if there will be none any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._taken < self._limit)
+            self._taken += 1
+            return not self._closed
+
+    def release(self) -> None:
+        """A unit waits no more."""
+        with self._changed:
+            self._taken -= 1
+            self._changed.notify()
+
+    def resize(self, limit: int) -> None:
+        """Change the limit."""
+        with self._changed:
+            self._limit = limit
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End all waiting."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 def _settle(
@@ -195,15 +193,13 @@ def _next(events: queue.SimpleQueue[_Event]) -> _Event | _Timeout:
 def _read(
     units: Generator[PreparedUnit, None, None],
     events: queue.SimpleQueue[_Event],
-    room: threading.Semaphore,
-    stop: threading.Event,
+    room: _Room,
 ) -> None:
     try:
         with contextlib.closing(units):
             for unit in units:
                 events.put(unit)
-                room.acquire()
-                if stop.is_set():
+                if not room.take():
                     return
         events.put(None)
     except BaseException as error:
@@ -225,11 +221,20 @@ def _result(given: Assignment, record: str | None) -> _Event:
     return _Result(given=given, record=record)
 
 
-def _when_done(reference: Any, events: queue.SimpleQueue[_Event], event: Callable[[Any], _Event]) -> None:
-    """Queue ``event(value)`` once ``reference`` resolves, or a :class:`_Failed` if it resolves to an error."""
+def _when_done(
+    reference: Any, events: queue.SimpleQueue[_Event], event: Callable[[Any], _Event], actor: int
+) -> None:  # fmt: skip
+    """Queue ``event(value)`` once ``reference`` resolves, or a :class:`_Failed` if it resolves to an error.
+
+    Args:
+        reference: to the result of a call of ``actor``.
+        events: the queue.
+        event: makes the event.
+        actor: whom the call was for.
+    """
 
     def put_event(future: Any) -> None:
         error = future.exception()
-        events.put(event(future.result()) if error is None else _Failed(error=error))
+        events.put(event(future.result()) if error is None else _Failed(error=error, actor=actor))
 
     reference.future().add_done_callback(put_event)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline import stages
-from pipeline.cluster.actor_pool import Pool
 from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
-from pipeline.cluster.resources import ActorResources, connected_nodes, fit_actors
+from pipeline.cluster.pool import Pool, first_actors
+from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools
 from pipeline.cluster.session import ensure_ray, start_probe
 from pipeline.plan.job import Job
 from pipeline.worker.load_engine import EngineLoader
@@ -24,9 +24,9 @@ _HELPERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """What runs a job's units: the generate actors, what each reserves, and the crash bisection."""
+    """What runs a job's units: the generate actors, what those of each pool reserve, and the crash bisection."""
 
-    resources: ActorResources
+    resources: Mapping[str, ActorResources]
     bisection: RemoteBisection
     pool: Pool
 
@@ -36,19 +36,20 @@ class Crew:
         self.bisection.close()
 
 
-def assemble(job: Job, load: EngineLoader, units: int | None = None) -> Crew:
+def assemble(job: Job, load: EngineLoader, units: int | None = None, *, private: bool = False) -> Crew:
     """Start the actors of a job in the running session; they load their models while the caller goes on.
 
     Args:
         job: the run.
         load: makes an actor's engine.
         units: work for the actors; there are no more of them than this. None: not known yet.
+        private: whether the session is the run's own, which no node is ever added to.
 
     Raises:
         ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
     """
     nodes = connected_nodes()
-    resources = fit_actors(job.config, nodes, units)
+    resources = fit_pools(job.config, nodes, units, private=private)
     probe = start_probe()
     bisection = start_bisection(job.config)
     pool = Pool(job, resources, load, bisection)
@@ -62,9 +63,12 @@ def assemble(job: Job, load: EngineLoader, units: int | None = None) -> Crew:
     return Crew(resources=resources, bisection=bisection, pool=pool)
 
 
-def _announce(job: Job, resources: ActorResources, *, alone: bool) -> None:
-    count = "1 actor" if resources.actors == 1 else f"{resources.actors} actors"
-    on_cpu = not resources.gpus and not job.config.device.startswith("cuda")
+def _announce(job: Job, resources: Mapping[str, ActorResources], *, alone: bool) -> None:
+    first = sum(first_actors(resources).values())
+    most = sum(own.actors for own in resources.values())
+    count = f"{first} actor{'s' * (first != 1)}" + (f" of up to {most}" if most > first else "")
+    devices = {run.device for run in job.config.runs_of_pools().values()}
+    on_cpu = not any(own.gpus for own in resources.values()) and devices <= {"auto", "cpu"}
     # On nodes of a cluster, what is kept here says nothing.
     cold = on_cpu and alone and not are_kept()
     once = "; it compiles its kernels for this CPU, once, in about 15 s" if cold else ""

@@ -6,9 +6,9 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -16,12 +16,15 @@ from pipeline import layout
 from pipeline.cluster.actor_pool import generate
 from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
+from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
+from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
+from pipeline.pools import ActorRange
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader, load_engine
@@ -66,7 +69,12 @@ class RayExecutor:
     def __init__(self, config: RunConfig, load: EngineLoader = load_engine) -> None:
         self._config = config
         self._load = load
-        self._background = Background(config.actors)
+        self._private = is_private()
+        # Worker processes that a session of our own starts at once: no more than there are cores for a range.
+        ranged = any(isinstance(run.actors, ActorRange) for run in config.runs_of_pools().values())
+        self._background = Background(min(config.most_actors, local_cpus()) if ranged else config.most_actors)
+        self.starts: list[Mapping[str, float]] = []
+        """Seconds of each stage of the start of every actor so far."""
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -82,9 +90,9 @@ class RayExecutor:
         Only as many units are counted as there may be actors. For an input of no rows nothing is started.
         """
         config = job.config
-        first = islice(plan_units(job.source, config.resolved_unit_rows(), "", config.limit), config.actors)
+        first = islice(plan_units(job.source, config.resolved_unit_rows(), "", config.limit), config.most_actors)
         if units := sum(1 for _ in first):
-            self._background.start_crew(lambda: assemble(job, self._load, units))
+            self._background.start_crew(lambda: self._assemble(job, units))
 
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         """See :class:`Executor`.
@@ -98,13 +106,31 @@ class RayExecutor:
         crew: Crew | None = None
         with suppress(ResourceError):  # units that span files are fewer than was counted: what fits is asked below
             crew = self._background.crew()
-        crew = crew or assemble(job, self._load, work.units)
-        if crew.resources.actors > max(1, work.units):  # it was started before the units were counted
+        crew = crew or self._assemble(job, work.units)
+        if any(
+            own.least > max(1, work.units) for own in crew.resources.values()
+        ):  # it was started before the units were counted
             crew.close()
-            crew = assemble(job, self._load, work.units)
-        started = replace(self._config, actors=crew.resources.actors)
-        held = units_per_actor(started, work.unit_rows, work.units)
-        return drain(_run_graph(job, work, crew, held, begin))
+            crew = self._assemble(job, work.units)
+        return drain(self._run_graph(job, work, crew, begin))
+
+    def _assemble(self, job: Job, units: int) -> Crew:
+        return assemble(job, self._load, units, private=self._private)
+
+    def _run_graph(self, job: Job, work: Work, crew: Crew, begin: float) -> Iterator[CommitRecord]:
+        """The records of the units, as they are done; the crew's actors are killed at the end."""
+        import ray
+
+        most = sum(own.actors for own in crew.resources.values())
+        runs = job.config.runs_of_pools()
+        held = {name: units_per_actor(run, work.unit_rows, work.units, most) for name, run in runs.items()}
+        units = prefetch_units(job, work.tasks, partial(_reserved, crew.pool), crew.bisection)
+        refit = None if self._private else _refit(job.config, crew.resources, work.units)
+        try:
+            with closing(crew):
+                yield from generate(crew.pool, units, held, work.units, starts=self.starts, refit=refit)
+        except ray.exceptions.RayError as error:
+            raise _explained(error, job.storage, begin) from error
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""
@@ -127,28 +153,49 @@ class RayExecutor:
             yield ray.get(running.popleft())
 
 
-def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
+def units_per_actor(config: RunConfig, unit_rows: int, units: int, actors: int | None = None) -> int:
     """Units that an actor may hold at once.
 
     A single actor holds what keeps its engine full through the longest rows. Several actors each hold at most a
     sixteenth of their share of the units (but enough to fill the engine), so that fast actors take over from slow ones.
+
+    Args:
+        config: the run, as the actor's pool sees it.
+        unit_rows: rows of a unit.
+        units: of all actors.
+        actors: at most, of all pools; None: what ``config`` says.
     """
+    actors = config.most_actors if actors is None else actors
     wanted = config.resolved_units_in_flight(unit_rows)
-    if config.actors == 1 or config.units_in_flight is not None:
+    if actors == 1 or config.units_in_flight is not None:
         return wanted
     fill = 1 + math.ceil(_ROWS_PER_SLOT * config.engine.max_num_seqs / (unit_rows * config.sampling.n))
-    return min(wanted, max(fill, units // (16 * config.actors)))
+    return min(wanted, max(fill, units // (16 * actors)))
 
 
-def _run_graph(job: Job, work: Work, crew: Crew, held: int, begin: float) -> Iterator[CommitRecord]:
-    """The records of the units, as they are done; the crew's actors are killed at the end."""
-    import ray
+def _reserved(pool: Pool) -> tuple[float, float]:
+    """CPUs and GPUs that the actors there are reserve, those that are pending included."""
+    own = [pool.resources[name] for name in list(pool.names.values())]
+    return sum(each.cpus for each in own), sum(each.gpus for each in own)
 
-    try:
-        with closing(crew):
-            yield from generate(crew.pool, prefetch_units(job, work.tasks, crew.resources, crew.bisection), held)
-    except ray.exceptions.RayError as error:
-        raise _explained(error, job.storage, begin) from error
+
+def _refit(
+    config: RunConfig, resources: Mapping[str, ActorResources], units: int
+) -> Callable[[], dict[str, int]] | None:  # fmt: skip
+    """A function that says how many actors of a range the cluster has room for; None if no range follows the room."""
+    runs = config.runs_of_pools()
+    following = [name for name, run in runs.items() if isinstance(run.actors, ActorRange) and not resources[name].grows]
+    if not following:
+        return None
+
+    def fit() -> dict[str, int]:
+        try:
+            fitted = fit_pools(config, connected_nodes(), units)
+        except ResourceError:  # nodes are gone; the actors that are left go on
+            return {}
+        return {name: fitted[name].actors for name in following}
+
+    return fit
 
 
 def _without_advice(error: Exception) -> Exception:

@@ -16,13 +16,15 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.cluster.prepare_task import prepare_units, read_histogram
-from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
 from pipeline.plan.units import ReadTask
 from pipeline.types import Unit
 from pipeline.worker.row_isolation import BisectionLike
 
 __all__ = ["TASK_CPUS", "PreparedUnit", "prefetch_units"]
+
+Reserved = Callable[[], tuple[float, float]]
+"""CPUs and GPUs that generate actors reserve, at the moment."""
 
 TASK_CPUS = 0.25
 """CPUs that a prefetch task reserves; small, so that tasks fit beside the actors on a small machine."""
@@ -43,18 +45,18 @@ class PreparedUnit:
 
 
 def prefetch_units(
-    job: Job, tasks: Iterable[ReadTask], actors: ActorResources, bisection: BisectionLike
+    job: Job, tasks: Iterable[ReadTask], reserved: Reserved, bisection: BisectionLike
 ) -> Generator[PreparedUnit, None, None]:  # fmt: skip
     """The prepared units of ``tasks``, in order; Ray Data works some tasks ahead of the caller.
 
     Args:
         job: the run that they belong to.
         tasks: drawn lazily.
-        actors: what each actor reserves; tasks use the rest of the cluster.
+        reserved: what the actors reserve; tasks use the rest of the cluster.
         bisection: finds rows that kill the process which renders or tokenises them.
     """
     for some in _batches(tasks):
-        yield from _read(job, some, actors, bisection)
+        yield from _read(job, some, reserved, bisection)
 
 
 def _batches(tasks: Iterable[ReadTask]) -> Iterator[list[ReadTask]]:
@@ -71,13 +73,13 @@ def _batches(tasks: Iterable[ReadTask]) -> Iterator[list[ReadTask]]:
 
 
 def _read(
-    job: Job, tasks: list[ReadTask], actors: ActorResources, bisection: BisectionLike
+    job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: BisectionLike
 ) -> Iterator[PreparedUnit]:  # fmt: skip
     import ray
 
     units = [unit for task in tasks for unit in task.units]
     few = len(tasks) <= _FEW_TASKS and len(units) <= _FEW_UNITS
-    blocks = _blocks_of_few(job, tasks, bisection) if few else _blocks(job, tasks, actors, bisection)
+    blocks = _blocks_of_few(job, tasks, bisection) if few else _blocks(job, tasks, reserved, bisection)
     for unit in units:
         # Two blocks for each unit, in order: its prefix histogram, then its envelope.
         histogram = read_histogram(ray.get(next(blocks)))
@@ -100,11 +102,12 @@ def _itself(block: Any) -> Any:
     return block
 
 
-def _blocks(job: Job, tasks: list[ReadTask], actors: ActorResources, bisection: BisectionLike) -> Iterator[Any]:
+def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: BisectionLike) -> Iterator[Any]:
     """References to the blocks that :func:`prepare_units` yields, in order."""
     import ray.data
     from ray.data import DataContext, ExecutionResources
 
+    cpus, gpus = reserved()
     context = DataContext.get_current().copy()
     # Ray closes a block as soon as it holds a row, so each histogram and each envelope is a block of its own.
     context.target_max_block_size = 1
@@ -115,9 +118,7 @@ def _blocks(job: Job, tasks: list[ReadTask], actors: ActorResources, bisection: 
         # Ray warns of arguments that will change and for which it has no replacement yet.
         warnings.simplefilter("ignore", category=DeprecationWarning)
         warnings.simplefilter("ignore", category=FutureWarning)
-        context.execution_options.exclude_resources = ExecutionResources(
-            cpu=actors.actors * actors.cpus, gpu=actors.actors * actors.gpus
-        )
+        context.execution_options.exclude_resources = ExecutionResources(cpu=cpus, gpu=gpus)
         shared = ray.put(job)
         reads = [partial(_prepare, task.units, shared, bisection) for task in tasks]
         dataset = ray.data.read_datasource(

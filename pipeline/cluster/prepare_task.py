@@ -79,7 +79,7 @@ def _histogram_block(prepared: pa.Table, job: Job) -> pa.Table:
     """A block for :func:`read_histogram`; empty with one actor, as the dispatcher then has no choice."""
     config = job.config
     histogram: Mapping[int, int] = {}
-    if config.actors > 1 and config.engine.prefix_caching:
+    if config.most_actors > 1 and config.engine.prefix_caching:
         prompts = (ids for ids in prepared[PROMPT_IDS].to_pylist() if ids)
         histogram = prefix_histogram(prompts, config.engine.page_size)
     columns = {"prefix": list(histogram), "tokens": list(histogram.values())}

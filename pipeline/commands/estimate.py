@@ -158,7 +158,7 @@ def _extrapolated(
     prompt = per_row("prompt_tokens")
     rate = float(completion.sum()) / seconds if seconds > 0 else 0.0
     tokens = Spread.of(completion.tolist(), total)
-    counts = sorted({1, job.config.actors, 2 * job.config.actors})
+    counts = sorted({1, job.config.most_actors, 2 * job.config.most_actors})
     return Estimate(
         rows=total,
         sampled_rows=sampled,
