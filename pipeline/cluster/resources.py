@@ -65,7 +65,8 @@ class ActorResources:
             *(f"{each:g} {name}" for name, each in self.custom.items()),
         ]
         on = "" if self.accelerator_type is None else f" on {self.accelerator_type} nodes"
-        return f"{', '.join(wants[:-1])} and {wants[-1]}{on}"
+        per_node = "" if self.per_node is None else f", at most {self.per_node} on a node"
+        return f"{', '.join(wants[:-1])} and {wants[-1]}{on}{per_node}"
 
 
 def is_private() -> bool:
@@ -261,12 +262,11 @@ def _check_shares(config: RunConfig, wanted: ActorResources, have: Mapping[str, 
 def _no_room(
     config: RunConfig, wanted: ActorResources, room: int, nodes: Nodes, have: Mapping[str, float]
 ) -> ResourceError:
-    per_node = "" if wanted.per_node is None else f", at most {wanted.per_node} on a node"
     asked = (
         config.actors if not isinstance(config.actors, ActorRange) else f"{config.actors.min} to {config.actors.max}"
     )
     return ResourceError(
-        f"actors={asked} with {wanted.describe()} each{per_node}: the cluster ({have['CPU']:g} CPU, {have['GPU']:g} "
+        f"actors={asked} with {wanted.describe()} each: the cluster ({have['CPU']:g} CPU, {have['GPU']:g} "
         f"GPU on {len(nodes)} nodes) has room for {room}. Lower actors, gpus_per_actor or cpus_per_actor, or set "
         "expect_autoscaling if nodes will be added."
     )

@@ -1,0 +1,97 @@
+"""Real actors of a range and of several pools: the same bytes, as many as fit, and each with its own accelerator."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline
+from pipeline import layout
+from pipeline.cluster.executor import RayExecutor
+from pipeline.codec import SamplingParams
+from pipeline.commands.run import run_on
+from pipeline.commands.summary import RunSummary
+from pipeline.config import RunConfig
+from pipeline.schema import DATA_COLUMNS
+from pipeline.sinks.staged import data_checksum
+from pipeline.storage.open import open_storage
+from testing.pipeline.noted_engines import noted_engine, noted_slow_engine, notes_of
+from testing.repository import ROOT
+
+ROWS = 96
+
+
+def config_of(folder: Path, name: str, model: Path, **fields: Any) -> RunConfig:
+    path = folder / "in.parquet"
+    if not path.exists():
+        pq.write_table(pa.table({"prompt_token_ids": [[10 + i % 50, 300 - i] for i in range(ROWS)]}), path)
+    return RunConfig(
+        input=str(path), output=str(folder / name), model=str(model), unit_rows=2, num_threads=1,
+        sampling=SamplingParams(max_tokens=6, temperature=0.7, ignore_eos=True), **fields,
+    )  # fmt: skip
+
+
+def go(config: RunConfig, load: object) -> RunSummary:
+    executor = RayExecutor(config, load)  # type: ignore[arg-type]
+    return run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_fixed_number_a_range_and_two_pools_give_the_same_bytes(qwen3_folder: Path, tmp_path: Path) -> None:
+    ways: dict[str, dict[str, Any]] = {
+        "one": {"actors": 1},
+        "range": {"actors": {"min": 0, "max": 3}, "units_in_flight": 2},
+        "pools": {"pools": {"wide": {"engine": {"max_num_seqs": 16}, "cpus_per_actor": 0.5},
+                            "slim": {"engine": {"max_num_seqs": 2, "page_size": 16}, "cpus_per_actor": 0.5}},
+                  "units_in_flight": 2},
+    }  # fmt: skip
+    sums, slots = {}, {}
+    for name, fields in ways.items():
+        config = config_of(tmp_path, name, qwen3_folder, **fields)
+        summary = go(config, noted_engine)
+        assert (summary.total.rows, summary.total.failed_rows) == (ROWS, 0)
+        columns = ["prompt_token_ids", *DATA_COLUMNS]
+        sums[name] = data_checksum(pipeline.read(config.output, format="arrow"), columns)
+        slots[name] = sorted(note["slots"] for note in notes_of(config.output))
+    assert len(set(sums.values())) == 1, sums
+    assert slots["one"] == [64]
+    assert slots["range"] in ([64], [64, 64]), "two CPUs have room for two of three"
+    assert slots["pools"] == [2, 16]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_range_on_a_fixed_cluster_takes_as_many_as_fit_and_the_wider_pool_does_more(
+    qwen3_folder: Path, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, "fit", qwen3_folder, actors={"min": 1, "max": 64}, units_in_flight=2)
+    assert go(config, noted_slow_engine).total.rows == ROWS
+    assert len(notes_of(config.output)) == 2
+
+
+def test_actors_see_their_own_accelerator_and_those_without_room_are_asked_of_an_autoscaler(tmp_path: Path) -> None:
+    """One node that claims two GPUs, in a session and a process of their own."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "CUDA_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "testing.pipeline.noted_engines", str(tmp_path)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.strip().split("\n")[-1])
+    said = found.pop("said")
+    assert all(way["rows"] == 160 for way in found.values())
+    devices = {name: sorted(actor["devices"] for actor in way["actors"]) for name, way in found.items()}
+    assert devices["whole"] == ["0", "1"], "three of five found no room, and the run went on without them"
+    assert devices["half"] in (["0", "0"], ["1", "1"]), "the GPUs have room for a third one, the limit of a node not"
+    assert any(one.get("GPU") == 1 for one in found["whole"]["asked"]), "a pending actor is a demand"
+    assert any(one.get("GPU") == 0.5 for one in found["half"]["asked"])
+    assert not any(way["left"] for way in found.values()), "requests are withdrawn"
+    assert any("3 actors for a node with room for 0.75 CPU and 1 GPU; 2 at work" in line for line in said), said
+    assert any("1 actor for a node with room for 1 CPU and 0.5 GPU, at most 2 on a node" in line for line in said), said
