@@ -11,9 +11,12 @@ import logging
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["cache_folder", "is_writable", "temporary_folder", "user_cache", "writable_cache", "writable_folder"]
+__all__ = ["cache_folder", "is_writable", "one_at_a_time", "temporary_folder", "user_cache", "writable_cache",
+           "writable_folder"]  # fmt: skip
 
 _VARIABLE = "WEDLM_CACHE_HOME"
 
@@ -29,6 +32,26 @@ def cache_folder() -> Path:
 def writable_cache(name: str = "") -> Path:
     """A folder in :func:`cache_folder` (or itself), made if necessary; a temporary one where that is read-only."""
     return writable_folder(cache_folder() / name, _VARIABLE)
+
+
+@contextmanager
+def one_at_a_time(name: str, patience: float = 180.0) -> Iterator[None]:
+    """A block that one process of this machine runs at a time, so that the others find in the cache what it has made.
+
+    A process that waits longer than ``patience`` seconds, or cannot lock files here, goes on beside the others: what
+    they make is the same, and only costs time.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(writable_cache() / f"{name}.lock")
+    try:
+        lock.acquire(timeout=patience)
+    except (Timeout, OSError, NotImplementedError) as error:
+        logger.warning("%s: made in this process too, as the lock cannot be had (%s)", name, type(error).__name__)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def user_cache(name: str) -> Path:

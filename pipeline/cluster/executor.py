@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
@@ -41,6 +41,11 @@ _ROWS_PER_SLOT = 3
 class Executor(Protocol):
     """What a command needs to run units and write part files; tests implement it without Ray."""
 
+    @property
+    def starts(self) -> Sequence[Mapping[str, float]]:
+        """Seconds of each stage of the start of every actor so far."""
+        ...
+
     def session(self) -> AbstractContextManager[None]:
         """A block in which the other calls get what they need, when they first need it."""
         ...
@@ -73,8 +78,12 @@ class RayExecutor:
         # Worker processes that a session of our own starts at once: no more than there are cores for a range.
         ranged = any(isinstance(run.actors, ActorRange) for run in config.runs_of_pools().values())
         self._background = Background(min(config.most_actors, local_cpus()) if ranged else config.most_actors)
-        self.starts: list[Mapping[str, float]] = []
-        """Seconds of each stage of the start of every actor so far."""
+        self._starts: list[Mapping[str, float]] = []
+
+    @property
+    def starts(self) -> Sequence[Mapping[str, float]]:
+        """See :class:`Executor`."""
+        return self._starts
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -128,7 +137,7 @@ class RayExecutor:
         refit = None if self._private else _refit(job.config, crew.resources, work.units)
         try:
             with closing(crew):
-                yield from generate(crew.pool, units, held, work.units, starts=self.starts, refit=refit)
+                yield from generate(crew.pool, units, held, work.units, starts=self._starts, refit=refit)
         except ray.exceptions.RayError as error:
             raise _explained(error, job.storage, begin) from error
 

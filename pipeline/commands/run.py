@@ -16,6 +16,7 @@ from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.failure_limit import FailureLimit
 from pipeline.commands.progress import Progress, ProgressTracker
+from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease, hold_lease
@@ -114,6 +115,7 @@ def _run(
             generating_seconds=session.seconds,
             publications=tuple(p.name for p in manifest.publications),
             format=config.output_format,
+            start_up=StartUp.of(executor.starts),
         )
 
 

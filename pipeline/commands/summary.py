@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.codec import redact
 from pipeline.commands.failure_limit import describe_failures
 from pipeline.commands.read import read
+from pipeline.commands.start_up import StartUp
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 from pipeline.types import Totals
@@ -35,6 +36,7 @@ class RunSummary:
         generating_seconds: the same without the start: since the first engine was ready.
         publications: folders of the output that hold published parts.
         format: of the published parts.
+        start_up: what the start of this call's actors was made of.
     """
 
     output: str = field(repr=False)
@@ -44,6 +46,7 @@ class RunSummary:
     generating_seconds: float
     publications: tuple[str, ...]
     format: str = "parquet"
+    start_up: StartUp = field(default_factory=StartUp)
 
     @property
     def glob(self) -> str:
@@ -72,6 +75,8 @@ class RunSummary:
             )
         else:
             lines.append("This run: nothing was left to do")
+        if self.start_up.actors:
+            lines.append(self.start_up.describe())
         if self.publications:
             lines.append(f"Files: {redact(self.glob)} (a glob for Polars, DuckDB, Spark, datasets)")
         if total.failed_rows:

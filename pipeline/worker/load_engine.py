@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 from pipeline.codec import EngineConfig, SamplingParams, explain
 from pipeline.errors import ConfigError
 from pipeline.plan.job import Job
-from pipeline.prompts.model_files import check_same_model
+from pipeline.prompts.model_files import check_same_model, model_folder
 from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
+from wedlm_core.cache import one_at_a_time
 from wedlm_core.kernels.cpu.kept import are_kept
 
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
 __all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine"]
+
+_FIRST_FORWARDS = ([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
+"""Prompts and parameters of a short generation, which compiles or loads the kernels."""
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
 """Makes an engine from a job and a number of torch threads (None: torch's default), in the process that will use it."""
@@ -41,6 +45,8 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     config = job.config
+    with stage("model fetched"):
+        model_folder(config)  # of a URL: downloaded once per machine
     with stage("model loaded"):
         llm = LLM(
             config.model,
@@ -88,10 +94,18 @@ def count_gpus() -> int:
 
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
     """Compile the kernels and measure the step cost now, so that no row's timings include them."""
-    if llm.engine.device.type == "cpu" and not are_kept():
-        announce("compiling the kernels for this CPU, once; it takes about 15 s")
     with stage("kernels ready"):
-        llm.generate([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
+        if llm.engine.device.type == "cpu":
+            _compile_once(llm)
+        llm.generate(*_FIRST_FORWARDS)
     if sampling.adaptive:
         with stage("step costs known"):
             llm.engine.measure_step_cost()
+
+
+def _compile_once(llm: LLM) -> None:
+    """Have the kernels compiled by one process of this machine; the others wait for it and load them."""
+    with one_at_a_time("kernels"):
+        if not are_kept():
+            announce("compiling the kernels for this CPU, once; it takes about 15 s")
+            llm.generate(*_FIRST_FORWARDS)

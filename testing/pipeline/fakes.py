@@ -6,7 +6,7 @@ The product never uses them; the end-to-end tests use the real engine, files and
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
@@ -95,6 +95,10 @@ class InlineExecutor:
         self._order = order
         self._engine = engine
         self.units_done = 0
+
+    @property
+    def starts(self) -> Sequence[Mapping[str, float]]:
+        return ()
 
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()

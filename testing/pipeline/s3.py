@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -31,13 +33,18 @@ class S3Server:
 
 
 @contextmanager
-def serve_s3() -> Iterator[S3Server]:
-    """Start a server on a free port; it ends with the block and forgets everything."""
+def serve_s3(log: Path | None = None) -> Iterator[S3Server]:
+    """Start a server on a free port; it ends with the block and forgets everything.
+
+    Args:
+        log: gets a line for each request.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(log or os.devnull, "wb") as said:
+        server = subprocess.Popen(command, stdout=said, stderr=said)
     try:
         for _ in range(300):
             with socket.socket() as probe:

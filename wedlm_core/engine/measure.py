@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from wedlm_core.cache import one_at_a_time
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.bench import Bench
@@ -83,6 +84,17 @@ def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: Asy
     if cost is not None and ((key, cost) in _proven or _fits(cost, _check(runner, pages, overlapping))):
         _proven.add((key, cost))
         return cost
+    # Several engines that start on one machine at once would measure each other's noise.
+    with one_at_a_time(f"step-cost-{key}"):
+        other = load_cached(key)
+        if other is not None and other != cost:  # measured while this process waited
+            _proven.add((key, other))
+            return other
+        return _measured(runner, pages, overlapping, key)
+
+
+def _measured(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None, key: str) -> StepCost:
+    """The cost, measured now and kept under ``key``."""
     begin = time.perf_counter()
     samples = _measure(runner, pages, overlapping)
     if not samples:

@@ -1,31 +1,25 @@
 """Turn a model's name (the shipped ``tiny``, a folder, an fsspec URL or a hub id) into a local folder.
 
 Imports no torch, so that tokenising tasks can use it. Remote folders are downloaded into a cache
-(``$WEDLM_CACHE``, else ``$XDG_CACHE_HOME/wedlm-batch``, else ``~/.cache/wedlm-batch``), once per content. A folder
-appears there complete or not at all, even if several processes download it or one is killed.
+(``$WEDLM_CACHE``, else ``$XDG_CACHE_HOME/wedlm-batch``, else ``~/.cache/wedlm-batch``), once per content
+(:mod:`wedlm_core.model.download`).
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from wedlm_core.cache import is_writable, user_cache, writable_folder
 from wedlm_core.checks import is_text
 from wedlm_core.errors import ConfigError, WeightsError, explain, first_line
+from wedlm_core.model.download import MODEL_FILES, content_key, fetch_once, is_whole, model_files
 from wedlm_core.redaction import keep_secret, redact
 
 __all__ = ["MODEL_FILES", "cache_root", "resolve"]
-
-MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
-"""Patterns of the files that are downloaded: no pickles, no code."""
 
 _VARIABLE = "WEDLM_CACHE"
 _LONGEST = 4096  # characters of a path or URL
@@ -124,21 +118,16 @@ def _from_hub(name: str, revision: str | None) -> Path:
 def _download(url: str, options: dict[str, Any]) -> Path:
     """Copy the model files under ``url`` into the cache, unless this content is there already."""
     import fsspec
-    from filelock import FileLock
 
     try:
         fs, root = fsspec.core.url_to_fs(url, **options)
-        files = _listing(fs, root)
+        files = model_files(fs, root)
         if not files:
             raise WeightsError(explain("model", url, "no model files there", f"It needs some of {MODEL_FILES}."))
-        key = _content_key(fs, url, files)
-        if (kept := cache_root() / "models" / key).is_dir():  # it may be a folder that was filled beforehand
+        key = content_key(fs, url, files)
+        if is_whole(kept := cache_root() / "models" / key):  # it may be a folder that was filled beforehand
             return kept
-        target = writable_folder(cache_root() / "models", _VARIABLE) / key
-        # The lock prevents several actors of a host from downloading the same files at once.
-        with FileLock(f"{target}.lock"):
-            if not target.is_dir():
-                _fetch(fs, files, target)
+        return fetch_once(fs, files, writable_folder(cache_root() / "models", _VARIABLE) / key)
     except WeightsError:
         raise
     except Exception as error:  # every file system has its own exceptions
@@ -147,31 +136,3 @@ def _download(url: str, options: dict[str, Any]) -> Path:
         # The exception is chained only if its message quotes no credentials.
         cause = error if redact(str(error)) == str(error) else None
         raise WeightsError(explain("model", url, reason, remedy)) from cause
-    return target
-
-
-def _listing(fs: Any, root: str) -> dict[str, str]:
-    """``{file name: remote path}`` of the model files directly under ``root``."""
-    fs.invalidate_cache()
-    paths = fs.find(root, maxdepth=1)
-    names = {path.rsplit("/", 1)[-1]: path for path in paths}
-    return {name: path for name, path in sorted(names.items()) if any(fnmatch(name, p) for p in MODEL_FILES)}
-
-
-def _content_key(fs: Any, url: str, files: Mapping[str, str]) -> str:
-    """Hash of the URL, the file names and the store's checksums (ETag, else time and size)."""
-    digest = hashlib.blake2b(url.encode(), digest_size=16)
-    for name, path in files.items():
-        digest.update(f"\x1f{name}\x1f{fs.checksum(path)}".encode())
-    return digest.hexdigest()
-
-
-def _fetch(fs: Any, files: Mapping[str, str], target: Path) -> None:
-    """Download next to ``target``, then rename. A kill leaves a temporary folder, never half a model."""
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        for name, path in files.items():
-            fs.get_file(path, str(staging / name))
-        os.replace(staging, target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

@@ -58,6 +58,9 @@ def test_a_fixed_number_a_range_and_two_pools_give_the_same_bytes(qwen3_folder: 
         config = config_of(tmp_path, name, qwen3_folder, **fields)
         summary = go(config, noted_engine)
         assert (summary.total.rows, summary.total.failed_rows) == (ROWS, 0)
+        assert summary.start_up.actors >= 1
+        assert {summary.start_up.median[phase] > 0 for phase in ("scheduling", "load", "compile")} == {True}
+        assert f"Start of {summary.start_up.actors} actor" in summary.describe()
         columns = ["prompt_token_ids", *DATA_COLUMNS]
         sums[name] = data_checksum(pipeline.read(config.output, format="arrow"), columns)
         slots[name] = sorted(note["slots"] for note in notes_of(config.output))

@@ -1,0 +1,71 @@
+"""What is made once per machine is made by one process, also if several actors start at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testing.repository import ROOT
+from wedlm_core.kernels.cpu.kept import kernel_folder
+
+LOAD = """
+import json, logging, sys, time
+said = []
+handler = logging.Handler()
+handler.emit = lambda record: said.append(record.getMessage())
+for name in ("wedlm_core.engine.measure", "pipeline.stages"):
+    logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger(name).addHandler(handler)
+import pipeline
+from pipeline import stages
+from pipeline.commands.begin import source_of
+from pipeline.plan.job import resolve_job
+from pipeline.storage.open import open_storage
+from pipeline import layout
+from pipeline.worker.load_engine import load_engine
+config = pipeline.RunConfig(input=[{"prompt": "a"}], output=sys.argv[1], model=sys.argv[2])
+storage = open_storage(config.output, layout.SCRATCH)
+load_engine(resolve_job(config, source_of(config, storage), storage), 1)
+print(json.dumps({"said": said, "taken": stages.taken()}))
+"""
+
+
+def start_together(count: int, cache: Path, folder: Path, model: Path) -> list[tuple[list[str], dict[str, float]]]:
+    """What so many processes say and how long their stages take, that load the model at once."""
+    environment = {**os.environ, "WEDLM_CACHE_HOME": str(cache)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", LOAD, str(folder / str(number)), str(model)], cwd=ROOT,
+                         env=environment, stdout=subprocess.PIPE, text=True)
+        for number in range(count)
+    ]  # fmt: skip
+    found = [json.loads(process.communicate(timeout=300)[0].strip().split("\n")[-1]) for process in processes]
+    assert not any(process.returncode for process in processes)
+    return [(each["said"], each["taken"]) for each in found]
+
+
+def measured(said: list[str]) -> bool:
+    return any(line.startswith("measured ") for line in said)
+
+
+def test_one_of_the_actors_that_start_together_measures_the_step_costs(tmp_path: Path, qwen3_folder: Path) -> None:
+    cache = tmp_path / "cache"
+    kept = kernel_folder()
+    shutil.copytree(kept, cache / kept.name)
+    found = start_together(2, cache, tmp_path, qwen3_folder)
+    assert sum(measured(said) for said, _ in found) == 1
+    assert set(found[0][1]) >= {"torch imported", "model fetched", "model loaded", "kernels ready", "step costs known"}
+
+
+@pytest.mark.slow  # compiles all kernels: about 25 s
+def test_one_of_the_actors_that_start_together_compiles_the_kernels(tmp_path: Path, qwen3_folder: Path) -> None:
+    found = start_together(3, tmp_path / "cache", tmp_path, qwen3_folder)
+    assert sum(any("compiling the kernels" in line for line in said) for said, _ in found) == 1
+    assert sum(measured(said) for said, _ in found) == 1
+    again = start_together(2, tmp_path / "cache", tmp_path, qwen3_folder)
+    assert not any("compiling" in line for said, _ in again for line in said)
