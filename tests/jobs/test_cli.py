@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jobs import cli, generate, status
 from jobs.generate import main
-from pipeline import ConfigError, RunConfig
+from pipeline import ActorRange, ConfigError, PoolConfig, RunConfig
 from pipeline.commands.progress import Progress
 from pipeline.types import Totals
 
@@ -36,6 +36,29 @@ def test_settings_override_options_which_override_the_file(tmp_path: Path) -> No
     config = parsed("--config", str(file), "--actors", "3", "--set", "sampling.max_tokens=48", "--set", "chat=true")
     assert (config.input, config.output, config.actors, config.chat) == ("a.parquet", "out", 3, True)
     assert (config.sampling.max_tokens, config.sampling.stop, config.engine.page_size) == (48, ("x", "y"), 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "actors"),
+    [(["--actors", "4"], 4), (["--actors", "0-64"], ActorRange(min=0, max=64)),
+     (["--set", "actors.max=64"], ActorRange(min=1, max=64)),
+     (["--actors", "2-8", "--set", "actors.max=64"], ActorRange(min=2, max=64)),
+     (["--set", "pools.fast.actors.max=3", "--set", "pools.fast.gpus_per_actor=0.5"], 1)],
+)  # fmt: skip
+def test_actors_are_a_number_or_a_range(words: list[str], actors: object) -> None:
+    config = parsed("--input", "x", "--output", "y", *words)
+    assert config.actors == actors
+    if "pools.fast.actors.max=3" in words:
+        assert config.pools["fast"] == PoolConfig(actors=ActorRange(max=3), gpus_per_actor=0.5)
+
+
+@pytest.mark.parametrize("text", ["many", "1-", "-", "1-b", "1.5"])
+def test_other_numbers_of_actors_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = cli.Parser()
+    cli.add_config_options(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--actors", text])
+    assert "must be a number or a range" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.codec import SamplingParams
+from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.commands.progress import Progress, ProgressTracker, format_progress
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.pools import ActorRange, PoolConfig
 from pipeline.types import CommitRecord, Totals
 
 
@@ -73,6 +74,72 @@ def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> No
         {"sampling": SamplingParams(bad_words="no")}, {"sampling": SamplingParams(logit_bias={3: 1.0})},
     ):  # fmt: skip
         assert RunConfig(input="x", output="y", **change).fingerprint_fields() != base.fingerprint_fields()
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"actors": {"min": 2}}, "a range has a max"),
+        ({"actors": {"min": 4, "max": 2}}, r"actors\.min=4: at most actors\.max, which is 2"),
+        ({"actors": {"min": -1, "max": 2}}, r"actors\.min=-1"),
+        ({"actors": {"max": True}}, r"actors\.max=True"),
+        ({"actors": {"max": 2, "maximum": 3}}, "maximum=3.*Did you mean 'max'"),
+        ({"actors": {"max": 2, "idle_seconds": -1}}, r"actors\.idle_seconds=-1"),
+        ({"actors": "many"}, "actors='many'"),
+        ({"actors": 2, "pools": {"a": {}}}, "each of the pools says how many it has"),
+        ({"pools": {"A b": {}}}, "pools='A b'"),
+        ({"pools": 3}, "pools=3"),
+        ({"pools": {"a": 3}}, r"pools\.a=3"),
+        ({"pools": {"a": {"actor": 1}}}, "Did you mean 'actors'"),
+        ({"pools": {"a": {"engine": {"max_window": 8}}}}, r"pools\.a\.engine\.max_window=8: it bears on tokens"),
+        ({"pools": {"a": {"engine": {"weight_dtype": "int8"}}}}, "it bears on tokens"),
+        ({"pools": {"a": {"engine": {"page_sizes": 8}}}}, "no such engine setting"),
+        ({"pools": {"a": {"engine": {"page_size": 7}}}}, r"pools\.a: page_size=7"),
+        ({"pools": {"a": {"device": "cpu"}, "b": {"device": "cuda"}}}, "dtype='auto': pools on CPU and on GPU"),
+        ({"gpus_per_actor": 1.5}, "a share of one GPU, or a whole number"),
+        ({"pools": {"a": {"gpus_per_actor": 1.5}}}, r"pools\.a: gpus_per_actor=1\.5"),
+        ({"resources_per_actor": {"GPU": 1}}, "none of Ray's own"),
+        ({"resources_per_actor": {"spot": 1.5}}, r"resources_per_actor\.spot=1\.5"),
+        ({"accelerator_type": ""}, "accelerator_type=''"),
+        ({"actors_per_node": 0}, "actors_per_node=0"),
+    ],
+)
+def test_ranges_and_pools_that_cannot_be_are_refused(raw: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        RunConfig.from_mapping({"input": "x", "output": "y", **raw})
+
+
+def test_a_pool_is_the_run_with_its_own_resources_and_engine_and_the_same_fingerprint() -> None:
+    raw = {"input": "x", "output": "y", "cpus_per_actor": 2, "engine": {"max_num_seqs": 8, "page_size": 16}}
+    pools = {"fast": {"actors": {"min": 0, "max": 3}, "gpus_per_actor": 0.5, "accelerator_type": "H100",
+                      "engine": {"max_num_seqs": 32, "gpu_memory_utilization": 0.8}},
+             "slow": {"resources_per_actor": {"spot": 1}, "actors_per_node": 2, "num_threads": 3}}  # fmt: skip
+    config = RunConfig.from_mapping({**raw, "pools": pools})
+    fast, slow = config.runs_of_pools().values()
+    assert (fast.engine.max_num_seqs, fast.engine.page_size, fast.cpus_per_actor) == (32, 16, 2)
+    assert fast.actor_engine.gpu_memory_utilization == pytest.approx(0.4)
+    assert (slow.engine, slow.actors, slow.actors_per_node, slow.num_threads) == (config.engine, 1, 2, 3)
+    assert (config.most_actors, fast.most_actors, slow.most_actors) == (4, 3, 1)
+    alone = RunConfig.from_mapping(raw)
+    assert alone.runs_of_pools() == {"": alone}
+    ranged = RunConfig.from_mapping({**raw, "actors": {"max": 9}, "resources_per_actor": {"spot": 1}})
+    assert ranged.actors == ActorRange(min=1, max=9)
+    for other in (config, fast, slow, ranged):
+        assert other.fingerprint_fields() == alone.fingerprint_fields()
+
+
+def test_a_pool_may_set_every_engine_field_that_is_not_in_the_fingerprint_and_no_other() -> None:
+    from dataclasses import fields
+
+    bearing = {name.removeprefix("engine.").partition(".")[0] for name in RunConfig(input="x", output="y")
+               .fingerprint_fields() if name.startswith("engine.")}  # fmt: skip
+    for name in (f.name for f in fields(EngineConfig)):
+        refused = name in bearing or name in ("seed", "trace")
+        if refused:
+            with pytest.raises(ConfigError, match="bears on tokens"):
+                PoolConfig(engine={name: 1})
+        else:
+            PoolConfig(engine={name: 1})
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 512), (256, 32), (10_000, 8), (0, 512)])
