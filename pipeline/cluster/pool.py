@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipeline.cluster.dispatcher import Assignment
@@ -15,7 +16,7 @@ from pipeline.cluster.generate_actor import GenerateActor
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
-from pipeline.worker.load_engine import EngineLoader
+from pipeline.worker.load_engine import EngineLoader, load_for_any_row
 from pipeline.worker.row_isolation import BisectionLike
 
 __all__ = ["Pool", "first_actors"]
@@ -43,7 +44,7 @@ class PooledGenerateActor(GenerateActor):
         job, bisection = ray.cloudpickle.loads(shared)
         job = ray.get(job)
         job = replace(job, config=job.config.runs_of_pools()[pool])
-        super().__init__(job, num_threads, load, bisection)
+        super().__init__(job, num_threads, partial(load_for_any_row, load, pool) if pool else load, bisection)
 
     def ready(self) -> dict[str, float]:
         """See :meth:`GenerateActor.ready`; with the time from the request to this process."""

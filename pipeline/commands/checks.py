@@ -98,17 +98,16 @@ def check_resources(config: RunConfig) -> None:
         ResourceError: it cannot, or has no use for so many, or no such device.
         ConfigError: there is no such attention backend, or it does not run where the actors will.
     """
-    if config.engine.attention != "auto":
-        alone = config.device == "auto" and is_private() and not local_node()["GPU"] and not count_gpus()
-        check_attention(
-            config.engine, on_cpu=config.device == "cpu" or alone, on_gpu=config.device.startswith("cuda")
-        )  # fmt: skip
+    for run in config.runs_of_pools().values():
+        if run.engine.attention != "auto":
+            alone = run.device == "auto" and is_private() and not local_node()["GPU"] and not count_gpus()
+            check_attention(run.engine, on_cpu=run.device == "cpu" or alone, on_gpu=run.device.startswith("cuda"))
     if not is_private():
         with ray_session():
             fit_pools(config, connected_nodes())
         return
     here = dict(local_node())
-    if config.device.startswith("cuda") and not here["GPU"]:
+    if any(run.device.startswith("cuda") for run in config.runs_of_pools().values()) and not here["GPU"]:
         here["GPU"] = float(count_gpus())  # of a driver that does not say so in /proc
     fit_pools(config, [here], private=True)
 

@@ -18,7 +18,7 @@ from wedlm_core.kernels.cpu.kept import are_kept
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
-__all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine"]
+__all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine", "load_for_any_row"]
 
 _FIRST_FORWARDS = ([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
 """Prompts and parameters of a short generation, which compiles or loads the kernels."""
@@ -59,6 +59,24 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     check_same_model(config, job.model_digest)  # after the weights were read, so no edit goes unnoticed
     _warm_up(llm, config.sampling)
     return llm.engine
+
+
+def load_for_any_row(load: EngineLoader, pool: str, job: Job, num_threads: int | None) -> EngineLike:
+    """``load``, for an actor of one of several pools: which rows fit must not depend on the pool that a row falls to.
+
+    Raises:
+        ConfigError: its KV pool is too small for a row of ``max_model_len`` tokens.
+    """
+    engine = load(job, num_threads)
+    pages = getattr(engine, "pages", None)
+    if pages is not None:
+        length: int = engine.max_model_len  # type: ignore[attr-defined]
+        if pages.capacity_tokens < length + 1 + 2 * job.config.engine.max_window:
+            has = pages.capacity_tokens
+            rule = f"the KV pool of pools.{pool} holds {has} tokens, and every pool must hold a row of this length"
+            raise ConfigError(explain("engine.max_model_len", length, rule,
+                                      "Lower it for the run, or give the pool more pages or memory."))  # fmt: skip
+    return engine
 
 
 def check_attention(engine: EngineConfig, *, on_cpu: bool, on_gpu: bool = False) -> None:

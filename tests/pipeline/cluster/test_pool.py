@@ -79,6 +79,14 @@ def test_a_range_on_a_fixed_cluster_takes_as_many_as_fit_and_the_wider_pool_does
     assert len(notes_of(config.output)) == 2
 
 
+@pytest.mark.usefixtures("cluster")
+def test_a_pool_whose_engine_could_not_hold_every_row_is_refused(qwen3_folder: Path, tmp_path: Path) -> None:
+    pools = {"tight": {"engine": {"num_pages": 4}}}
+    config = config_of(tmp_path, "tight", qwen3_folder, pools=pools)
+    with pytest.raises(pipeline.EngineDiedError, match=r"max_model_len=512: the KV pool of pools\.tight holds 256"):
+        go(config, noted_engine)
+
+
 def test_actors_see_their_own_accelerator_and_those_without_room_are_asked_of_an_autoscaler(tmp_path: Path) -> None:
     """One node that claims two GPUs, in a session and a process of their own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "CUDA_"))}
