@@ -4,6 +4,9 @@ Actors pull: the next unit goes to the actor that holds the smallest share of th
 prefetched units the dispatcher picks the one that saves this actor's prefix cache the most tokens, and avoids units
 whose prefixes another actor has cached. A unit can be overtaken by later ones only a bounded number of times.
 
+A decision costs the same for ten actors and for thousands: it looks at a bounded number of waiting units, the oldest
+ones and those that begin like what the actor was given last, and the actors stand in a heap.
+
 Actors come and go. The units of one that leaves go back to the front of the queue, unless another actor runs them too;
 its results still count if they come before those of others.
 
@@ -14,9 +17,14 @@ counts and the other execution is dropped. So an actor that is slow, hangs or re
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from pipeline.cluster.waiting_units import WaitingUnits
 
 __all__ = ["Assignment", "Dispatcher"]
 
@@ -24,6 +32,8 @@ _KNOWN_PREFIXES = 1 << 16
 """Prefixes whose actor is remembered; the least recently used are forgotten."""
 _RECENT = 8
 """An actor's speed is measured over so many finished units."""
+_LOOKS = 32
+"""For units worth a backup is looked so often in the time of a unit, if none was found the last time."""
 _BACKUP_GAIN = 1.5
 """A backup starts if the slow actor is expected to need this many times as long as the idle one needs for a unit."""
 
@@ -37,16 +47,6 @@ class Assignment:
     execution: int
 
 
-@dataclass(kw_only=True)
-class _Unit:
-    unit_id: str
-    histogram: Mapping[int, int]
-    overtaken: int = 0
-    runs: dict[int, _Run] = field(default_factory=dict)
-    """Actor -> its execution."""
-    has_backup: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     """An execution: its number, and when it was given."""
@@ -55,10 +55,20 @@ class _Run:
     begin: float
 
 
+@dataclass(kw_only=True)
+class _Unit:
+    """``runs``: actor -> its execution; empty while the unit waits."""
+
+    unit_id: str
+    histogram: Mapping[int, int]
+    runs: dict[int, _Run] = field(default_factory=dict)
+
+
 class _Actor:
     """The units an actor holds, oldest first, and its measured speed. ``held``: units that it holds at most."""
 
-    def __init__(self, now: float, held: int) -> None:
+    def __init__(self, number: int, now: float, held: int) -> None:
+        self.number = number
         self.held = held
         self.units: dict[str, _Unit] = {}
         self._ends: deque[float] = deque([now], maxlen=_RECENT + 1)
@@ -72,6 +82,16 @@ class _Actor:
         """Expected time to finish the units it holds, at its recent speed; grows while no unit finishes."""
         return len(self.units) * (now - self._ends[0]) / len(self._ends)
 
+    @property
+    def share(self) -> float:
+        """The units that it holds over those that it may; 1 or more where it takes none."""
+        return len(self.units) / self.held if self.held else 1.0
+
+    @property
+    def newest_alone(self) -> _Unit | None:
+        """The newest of its units that nobody else runs."""
+        return next((unit for unit in reversed(self.units.values()) if len(unit.runs) == 1), None)
+
 
 class Dispatcher:
     """Units in, assignments out. The caller reports every event; ``now`` is in seconds of any monotonic clock.
@@ -83,22 +103,26 @@ class Dispatcher:
 
     def __init__(self, *, held: int, max_overtakes: int) -> None:
         self._held = held
-        self._max_overtakes = max_overtakes
-        self._ready: list[_Unit] = []
-        self._running: dict[str, _Unit] = {}
+        self._units: dict[str, _Unit] = {}
+        self._waiting = WaitingUnits(max_overtakes)
         self._actors: dict[int, _Actor] = {}
+        self._numbers = itertools.count()
+        self._shares: list[tuple[float, int, int]] = []
+        """A heap of (share of what it may hold, in order of joining, actor); of an actor only the last entry counts."""
+        self._speeds, self._measured = 0.0, 0
         self._owners: OrderedDict[int, int] = OrderedDict()
         self._ended = False
+        self._next_look = -math.inf
 
     @property
     def waiting(self) -> int:
         """Units that no actor holds."""
-        return len(self._ready)
+        return len(self._waiting)
 
     @property
     def running(self) -> int:
         """Units that actors hold; a unit with a backup counts once."""
-        return len(self._running)
+        return len(self._units) - len(self._waiting)
 
     @property
     def input_ended(self) -> bool:
@@ -108,8 +132,7 @@ class Dispatcher:
     @property
     def unit_seconds(self) -> float | None:
         """Mean time that the actors there are hold a unit; None before the first one is done."""
-        known = [actor.unit_seconds for actor in self._actors.values() if actor.unit_seconds is not None]
-        return sum(known) / len(known) if known else None
+        return self._speeds / self._measured if self._measured else None
 
     def held_by(self, actor: int) -> int:
         """Units that an actor holds."""
@@ -118,12 +141,13 @@ class Dispatcher:
     @property
     def finished(self) -> bool:
         """Whether every unit is done and no more will come."""
-        return self._ended and not self._ready and not self._running
+        return self._ended and not self._units
 
     def join(self, actor: int, now: float, held: int | None = None) -> None:
         """An actor is ready for units. ``held``: how many it holds at most, where actors differ."""
         assert actor not in self._actors, "an actor that comes back has left before"
-        self._actors[actor] = _Actor(now, self._held if held is None else held)
+        self._actors[actor] = _Actor(next(self._numbers), now, self._held if held is None else held)
+        self._changed(actor)
 
     def retire(self, actor: int) -> None:
         """An actor takes no new unit; it keeps those that it holds. Nothing happens if it is not here."""
@@ -138,21 +162,23 @@ class Dispatcher:
         gone = self._actors.pop(actor, None)
         if gone is None:
             return []
+        self._count_speed(gone.unit_seconds, -1)
         back = []
         for unit in gone.units.values():
             del unit.runs[actor]
-            unit.has_backup = len(unit.runs) > 1
             if not unit.runs:
                 back.append(unit)
         for unit in reversed(back):
-            self._requeue(unit)
+            self._waiting.put_first(unit.unit_id, unit.histogram)
         for prefix in [prefix for prefix, owner in self._owners.items() if owner == actor]:
             del self._owners[prefix]
+        self._waiting.forget(actor)
         return [unit.unit_id for unit in back]
 
     def offer(self, unit_id: str, histogram: Mapping[int, int]) -> None:
         """Add a unit. ``histogram``: prefix -> tokens of the unit's prompts that a cache with this prefix saves."""
-        self._ready.append(_Unit(unit_id=unit_id, histogram=histogram))
+        self._units[unit_id] = _Unit(unit_id=unit_id, histogram=histogram)
+        self._waiting.put(unit_id, histogram)
 
     def end_input(self) -> None:
         """No more units will be offered."""
@@ -160,30 +186,25 @@ class Dispatcher:
 
     def next(self, now: float) -> Assignment | None:
         """The next execution to start; None if there is nothing to start now."""
-        free = [name for name, actor in self._actors.items() if len(actor.units) < actor.held]
-        free.sort(key=lambda name: len(self._actors[name].units) / self._actors[name].held)
-        if not free:
-            return None
-        if self._ready:
-            return self._give(self._pick(free[0]), free[0], now)
-        if self._ended:
-            for name in free:
-                if (unit := self._backup_candidate(name, now)) is not None:
-                    return self._give(unit, name, now)
-        return None
+        if self._waiting:
+            name = self._emptiest()
+            return None if name is None else self._give(self._units[self._waiting.take(name, self._fit)], name, now)
+        return self._next_backup(now) if self._ended and self._units else None
 
     def done(self, unit_id: str, actor: int, now: float) -> list[Assignment] | None:
         """An actor finished a unit. Returns its other executions, to be dropped; None if another result came first.
 
         A result of an actor that has left counts too: what it staged is there.
         """
-        unit = self._running.pop(unit_id, None) or self._take_back(unit_id)
+        unit = self._units.pop(unit_id, None)
         if unit is None:
             return None
+        self._waiting.remove(unit_id)
         if actor in unit.runs:
-            self._actors[actor].record_end(now - unit.runs[actor].begin, now)
+            self._record_end(self._actors[actor], now - unit.runs[actor].begin, now)
         for name in unit.runs:
             del self._actors[name].units[unit_id]
+            self._changed(name)
         return [
             Assignment(unit_id=unit_id, actor=name, execution=run.number)
             for name, run in unit.runs.items()
@@ -192,32 +213,18 @@ class Dispatcher:
 
     def decline(self, unit_id: str, actor: int) -> None:
         """An actor refuses a backup it was given: only the other execution goes on; without one, the unit waits."""
-        unit = self._running.get(unit_id)
+        unit = self._units.get(unit_id)
         if unit is not None and unit.runs.pop(actor, None) is not None:
             del self._actors[actor].units[unit_id]
+            self._changed(actor)
             if not unit.runs:
-                self._requeue(unit)
-
-    def _requeue(self, unit: _Unit) -> None:
-        """Put a unit that nobody runs any more in front of all others; it goes next, whatever its prefixes are."""
-        del self._running[unit.unit_id]
-        unit.has_backup = False
-        unit.overtaken = self._max_overtakes
-        self._ready.insert(0, unit)
-
-    def _take_back(self, unit_id: str) -> _Unit | None:
-        """Take a certain unit out of the queue."""
-        for place, unit in enumerate(self._ready):
-            if unit.unit_id == unit_id:
-                return self._ready.pop(place)
-        return None
+                self._waiting.put_first(unit_id, unit.histogram)
 
     def _give(self, unit: _Unit, name: int, now: float) -> Assignment:
         execution = 1 + max((run.number for run in unit.runs.values()), default=-1)
         unit.runs[name] = _Run(number=execution, begin=now)
-        unit.has_backup = execution > 0
-        self._running[unit.unit_id] = unit
         self._actors[name].units[unit.unit_id] = unit
+        self._changed(name)
         for prefix in unit.histogram:
             self._owners[prefix] = name
             self._owners.move_to_end(prefix)
@@ -225,29 +232,66 @@ class Dispatcher:
             self._owners.popitem(last=False)
         return Assignment(unit_id=unit.unit_id, actor=name, execution=execution)
 
-    def _pick(self, name: int) -> _Unit:
-        """Take the waiting unit that fits an actor best; the oldest of equals."""
-        best = 0
-        if self._ready[0].overtaken < self._max_overtakes:
-            best = max(range(len(self._ready)), key=lambda i: (self._fit(self._ready[i], name), -i))
-        for unit in self._ready[:best]:
-            unit.overtaken += 1
-        return self._ready.pop(best)
-
-    def _fit(self, unit: _Unit, name: int) -> int:
+    def _fit(self, histogram: Mapping[int, int], name: int) -> int:
         """Tokens that this actor's prefix cache saves, minus those that other actors' caches would save."""
-        owners = ((self._owners.get(prefix), tokens) for prefix, tokens in unit.histogram.items())
+        owners = ((self._owners.get(prefix), tokens) for prefix, tokens in histogram.items())
         return sum(tokens if owner == name else -tokens for owner, tokens in owners if owner is not None)
 
-    def _backup_candidate(self, name: int, now: float) -> _Unit | None:
-        """A unit of the slowest other actor that this one would probably finish first."""
-        own = self._actors[name].unit_seconds or self.unit_seconds
-        if own is None:
+    # --- actors ---------------------------------------------------------------------------------------
+
+    def _changed(self, name: int) -> None:
+        """An actor holds more or fewer units than before."""
+        actor = self._actors[name]
+        if actor.share < 1:
+            heapq.heappush(self._shares, (actor.share, actor.number, name))
+
+    def _emptiest(self) -> int | None:
+        """The actor that holds the smallest share of what it may hold; None if none has room."""
+        while self._shares:
+            share, number, name = self._shares[0]
+            actor = self._actors.get(name)
+            if actor is not None and actor.number == number and share == actor.share:
+                return name
+            heapq.heappop(self._shares)  # it holds another number of units by now, or none any more
+        return None
+
+    def _record_end(self, actor: _Actor, seconds: float, now: float) -> None:
+        self._count_speed(actor.unit_seconds, -1)
+        actor.record_end(seconds, now)
+        self._count_speed(actor.unit_seconds, 1)
+
+    def _count_speed(self, unit_seconds: float | None, count: int) -> None:
+        """Count an actor's speed in the mean, or take it out."""
+        if unit_seconds is not None:
+            self._measured += count
+            self._speeds = self._speeds + count * unit_seconds if self._measured else 0.0
+
+    # --- speculative execution ------------------------------------------------------------------------
+
+    def _next_backup(self, now: float) -> Assignment | None:
+        """A backup on an actor with room, of a unit of the slowest other actor that it would probably finish first."""
+        if self.unit_seconds is None or now < self._next_look:
             return None
-        slowest: tuple[float, _Unit] | None = None
-        for other, actor in self._actors.items():
-            single = [unit for unit in actor.units.values() if not unit.has_backup]
-            left = actor.seconds_left(now)
-            if other != name and single and left > _BACKUP_GAIN * own and (slowest is None or left > slowest[0]):
-                slowest = (left, single[-1])
-        return None if slowest is None else slowest[1]
+        slow = self._two_slowest(now)
+        free = [name for name, actor in self._actors.items() if actor.share < 1]
+        free.sort(key=lambda name: self._actors[name].share)
+        for name in free:
+            own = self._actors[name].unit_seconds or self.unit_seconds
+            other = next(((left, actor) for left, actor in slow if actor != name), None)
+            if other is None or other[0] <= _BACKUP_GAIN * own:
+                continue
+            unit = self._actors[other[1]].newest_alone
+            assert unit is not None
+            return self._give(unit, name, now)
+        self._next_look = now + self.unit_seconds / _LOOKS
+        return None
+
+    def _two_slowest(self, now: float) -> list[tuple[float, int]]:
+        """Seconds left, and which actor: of those with a unit that nobody else runs."""
+
+        def candidates() -> Iterator[tuple[float, int]]:
+            for name, actor in self._actors.items():
+                if actor.newest_alone is not None:
+                    yield actor.seconds_left(now), name
+
+        return heapq.nlargest(2, candidates(), key=lambda found: found[0])

@@ -117,12 +117,12 @@ class Members:
             waiting: units that no actor holds, those included that are not read yet.
             now: seconds of the dispatcher's clock.
         """
-        for actor, state in self._states.items():
-            if state.ready and self._dispatcher.held_by(actor):
-                state.busy = now
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS
+        for actor, state in self._states.items():
+            if state.ready and self._dispatcher.held_by(actor):
+                state.busy = now
         if self._refit is not None and now >= self._next_fit:
             self._next_fit = now + _FIT_SECONDS
             for name, most in self._refit().items():
