@@ -45,7 +45,7 @@ class _State:
     asked: float
     ready: bool = False
     busy: float = 0.0
-    """When it last held a unit, or became ready."""
+    """When it became ready, was last given a unit or last did one."""
 
 
 class Members:
@@ -103,6 +103,11 @@ class Members:
         self._scaler.record_start(sum(seconds for name, seconds in taken.items() if name != "scheduled"))
         self._said, self._patience = now, _TELL_SECONDS
 
+    def touch(self, actor: int, now: float) -> None:
+        """An actor was given a unit, or has done one."""
+        if actor in self._states:
+            self._states[actor].busy = now
+
     def end(self, actor: int) -> list[str]:
         """An actor leaves, whatever it holds, and is ended. Returns the units that go back to the queue."""
         self._states.pop(actor, None)
@@ -117,9 +122,6 @@ class Members:
             waiting: units that no actor holds, those included that are not read yet.
             now: seconds of the dispatcher's clock.
         """
-        for actor, state in self._states.items():
-            if state.ready and self._dispatcher.held_by(actor):
-                state.busy = now
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS
