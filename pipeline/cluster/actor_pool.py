@@ -109,6 +109,7 @@ def generate(
                 fresh.add(event.unit.unit_id)
                 dispatcher.offer(event.unit.unit_id, event.histogram)
             elif isinstance(event, _Result):
+                members.touch(event.given.actor, now)
                 for record in _settle(dispatcher, pool, event, prepared, now):
                     left -= 1
                     yield record
@@ -118,6 +119,7 @@ def generate(
                 if given.unit_id in fresh:
                     fresh.remove(given.unit_id)
                     room.release()
+                members.touch(given.actor, now)
                 _when_done(pool.run(given, prepared[given.unit_id]), events, partial(_result, given), given.actor)
             members.adjust(left - dispatcher.running, now)
     finally:

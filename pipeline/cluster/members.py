@@ -45,7 +45,7 @@ class _State:
     asked: float
     ready: bool = False
     busy: float = 0.0
-    """When it last held a unit, or became ready."""
+    """When it became ready, was last given a unit or last did one."""
 
 
 class Members:
@@ -79,7 +79,7 @@ class Members:
         self._refit = refit
         self._next = now
         self._next_fit = now + _FIT_SECONDS
-        self._told = now
+        self._said = now
         self._patience = _TELL_SECONDS
         self.starts: list[Mapping[str, float]] = []
         """Seconds of each stage of the start of every actor that became ready."""
@@ -101,7 +101,12 @@ class Members:
         self._dispatcher.join(actor, now, self._held[self._pool.names[actor]])
         self.starts.append(dict(taken))
         self._scaler.record_start(sum(seconds for name, seconds in taken.items() if name != "scheduled"))
-        self._told, self._patience = now, _TELL_SECONDS
+        self._said, self._patience = now, _TELL_SECONDS
+
+    def touch(self, actor: int, now: float) -> None:
+        """An actor was given a unit, or has done one."""
+        if actor in self._states:
+            self._states[actor].busy = now
 
     def end(self, actor: int) -> list[str]:
         """An actor leaves, whatever it holds, and is ended. Returns the units that go back to the queue."""
@@ -168,10 +173,10 @@ class Members:
         """Say in one line what is waited for, where it takes long."""
         starting = [actor for actor, state in self._states.items() if not state.ready]
         if not starting:
-            self._told = now
-        if not starting or now - self._told < self._patience:
+            self._said = now
+        if not starting or now - self._said < self._patience:
             return
-        self._told, self._patience = now, 2 * self._patience
+        self._said, self._patience = now, 2 * self._patience
         pending = [actor for actor in starting if not self._pool.is_placed(actor)]
         lines = []
         for name, own in self._pool.resources.items():

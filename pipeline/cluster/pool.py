@@ -118,8 +118,11 @@ class Pool:
         """Whether Ray has found a node for an actor."""
         import ray
 
-        table = ray._private.state.actors(self.actors[actor]._actor_id.hex())
-        return bool(table.get("Address", {}).get("IPAddress"))
+        try:  # a part of Ray that may change; no more than a message depends on it
+            table = ray._private.state.actors(self.actors[actor]._actor_id.hex())
+            return bool(table["Address"]["IPAddress"])
+        except Exception:
+            return False
 
     def ready(self, actor: int) -> Any:
         """A reference that resolves once the actor has loaded its model."""

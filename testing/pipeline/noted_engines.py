@@ -24,18 +24,29 @@ _STEP_SECONDS = 0.05
 
 
 class _SlowEngine(FakeEngine):
-    """One with 64 slots takes as long for a step as one with 4."""
+    """One with 64 slots takes as long for a step as one with 4. ``note``: gets the number of rows that are done."""
+
+    def __init__(self, slots: int, note: Path) -> None:
+        super().__init__(slots=slots)
+        self._note = note
+        self._facts = json.loads(note.read_text())
+        self._rows = 0
 
     def step(self) -> list[Generation]:
         time.sleep(_STEP_SECONDS)
-        return super().step()
+        done = super().step()
+        self._rows += len(done)
+        self._note.write_text(json.dumps({**self._facts, "rows": self._rows}))
+        return done
 
 
-def _note(job: Job) -> None:
+def _note(job: Job) -> Path:
     folder = Path(job.storage.url, layout.SCRATCH).parent / _NOTES
     folder.mkdir(parents=True, exist_ok=True)
     note = {"devices": os.environ.get("CUDA_VISIBLE_DEVICES"), "slots": job.config.engine.max_num_seqs}
-    (folder / f"{os.getpid()}.json").write_text(json.dumps(note))
+    path = folder / f"{os.getpid()}.json"
+    path.write_text(json.dumps(note))
+    return path
 
 
 def noted_engine(job: Job, num_threads: int | None) -> EngineLike:
@@ -46,8 +57,7 @@ def noted_engine(job: Job, num_threads: int | None) -> EngineLike:
 
 def noted_slow_engine(job: Job, num_threads: int | None) -> EngineLike:
     """A fake one whose steps take a while."""
-    _note(job)
-    return _SlowEngine(slots=job.config.engine.max_num_seqs)
+    return _SlowEngine(job.config.engine.max_num_seqs, _note(job))
 
 
 def notes_of(output: str | Path) -> list[dict[str, Any]]:

@@ -168,7 +168,7 @@ ONLY_RUNS = {
     "--model truncated --preview 2": ("truncated/model.safetensors", "not a whole safetensors", "Download it"),
     "--modle tiny": ("--modle", "unrecognized", "did you mean --mode or --model?"),
     "more.parquet": ("values without an option", "unrecognized", "--help"),
-    "--actors two": ("--actors", "invalid int value", "--help"),
+    "--actors two": ("--actors", "must be a number or a range", "--help"),
     "--mode again": ("--mode", "choose from", "--help"),
     "--output-format csv": ("--output-format", "choose from", "--help"),
     "--on-long-prompt cut": ("--on-long-prompt", "choose from", "--help"),

@@ -97,8 +97,8 @@ def _fetch(fs: Any, files: Mapping[str, str], target: Path) -> None:
             fs.get_file(path, str(staging / name))
             record[name] = [_checksum(staging / name), _stamp(staging / name)]
         (staging / _RECORD).write_text(json.dumps(record), encoding="utf-8")
-        for path in staging.iterdir():
-            _sync(path)
+        for file in staging.iterdir():
+            _sync(file)
         os.replace(staging, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

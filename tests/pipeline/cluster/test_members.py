@@ -56,6 +56,7 @@ def test_a_run_grows_from_nothing_joins_and_gives_back() -> None:
     for run in runs:
         if run.actor == 1:
             dispatcher.done(run.unit_id, 1, 3.0)
+            crowd.touch(1, 3.0)
     crowd.adjust(0, 3.0)
     assert not pool.ended
     crowd.adjust(0, 30.0)
