@@ -12,7 +12,7 @@ import heapq
 import itertools
 import random
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -214,7 +214,7 @@ class _Driver:
         self.members = Members(_Pool(cluster), self.dispatcher, {_POOL: most}, 0.0, lambda actor: None)
         self.tracker = ProgressTracker(scenario.rows, Totals(), lambda progress: None)
         self.units, self.executions, self.left = 0, 0, 0
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
         self.commits: Counter[str] = Counter()
         self._source: Iterator[Unit] = iter(())
         self._records: list[CommitRecord] = []
@@ -323,9 +323,9 @@ def simulate(scenario: Scenario, folder: Path) -> Outcome:
         while driver.left:
             when, _, kind, what = heapq.heappop(cluster.events)
             cluster.now = max(when, busy_until)
-            spent = driver.spent.total()
+            spent = sum(driver.spent.values())
             driver.handle(kind, what)
-            busy_until = cluster.now + driver.spent.total() - spent
+            busy_until = cluster.now + sum(driver.spent.values()) - spent
             events += 1
             if events % 4096 == 0:
                 peak = max(peak, process.memory_info().rss)
