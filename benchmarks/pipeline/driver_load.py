@@ -91,8 +91,8 @@ def _report(real: float, rest: float, found: Sequence[tuple[Scenario, Outcome]])
         + table(("part", *(f"{s.actors} GPUs" for s, _ in found)), spent)
         + f"\n\nA real run on Ray (units of one row and one token) costs the driver process {1e6 * real:.0f} us a "
         f"unit; the {1e6 * rest:.0f} us of it that the simulation does not run are charged to it as calls of actors. "
-        "Driver load: processor seconds of the driver over seconds of the job; it keeps up below 1. Prefetching is taken "
-        "to keep up: it runs on other processes, at the speed of the cluster's CPUs."
+        "Driver load: processor seconds of the driver over seconds of the job; it keeps up below 1. Prefetching "
+        "is taken to keep up: it runs on other processes, at the speed of the cluster's CPUs."
     )
     command = f"python -m benchmarks.pipeline.driver_load --actors {' '.join(str(s.actors) for s, _ in found)}"
     write_result("driver-load", "A driver of thousands of GPUs", command, body)
