@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ResourceError,
         SinkError,
         SourceError,
+        StoppedError,
         TooManyFailuresError,
     )
 
@@ -62,6 +63,7 @@ __all__ = [
     "SamplingParams",
     "SinkError",
     "SourceError",
+    "StoppedError",
     "TooManyFailuresError",
     "Validation",
     "Verification",

@@ -89,6 +89,8 @@ class RunConfig:
         target_part_bytes: published files are closed when they reach about this size.
         max_engine_deaths: times that a generate actor may be lost in a row without any unit being done
             meanwhile, before the job stops.
+        stop_seconds: what units in flight get to finish once the run is asked to stop (SIGTERM, Ctrl-C); "auto" fits
+            in the time that ``ray job stop`` waits: 1.5 of 3 s, or more where RAY_JOB_STOP_WAIT_TIME_S says so.
         max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
@@ -138,6 +140,7 @@ class RunConfig:
     units_in_flight: int | None = None
     target_part_bytes: int = 256 * 2**20
     max_engine_deaths: int = 3
+    stop_seconds: float | Literal["auto"] = "auto"
     max_row_deaths: int = 2
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
@@ -216,7 +219,7 @@ class RunConfig:
             value = getattr(self, name)
             _require(value is None or (_is_int(value) and value >= 1), name, value,
                      "None or an integer of 1 or more", "Drop it to use the default.")  # fmt: skip
-        for name in ("gpus_per_actor", "cpus_per_actor"):
+        for name in ("gpus_per_actor", "cpus_per_actor", "stop_seconds"):
             value = getattr(self, name)
             fine = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
             _require(value == "auto" or fine, name, value, '"auto" or a number of 0 or more', 'Use "auto".')

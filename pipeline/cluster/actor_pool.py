@@ -17,6 +17,7 @@ from pipeline.cluster.generate_actor import GenerateActor
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
+from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader
 from pipeline.worker.row_isolation import BisectionLike
@@ -28,8 +29,10 @@ _MIN_PREFETCHED = 8
 """Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
 _END_SECONDS = 10.0
 """How long a job that ends early waits for its prefetch thread."""
-_POLL_SECONDS = 1.0
-"""Longest wait for an event. A slow actor causes no event, so the dispatcher is asked at least this often."""
+_STOP_SECONDS = 0.2
+"""The same of a job that was asked to stop."""
+_POLL_SECONDS = 0.2
+"""Longest wait for an event. A slow actor and a request to stop cause none, so both are looked at this often."""
 
 
 class PooledGenerateActor(GenerateActor):
@@ -113,30 +116,35 @@ _Event = _Ready | _Result | _Failed | PreparedUnit | None
 """None: there are no more units."""
 
 
-def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) -> Iterator[CommitRecord]:
+def generate(
+    pool: Pool, units: Generator[PreparedUnit, None, None], held: int, stop: Stop
+) -> Iterator[CommitRecord]:  # fmt: skip
     """Run units on the actors; yields the commit record of each unit once, in the order in which they finish.
 
     Args:
         pool: the actors.
         units: drawn from in a thread of its own; a bounded number of them waits.
         held: units that each actor works on at once.
+        stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
     """
     # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
     dispatcher = Dispatcher(held=held + max(1, held // 4), max_overtakes=_prefetch_limit(pool, held))
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     room = threading.Semaphore(_prefetch_limit(pool, held))
-    stop = threading.Event()
-    reader = threading.Thread(target=_read, args=(units, events, room, stop), name="prefetch", daemon=True)
+    ended = threading.Event()
+    reader = threading.Thread(target=_read, args=(units, events, room, ended), name="prefetch", daemon=True)
     prepared: dict[str, PreparedUnit] = {}
     for actor in range(len(pool.actors)):
         _when_done(pool.ready(actor), events, partial(_ready, actor))
     reader.start()
     any_ready = False
     try:
-        while not dispatcher.finished:
+        while not dispatcher.finished and not _is_drained(stop, len(prepared) - dispatcher.waiting):
             event = _next(events)
             now = time.monotonic()
             if isinstance(event, _Failed):
+                if stop.asked:
+                    break  # the next run meets it again, if it lasts
                 raise event.error
             if isinstance(event, _Ready):
                 dispatcher.join(event.actor, now)
@@ -149,14 +157,19 @@ def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) 
                 yield from _settle(dispatcher, pool, event, prepared, now)
             elif event is None:
                 dispatcher.end_input()
-            while (given := dispatcher.next(now)) is not None:
+            while not stop.asked and (given := dispatcher.next(now)) is not None:
                 if given.execution == 0:
                     room.release()
                 _when_done(pool.run(given, prepared[given.unit_id]), events, partial(_result, given))
     finally:
-        stop.set()
+        ended.set()
         room.release()
-        reader.join(_END_SECONDS)
+        reader.join(_STOP_SECONDS if stop.asked else _END_SECONDS)
+
+
+def _is_drained(stop: Stop, in_flight: int) -> bool:
+    """Whether a run that was asked to stop has no units in flight any more, or these have had their time."""
+    return stop.asked and (not in_flight or stop.overdue)
 
 
 def _prefetch_limit(pool: Pool, held: int) -> int:
@@ -196,14 +209,14 @@ def _read(
     units: Generator[PreparedUnit, None, None],
     events: queue.SimpleQueue[_Event],
     room: threading.Semaphore,
-    stop: threading.Event,
+    ended: threading.Event,
 ) -> None:
     try:
         with contextlib.closing(units):
             for unit in units:
                 events.put(unit)
                 room.acquire()
-                if stop.is_set():
+                if ended.is_set():
                     return
         events.put(None)
     except BaseException as error:

@@ -22,6 +22,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
+from pipeline.stopping import Stop
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader, load_engine
@@ -61,11 +62,13 @@ class RayExecutor:
     Args:
         config: the run's configuration.
         load: makes each actor's engine, in the actor's process.
+        stop: may ask it to stop its units.
     """
 
-    def __init__(self, config: RunConfig, load: EngineLoader = load_engine) -> None:
+    def __init__(self, config: RunConfig, load: EngineLoader = load_engine, stop: Stop | None = None) -> None:
         self._config = config
         self._load = load
+        self._stop = stop or Stop()
         self._background = Background(config.actors)
 
     @contextmanager
@@ -92,6 +95,7 @@ class RayExecutor:
         Raises:
             ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
             EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
+            StoppedError: it was asked to stop; units that finished in time were yielded.
         """
         begin = time.time()
         self._background.wait()
@@ -102,9 +106,10 @@ class RayExecutor:
         if crew.resources.actors > max(1, work.units):  # it was started before the units were counted
             crew.close()
             crew = assemble(job, self._load, work.units)
+        self._stop.listen()
         started = replace(self._config, actors=crew.resources.actors)
         held = units_per_actor(started, work.unit_rows, work.units)
-        return drain(_run_graph(job, work, crew, held, begin))
+        return drain(_run_graph(job, work, crew, held, begin, self._stop))
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""
@@ -140,13 +145,16 @@ def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:
     return min(wanted, max(fill, units // (16 * config.actors)))
 
 
-def _run_graph(job: Job, work: Work, crew: Crew, held: int, begin: float) -> Iterator[CommitRecord]:
+def _run_graph(
+    job: Job, work: Work, crew: Crew, held: int, begin: float, stop: Stop
+) -> Iterator[CommitRecord]:  # fmt: skip
     """The records of the units, as they are done; the crew's actors are killed at the end."""
     import ray
 
     try:
-        with closing(crew):
-            yield from generate(crew.pool, prefetch_units(job, work.tasks, crew.resources, crew.bisection), held)
+        with closing(crew), stop.draining():
+            units = prefetch_units(job, work.tasks, crew.resources, crew.bisection)
+            yield from generate(crew.pool, units, held, stop)
     except ray.exceptions.RayError as error:
         raise _explained(error, job.storage, begin) from error
 

@@ -36,6 +36,7 @@ ORDER = (
     "pipeline.template",
     "pipeline.schema",
     "pipeline.damage",
+    "pipeline.stopping",
     "pipeline.errors",
     "pipeline.layout",
     "pipeline.stages",
