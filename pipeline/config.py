@@ -14,12 +14,15 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pipeline.codec import (
+    CoreConfigError,
     EngineConfig,
     SamplingParams,
     WeDLMError,
+    check_references,
     explain,
     keep_secret,
     known_fields_only,
+    literal_secrets,
     masked,
     plain_params,
     redact,
@@ -100,6 +103,7 @@ class RunConfig:
         dataset_options: keyword arguments of ``datasets.load_dataset``, for which ``input`` then is the name;
             ``split`` alone also chooses from a folder of datasets saved to disk.
         storage_options: keyword arguments for the file systems of input, output and model, where they are URLs.
+            Secrets in them, as in ``dataset_options``, by reference: ``{"env": "NAME"}`` or ``{"file": "/path"}``.
         input_storage_options, output_storage_options: in place of ``storage_options`` where those need others.
 
     Raises:
@@ -198,6 +202,10 @@ class RunConfig:
         """Every field; credentials in URLs and options are masked."""
         shown = ((f.name, getattr(self, f.name)) for f in fields(self))
         return f"RunConfig({', '.join(f'{name}={redact(repr(masked(value)))}' for name, value in shown)})"
+
+    def literal_secrets(self) -> list[str]:
+        """Where options hold credentials themselves, not references to them; dotted names."""
+        return [place for name in _OPTIONS for place in literal_secrets(getattr(self, name), name)]
 
     @property
     def model_name(self) -> str:
@@ -315,6 +323,12 @@ def _check_options(name: str, options: object) -> None:
         )
     if options is None and name == "storage_options":
         raise ConfigError(f"{name}=None: a mapping of keyword arguments. Leave it out, or write {{key: value}}.")
+    if options is not None and "trust_remote_code" in options:
+        raise ConfigError(f"{name}.trust_remote_code: no code of data sets or models is run. Drop it.")
+    try:
+        check_references(options, name)
+    except CoreConfigError as error:
+        raise ConfigError(str(error)) from None
     keep_secret(options)
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.codec import keep_secret, redact
+from pipeline.codec import CoreConfigError, redact, resolved
+from pipeline.errors import ConfigError
 
 __all__ = [
     "READ_AHEAD_BYTES",
@@ -26,6 +27,7 @@ __all__ = [
     "open_filesystem",
     "open_remote",
     "plain_name",
+    "with_secrets",
 ]
 
 
@@ -91,18 +93,40 @@ def open_remote(fs: Any, path: str) -> BinaryIO:
 def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """``(fsspec file system, path in it)`` of an URL.
 
+    The file system is pickled as URL and options: it resolves references to secrets anew where it arrives.
+
     Args:
         url: of a file, folder or pattern.
-        options: keyword arguments of the file system.
+        options: keyword arguments of the file system; secrets by reference (:mod:`wedlm_core.references`).
 
     Raises:
+        ConfigError: there is no secret where a reference says.
         OSError: the scheme is unknown, its package is missing, or an option is refused.
     """
     import fsspec
 
-    keep_secret(options)
+    given = with_secrets(options)
     with as_os_errors():
-        return fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **options})
+        fs, path = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **given})
+        # Only of this object: fsspec's own way of pickling it would show the values.
+        fs.__reduce_ex__ = lambda protocol: (_reopened, (url, dict(options)))
+        return fs, path
+
+
+def with_secrets(options: Mapping[str, Any], name: str = "storage_options") -> dict[str, Any]:
+    """Keyword arguments with the secrets that they refer to, to be used at once and not kept.
+
+    Raises:
+        ConfigError: there is no secret where a reference says.
+    """
+    try:
+        return resolved(options, name)
+    except CoreConfigError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _reopened(url: str, options: Mapping[str, Any]) -> Any:
+    return open_filesystem(url, options)[0]
 
 
 @contextmanager
