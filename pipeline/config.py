@@ -20,13 +20,13 @@ from pipeline.codec import (
     WeDLMError,
     check_references,
     explain,
-    keep_secret,
     known_fields_only,
     literal_secrets,
     masked,
     plain_params,
     redact,
     redact_forms,
+    remember,
 )
 from pipeline.errors import ConfigError
 from pipeline.template import check_template
@@ -198,6 +198,12 @@ class RunConfig:
         _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
                  "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickle: a process that receives a configuration masks its credentials, too."""
+        self.__dict__.update(state)
+        for name in _OPTIONS:
+            remember(state[name])
+
     def __repr__(self) -> str:
         """Every field; credentials in URLs and options are masked."""
         shown = ((f.name, getattr(self, f.name)) for f in fields(self))
@@ -329,7 +335,7 @@ def _check_options(name: str, options: object) -> None:
         check_references(options, name)
     except CoreConfigError as error:
         raise ConfigError(str(error)) from None
-    keep_secret(options)
+    remember(options)
 
 
 def _is_int(value: object) -> bool:

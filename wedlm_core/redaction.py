@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["MASK", "is_secret_name", "keep_secret", "keep_value", "masked", "redact", "redact_forms", "reference_kind"]
+__all__ = ["MASK", "is_secret_name", "keep_secret", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
+           "redact_forms", "reference_kind"]  # fmt: skip
 
 MASK = "***"
 
@@ -132,3 +134,31 @@ def masked(value: Any) -> Any:
 
 def _masked_item(name: object, item: Any) -> Any:
     return MASK if is_secret_name(name) and reference_kind(item) is None else masked(item)
+
+
+def quotes_secrets(error: BaseException | None) -> bool:
+    """Whether an exception, or one of those behind it, would show credentials in a traceback."""
+    seen: set[int] = set()  # an error that is raised again while its effect is handled stands behind itself
+    while error is not None and id(error) not in seen:
+        if redact(str(error)) != str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextmanager
+def masked_errors() -> Iterator[None]:
+    """A block whose exceptions leave this process, for a log or another process: without credentials.
+
+    An exception that shows none is raised as it is. Of one that only what stands behind it shows, that is cut off; any
+    other becomes a RuntimeError with its name and message, masked.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not quotes_secrets(error):
+            raise
+        if redact(str(error)) == str(error):
+            raise error from None
+        raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None

@@ -10,13 +10,14 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wedlm_core.errors import ConfigError
 from wedlm_core.redaction import MASK, is_secret_name, keep_secret, keep_value, reference_kind
 
-__all__ = ["check_references", "literal_secrets", "resolved"]
+__all__ = ["check_references", "literal_secrets", "remember", "resolved"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_BYTES = 64 * 1024
@@ -55,6 +56,15 @@ def literal_secrets(options: Any, name: str) -> list[str]:
         and value
         and is_secret_name(place.rpartition(".")[2].partition("[")[0])
     ]
+
+
+def remember(options: Any) -> None:
+    """Let this process mask what keyword arguments hold or refer to, as far as it is there."""
+    keep_secret(options)
+    for place, value in _leaves(options, ""):
+        if reference_kind(value) is not None:
+            with suppress(ConfigError):
+                _resolved(value, place)
 
 
 def resolved(options: Mapping[str, Any], name: str = "storage_options") -> dict[str, Any]:

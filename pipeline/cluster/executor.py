@@ -17,6 +17,7 @@ from pipeline.cluster.actor_pool import generate
 from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
+from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
@@ -121,7 +122,7 @@ class RayExecutor:
         self._background.wait()
         import ray
 
-        remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
+        remote = ray.remote(num_cpus=TASK_CPUS)(_write_part)
         at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
         running: deque[Any] = deque()
         for job in chain(first, drawn):
@@ -130,6 +131,12 @@ class RayExecutor:
             running.append(remote.remote(job))
         while running:
             yield ray.get(running.popleft())
+
+
+def _write_part(job: PartJob) -> PartRecord | PartDamage:
+    """:func:`write_part` as a task, whose errors Ray writes to its logs."""
+    with masked_errors():
+        return write_part(job)
 
 
 def units_per_actor(config: RunConfig, unit_rows: int, units: int) -> int:

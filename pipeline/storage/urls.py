@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.codec import CoreConfigError, redact, resolved
+from pipeline.codec import CoreConfigError, quotes_secrets, redact, resolved
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -135,7 +135,7 @@ def as_os_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if _quotes_secrets(error):
+        if quotes_secrets(error):
             raise _without_secrets(error) from None
         raise
     except Exception as error:  # every file system has exceptions of its own
@@ -143,24 +143,13 @@ def as_os_errors() -> Iterator[None]:
         # With a colon the name of an error about credentials would read like a secret, and be masked.
         text = f"{type(error).__name__}, {error}" if kind is CredentialsError else f"{type(error).__name__}: {error}"
         # What quotes credentials is no cause to show either.
-        raise kind(redact(text)) from (None if _quotes_secrets(error) else error)
+        raise kind(redact(text)) from (None if quotes_secrets(error) else error)
 
 
 def _kind_of(error: Exception) -> type[OSError]:
     if any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__):
         return CredentialsError
     return MisuseError if isinstance(error, _MISUSE) else OSError
-
-
-def _quotes_secrets(error: BaseException | None) -> bool:
-    """Whether an exception, or one of those behind it, would show credentials in a traceback."""
-    seen: set[int] = set()  # an error that is raised again while its effect is handled stands behind itself
-    while error is not None and id(error) not in seen:
-        if redact(str(error)) != str(error):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _without_secrets(error: OSError) -> OSError:

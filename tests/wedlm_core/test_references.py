@@ -36,9 +36,7 @@ def test_a_secret_that_is_not_there_is_an_error_that_names_place_process_and_rem
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
-    with pytest.raises(
-        ConfigError, match=r"options\.key refers to \{env: MY_KEY\}, .*not set.* in process \d+"
-    ):
+    with pytest.raises(ConfigError, match=r"options\.key refers to \{env: MY_KEY\}, .*not set.* in process \d+"):
         resolved({"key": {"env": "MY_KEY"}})
     with pytest.raises(ConfigError, match=r"a\.secret refers to \{file: /nowhere/s\}, .* process .*No such file"):
         resolved({"a": {"secret": {"file": "/nowhere/s"}}})
