@@ -63,7 +63,7 @@ def test_a_pickle_under_the_name_of_safetensors_is_refused_too(pickled: Path, tm
 
 @pytest.mark.parametrize("name", ["storage_options", "dataset_options"])
 def test_code_of_models_and_data_sets_is_not_run_whoever_asks(name: str) -> None:
-    with pytest.raises(WeDLMError, match="trust_remote_code=True: .* No code of a model is run"):
+    with pytest.raises(WeDLMError, match=r"trust_remote_code=True: .* No code of a model is run"):
         LLM("tiny", trust_remote_code=True)  # type: ignore[call-arg]
     with pytest.raises(WeDLMError, match=f"{name}.trust_remote_code: no code of data sets or models is run"):
         RunConfig.from_mapping({"input": "a", "output": "b", name: {"trust_remote_code": True}})
