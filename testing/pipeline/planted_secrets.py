@@ -95,7 +95,9 @@ def main(endpoint: str, model: str) -> None:
     fs.mkdir("plant")
     with fs.open("plant/in.jsonl", "w") as file:
         file.writelines(json.dumps(row) + "\n" for row in ROWS)
-    common: dict[str, Any] = {"input": "s3://plant/in.jsonl", "model": model, "unit_rows": 2, "sampling": {"max_tokens": 8}}
+    common: dict[str, Any] = {
+        "input": "s3://plant/in.jsonl", "model": model, "unit_rows": 2, "sampling": {"max_tokens": 8},
+    }  # fmt: skip
 
     def go(output: str, load: Any, given: dict[str, Any] = options) -> Any:
         config = RunConfig.from_mapping({**common, "output": output, "storage_options": given, "max_engine_deaths": 0})
