@@ -20,6 +20,10 @@ from wedlm_core.redaction import MASK, is_secret_name, keep_secret, keep_value, 
 __all__ = ["check_references", "literal_secrets", "remember", "resolved"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLATFORM = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY",
+             "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_CLIENT_SECRET")  # fmt: skip
+_PLATFORM_SHORTEST = 16
+"""Shorter values are stand-ins, and words that occur elsewhere."""
 _MOST_BYTES = 64 * 1024
 _EVERYWHERE = "The driver and every worker need it: set it where their processes start, not in the configuration."
 
@@ -78,6 +82,9 @@ def resolved(options: Mapping[str, Any], name: str = "storage_options") -> dict[
         ConfigError: what a reference names is not there, or empty; the message says in which process.
     """
     keep_secret(options)
+    for variable in _PLATFORM:  # which clients find by themselves
+        if len(value := os.environ.get(variable, "")) >= _PLATFORM_SHORTEST:
+            keep_value(value)
     return {key: _resolved(value, f"{name}.{key}") for key, value in options.items()}
 
 

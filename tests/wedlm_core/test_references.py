@@ -71,6 +71,13 @@ def test_literal_secrets_are_told_by_their_names() -> None:
     assert literal_secrets(None, "o") == []
 
 
+def test_what_a_store_s_client_finds_by_itself_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "platform-session-Zq82")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "short-Zq83")
+    resolved({})
+    assert redact("refused: platform-session-Zq82, short-Zq83") == f"refused: {MASK}, short-Zq83"
+
+
 def test_a_model_takes_references_too() -> None:
     with pytest.raises(ConfigError, match=r"storage_options\.token refers to \{env: NO_SUCH_TOKEN\}"):
         LLM("memory://model", storage_options={"token": {"env": "NO_SUCH_TOKEN"}})
