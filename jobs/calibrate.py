@@ -4,8 +4,12 @@ Generates for a sample of the rows with ``verified`` (the autoregressive output)
 ``reference`` under rising thresholds, in this process, and prints how far they agree and how fast they are. The
 setting to use is the fastest threshold that keeps agreement at or above the floor, as all smaller ones tried do. If
 that is no faster than ``verified``, which gives up nothing, it is ``verified``.
-Takes the options of ``jobs.generate`` (chat, template, per-row parameters and so on); writes nothing. Exit
-status: 0 found, 1 no threshold keeps the floor, 2 the configuration or the input is wrong.
+Takes the options of ``jobs.generate`` (chat, template, per-row parameters and so on); writes nothing.
+
+Exit status:
+  0  found
+  1  no threshold keeps the floor
+  2  configuration, input or model are at fault
 """
 
 from __future__ import annotations

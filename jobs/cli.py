@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 import yaml
 
+from jobs.resolved_yaml import as_yaml
 from pipeline import ConfigError, RunConfig
-from pipeline.codec import redact
+from pipeline.codec import literal_secrets, redact
 from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_batch.version import VERSION
@@ -83,7 +84,10 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FOLDER", help="where to write; a re-run continues there")
     parser.add_argument("--output-format", choices=OUTPUT_FORMATS, help="format of the published files")
     parser.add_argument(
-        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file systems of URLs"
+        "--storage-options",
+        type=parse_options,
+        metavar="YAML",
+        help="keyword arguments of the file systems of URLs; secrets as {env: NAME} or {file: /path}",
     )
     parser.add_argument("--model", metavar="NAME", help='"tiny", a folder, a URL or a hub id')
     parser.add_argument("--actors", type=parse_actors, metavar="N|MIN-MAX",
@@ -120,13 +124,16 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="any field, dotted, value as in YAML; for example sampling.max_tokens=48",
     )
+    parser.add_argument("--print-config", action="store_true",
+                        help="print every setting as YAML for --config, and do nothing else")  # fmt: skip
 
 
 def collect(args: argparse.Namespace) -> RunConfig:
-    """The configuration that the parsed options describe.
+    """The configuration that the parsed options describe. With ``--print-config`` it is printed.
 
     Raises:
         ConfigError: an unreadable file, an unknown field (the nearest known one is named), or a bad value.
+        SystemExit: with status 0, after ``--print-config``.
     """
     raw = _read_yaml(args.config) if args.config is not None else {}
     named = {name: getattr(args, name) for name in _NAMED if getattr(args, name) is not None}
@@ -137,7 +144,24 @@ def collect(args: argparse.Namespace) -> RunConfig:
     missing = [name for name in ("input", "output") if raw.get(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not given. Use --{' and --'.join(missing)}, or --config.")
-    return RunConfig.from_mapping(raw)
+    config = RunConfig.from_mapping(raw)
+    if args.print_config:
+        print(as_yaml(config), end="")
+        raise SystemExit(0)
+    _warn_of_literals(args)
+    return config
+
+
+def _warn_of_literals(args: argparse.Namespace) -> None:
+    """Warn of secrets on the command line, where everybody on the machine can read them."""
+    given = [{"storage_options": args.storage_options or {}}, *map(parse_setting, args.settings)]
+    found = [place.lstrip(".") for raw in given for place in literal_secrets(raw, "")]
+    if found:
+        print(
+            f"warning: {', '.join(found)}: on the command line, which every user of this machine can list. Write "
+            "{env: NAME} or {file: /path}, here or in --config.",
+            file=sys.stderr,
+        )
 
 
 def parse_setting(text: str) -> dict[str, Any]:

@@ -2,6 +2,12 @@
 
 Runs :func:`pipeline.run` over ``jobs/data/demo_prompts.parquet`` (held-out problems of every family), then
 prints where the output is, a sample of it, and the commit statistics. A second call finds everything done.
+
+Exit status:
+  0         done
+  1         the run failed; the same command continues
+  2         model, output folder or resources are at fault
+  130, 143  interrupted; the same command continues
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from pyarrow.dataset import dataset
 
 import pipeline
 from jobs.cli import Parser
-from jobs.generate import print_progress
+from jobs.generate import RUN_ENDS, print_progress, report_end
 from wedlm_core import SamplingParams
 
 __all__ = ["main", "regime_lines"]
@@ -53,29 +59,33 @@ def _sample(rows: list[dict[str, Any]], count: int) -> str:
     return "\n".join(blocks)
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -> None:
-    """Generate, then show."""
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -> int:
+    """Generate, then show; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="out/demo")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--max-tokens", type=int, default=192)
     parser.add_argument("--actors", type=int, default=1)
     args = parser.parse_args(argv)
-    result = pipeline.run(
-        str(PROMPTS),
-        output=args.output,
-        model=args.model,
-        sampling=SamplingParams(max_tokens=args.max_tokens),
-        actors=args.actors,
-        unit_rows=32,
-        on_progress=print_progress,
-    )
+    try:
+        result = pipeline.run(
+            str(PROMPTS),
+            output=args.output,
+            model=args.model,
+            sampling=SamplingParams(max_tokens=args.max_tokens),
+            actors=args.actors,
+            unit_rows=32,
+            on_progress=print_progress,
+        )
+    except RUN_ENDS as error:
+        return report_end(error)
     # Plain Parquet: any reader takes the folder as one table and passes over names that begin with "_".
     rows = dataset(args.output, format="parquet").to_table().to_pylist()
     print(f"\nA sample of {len(rows)} rows:\n\n{_sample(rows, 6)}\n")
     print("Statistics:\n" + "\n".join(regime_lines(rows)))
     print(result.summary.describe())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -3,6 +3,10 @@
 ``python -m jobs.demo_prompts`` writes ``jobs/data/demo_prompts.parquet`` with the columns ``prompt``,
 ``family``, ``regime`` and ``expected`` (the one good answer; null where many are good). The same file comes
 out every time.
+
+Exit status:
+  0  written
+  1  it cannot be written
 """
 
 from __future__ import annotations

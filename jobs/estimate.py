@@ -1,6 +1,13 @@
 """Tokens and time of a job, from a sample of its rows; writes nothing: ``wedlm-batch estimate --input X --model tiny``.
 
-The same as ``generate --estimate ROWS``, with its exit status.
+The same as ``generate --estimate ROWS``.
+
+Exit status:
+  0         done: one row of the sample succeeded at least
+  1         it failed
+  2         configuration, input (one without rows too), model or resources are at fault
+  3         done, and every row of the sample failed
+  130, 143  interrupted
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 For every strategy: accuracy, tokens per forward and prefix cacheability, per family and per regime; and the
 share of generations whose tokens equal the autoregressive ones. Every other problem is asked as plain text,
 the others through the chat template. ``--output`` gets ``evaluation.md`` and ``evaluation.json``.
+
+Exit status:
+  0  measured
+  1  it failed
+  2  the model or a setting is at fault
 """
 
 from __future__ import annotations

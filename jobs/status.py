@@ -1,7 +1,13 @@
-"""Print the state of an output, even while a run is writing to it: ``wedlm-batch status out/``."""
+"""Print the state of an output, even while a run is writing to it: ``wedlm-batch status out/``.
+
+Exit status:
+  0  printed
+  2  no run was begun there, or it cannot be read
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +20,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.status") -> int:
     """Print the state; the exit status (2: no run there)."""
-    parser = Parser(prog=prog, description=__doc__)
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output")
     parser.add_argument(
         "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
@@ -22,7 +28,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.status")
     args = parser.parse_args(argv)
     try:
         found = pipeline.status(args.output, storage_options=args.storage_options)
-    except pipeline.OutputError as error:
+    except pipeline.PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for name, value in found.items():

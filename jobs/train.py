@@ -3,6 +3,11 @@
 ``--recipe`` is the name of a recipe that ships with this package, or the path of a YAML file. A run that
 was interrupted goes on from its checkpoint when the same command is given again. Under ``torchrun`` every
 process takes its share of each step.
+
+Exit status:
+  0  trained
+  1  it failed; the same command goes on from the last checkpoint
+  2  the recipe or a setting is at fault
 """
 
 from __future__ import annotations

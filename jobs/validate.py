@@ -1,6 +1,11 @@
 """Check model, input and settings; generates nothing: ``wedlm-batch validate --input X --output Y --model tiny``.
 
-The same as ``generate --validate``, with its exit status.
+The same as ``generate --validate``.
+
+Exit status:
+  0         a run could begin
+  2         it could not; each problem is named
+  130, 143  interrupted
 """
 
 from __future__ import annotations

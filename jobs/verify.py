@@ -1,7 +1,12 @@
 """Verify an output: ``wedlm-batch verify out/ [--input prompts.parquet]``.
 
 Reads every published row and compares it with the run's ledger and checksums, and with ``--input`` against the
-input row by row. Exit status: 0 everything agrees, 1 something differs, 2 there is nothing to verify.
+input row by row.
+
+Exit status:
+  0  everything agrees
+  1  something differs
+  2  there is nothing to verify, or it cannot be read
 """
 
 from __future__ import annotations

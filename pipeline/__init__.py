@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ResourceError,
         SinkError,
         SourceError,
+        StoppedError,
         TooManyFailuresError,
     )
     from pipeline.pools import ActorRange, PoolConfig
@@ -65,6 +66,7 @@ __all__ = [
     "SamplingParams",
     "SinkError",
     "SourceError",
+    "StoppedError",
     "TooManyFailuresError",
     "Validation",
     "Verification",

@@ -21,7 +21,8 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.names import known_fields_only
-from wedlm_core.redaction import keep_secret, masked, redact, redact_forms
+from wedlm_core.redaction import masked, masked_errors, quotes_secrets, redact, redact_forms
+from wedlm_core.references import check_references, literal_secrets, remember, resolved
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.statistics import STATISTICS
 from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError
@@ -44,18 +45,23 @@ __all__ = [
     "TemplateLimitError",
     "TemplateSyntaxError",
     "WeDLMError",
+    "check_references",
     "dead_arrays",
     "explain",
-    "keep_secret",
     "known_fields_only",
+    "literal_secrets",
     "make_requests",
     "masked",
+    "masked_errors",
     "output_arrays",
     "params_hash",
     "params_of_row",
     "plain_params",
+    "quotes_secrets",
     "redact",
     "redact_forms",
+    "remember",
+    "resolved",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))

@@ -13,16 +13,19 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pipeline.codec import (
+    CoreConfigError,
     EngineConfig,
     SamplingParams,
     WeDLMError,
+    check_references,
     explain,
-    keep_secret,
     known_fields_only,
+    literal_secrets,
     masked,
     plain_params,
     redact,
     redact_forms,
+    remember,
 )
 from pipeline.errors import ConfigError
 from pipeline.pools import ActorRange, PoolConfig, actor_range, check_actors, check_reserved, is_int, pool_config
@@ -90,6 +93,8 @@ class RunConfig:
         target_part_bytes: published files are closed when they reach about this size.
         max_engine_deaths: times that a generate actor may be lost in a row without any unit being done
             meanwhile, before the job stops.
+        stop_seconds: what units in flight get to finish once the run is asked to stop (SIGTERM, Ctrl-C); "auto" fits
+            in the time that ``ray job stop`` waits: 1.5 of 3 s, or more where RAY_JOB_STOP_WAIT_TIME_S says so.
         max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
@@ -99,6 +104,7 @@ class RunConfig:
         dataset_options: keyword arguments of ``datasets.load_dataset``, for which ``input`` then is the name;
             ``split`` alone also chooses from a folder of datasets saved to disk.
         storage_options: keyword arguments for the file systems of input, output and model, where they are URLs.
+            Secrets in them, as in ``dataset_options``, by reference: ``{"env": "NAME"}`` or ``{"file": "/path"}``.
         input_storage_options, output_storage_options: in place of ``storage_options`` where those need others.
 
     Raises:
@@ -143,6 +149,7 @@ class RunConfig:
     units_in_flight: int | None = None
     target_part_bytes: int = 256 * 2**20
     max_engine_deaths: int = 3
+    stop_seconds: float | Literal["auto"] = "auto"
     max_row_deaths: int = 2
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
@@ -195,10 +202,20 @@ class RunConfig:
         _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
                  "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickle: a process that receives a configuration masks its credentials, too."""
+        self.__dict__.update(state)
+        for name in _OPTIONS:
+            remember(state[name])
+
     def __repr__(self) -> str:
         """Every field; credentials in URLs and options are masked."""
         shown = ((f.name, getattr(self, f.name)) for f in fields(self))
         return f"RunConfig({', '.join(f'{name}={redact(repr(masked(value)))}' for name, value in shown)})"
+
+    def literal_secrets(self) -> list[str]:
+        """Where options hold credentials themselves, not references to them; dotted names."""
+        return [place for name in _OPTIONS for place in literal_secrets(getattr(self, name), name)]
 
     @property
     def model_name(self) -> str:
@@ -234,6 +251,9 @@ class RunConfig:
             value = getattr(self, name)
             _require(value is None or (is_int(value) and value >= 1), name, value,
                      "None or an integer of 1 or more", "Drop it to use the default.")  # fmt: skip
+        fine = isinstance(self.stop_seconds, (int, float)) and not isinstance(self.stop_seconds, bool)
+        _require(self.stop_seconds == "auto" or (fine and self.stop_seconds >= 0), "stop_seconds", self.stop_seconds,
+                 '"auto" or a number of 0 or more', 'Use "auto".')  # fmt: skip
         _require(is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)",
                  "Pick one in range.")  # fmt: skip
         _require(is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
@@ -349,7 +369,13 @@ def _check_options(name: str, options: object) -> None:
         )
     if options is None and name == "storage_options":
         raise ConfigError(f"{name}=None: a mapping of keyword arguments. Leave it out, or write {{key: value}}.")
-    keep_secret(options)
+    if options is not None and "trust_remote_code" in options:
+        raise ConfigError(f"{name}.trust_remote_code: no code of data sets or models is run. Drop it.")
+    try:
+        check_references(options, name)
+    except CoreConfigError as error:
+        raise ConfigError(str(error)) from None
+    remember(options)
 
 
 _NESTED: Mapping[str, type] = {"sampling": SamplingParams, "engine": EngineConfig}

@@ -16,6 +16,7 @@ __all__ = [
     "ResourceError",
     "SinkError",
     "SourceError",
+    "StoppedError",
     "TooManyFailuresError",
 ]
 
@@ -66,6 +67,10 @@ class LeaseLostError(PipelineError):
 
 class SinkError(PipelineError):
     """A result could not be written, also after retries."""
+
+
+class StoppedError(PipelineError):
+    """The run was asked to stop, and did; what was committed stays, a re-run continues."""
 
 
 class ResourceError(PipelineError):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["MASK", "is_secret_name", "keep_secret", "masked", "redact", "redact_forms"]
+__all__ = ["MASK", "is_secret_name", "keep_secret", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
+           "redact_forms", "reference_kind"]  # fmt: skip
 
 MASK = "***"
 
@@ -24,7 +26,8 @@ _CLEAR = rf"[\w.\-]*(?:{_PARTS})[\w.\-]*"
 _SHORT = "key|keyid|accessid|googleaccessid|sig|auth|sas|token|pass"
 """Names that mean a credential in URLs and settings only; in other texts they are columns and counts."""
 _SECRET_NAME = re.compile(rf"{_CLEAR}|{_SHORT}", re.IGNORECASE)
-_VALUE = r"\"[^\"]*\"?|'[^']*'?|[^\s,;&}\])'\"]+"
+_VALUE = r"(?!\{\s*['\"]?(?:env|file)['\"]?\s*:)(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&}\])'\"]+)"
+"""Not a reference to a secret."""
 _FORMS = (
     # scheme://user:password@host, also if the password contains @ or /; a port is not a password.
     (re.compile(r"(?<=://)[^\s/@:'\"<>]*:(?![0-9]+/)[^\s'\"<>]*@"), f"{MASK}@"),
@@ -56,6 +59,15 @@ _lock = threading.Lock()
 def is_secret_name(name: object) -> bool:
     """Whether a setting or parameter of this name holds a credential."""
     return isinstance(name, str) and _SECRET_NAME.fullmatch(name) is not None
+
+
+def reference_kind(value: object) -> str | None:
+    """Of a reference to a secret (:mod:`wedlm_core.references`), "env" or "file"; else None."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((kind, where),) = value.items()
+        if kind in ("env", "file") and isinstance(where, str):
+            return str(kind)
+    return None
 
 
 def redact(text: str) -> str:
@@ -94,21 +106,59 @@ def keep_secret(options: Any) -> None:
             keep_secret(value)
 
 
+def keep_value(secret: str) -> None:
+    """Remember a credential, whatever its name, for :func:`redact`."""
+    with _lock:
+        if len(secret) >= _SHORTEST and len(_kept) < _MAX_KEPT:
+            _kept[secret] = None
+
+
 def _keep(value: Any) -> None:
     if isinstance(value, (list, tuple)):
         for item in value:
             _keep(item)
     elif isinstance(value, (str, bytes)):
-        text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
-        with _lock:
-            if len(text) >= _SHORTEST and len(_kept) < _MAX_KEPT:
-                _kept[text] = None
+        keep_value(value if isinstance(value, str) else value.decode("utf-8", "backslashreplace"))
 
 
 def masked(value: Any) -> Any:
     """A copy of settings that is safe to show: credentials masked by name, texts redacted."""
+    if reference_kind(value) is not None:
+        return dict(value)
     if isinstance(value, Mapping):
-        return {name: MASK if is_secret_name(name) else masked(item) for name, item in value.items()}
+        return {name: _masked_item(name, item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [masked(item) for item in value]
     return redact(value) if isinstance(value, str) else value
+
+
+def _masked_item(name: object, item: Any) -> Any:
+    return MASK if is_secret_name(name) and reference_kind(item) is None else masked(item)
+
+
+def quotes_secrets(error: BaseException | None) -> bool:
+    """Whether an exception, or one of those behind it, would show credentials in a traceback."""
+    seen: set[int] = set()  # an error that is raised again while its effect is handled stands behind itself
+    while error is not None and id(error) not in seen:
+        if redact(str(error)) != str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextmanager
+def masked_errors() -> Iterator[None]:
+    """A block whose exceptions leave this process, for a log or another process: without credentials.
+
+    An exception that shows none is raised as it is. Of one that only what stands behind it shows, that is cut off; any
+    other becomes a RuntimeError with its name and message, masked.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not quotes_secrets(error):
+            raise
+        if redact(str(error)) == str(error):
+            raise error from None
+        raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None

@@ -95,7 +95,7 @@ def disturb(part: str, folder: Path, rows: int, kills: int | None, seed: int) ->
                 Chaos(cluster, folder, config, failures=FAILURES, ttl=TTL_SECONDS, seed=seed).run(plan), config
             )
         with serve_s3() as server:
-            config = config_of(source, f"{server.bucket('chaos')}/out", actors, server.options)
+            config = config_of(source, f"{server.bucket('chaos')}/out", actors, server.references(folder))
             return _figures(
                 Chaos(cluster, folder, config, failures=FAILURES, ttl=TTL_SECONDS, seed=seed).run(plan), config
             )

@@ -16,6 +16,7 @@ from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.members import Members
 from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import PreparedUnit
+from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 
 __all__ = ["generate"]
@@ -24,8 +25,10 @@ _MIN_PREFETCHED = 8
 """Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
 _END_SECONDS = 10.0
 """How long a job that ends early waits for its prefetch thread."""
-_POLL_SECONDS = 1.0
-"""Longest wait for an event. A slow actor causes no event, so the dispatcher is asked at least this often."""
+_STOP_SECONDS = 0.2
+"""The same of a job that was asked to stop."""
+_POLL_SECONDS = 0.2
+"""Longest wait for an event. A slow actor and a request to stop cause none, so both are looked at this often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ def generate(
     units: Generator[PreparedUnit, None, None],
     held: Mapping[str, int],
     count: int,
+    stop: Stop,
     *,
     starts: list[Mapping[str, float]] | None = None,
     refit: Callable[[], Mapping[str, int]] | None = None,
@@ -69,6 +73,7 @@ def generate(
         units: drawn from in a thread of its own; a bounded number of them waits.
         held: units that each actor of a pool works on at once.
         count: how many units there are.
+        stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
         starts: filled with the seconds of each stage of the start of every actor.
         refit: see :class:`Members`.
     """
@@ -93,10 +98,12 @@ def generate(
     members = Members(pool, dispatcher, most, time.monotonic(), watch, refit)
     reader.start()
     try:
-        while not dispatcher.finished:
+        while not dispatcher.finished and not _is_drained(stop, dispatcher.running):
             event = _next(events)
             now = time.monotonic()
             if isinstance(event, _Failed):
+                if stop.asked:
+                    break  # the next run meets it again, if it lasts
                 if event.actor is None or event.actor in members:
                     raise event.error
             elif isinstance(event, _Ready):
@@ -115,18 +122,24 @@ def generate(
                     yield record
             elif event is None:
                 dispatcher.end_input()
-            while (given := dispatcher.next(now)) is not None:
+            while not stop.asked and (given := dispatcher.next(now)) is not None:
                 if given.unit_id in fresh:
                     fresh.remove(given.unit_id)
                     room.release()
                 members.touch(given.actor, now)
                 _when_done(pool.run(given, prepared[given.unit_id]), events, partial(_result, given), given.actor)
-            members.adjust(left - dispatcher.running, now)
+            if not stop.asked:
+                members.adjust(left - dispatcher.running, now)
     finally:
         if starts is not None:
             starts += members.starts
         room.close()
-        reader.join(_END_SECONDS)
+        reader.join(_STOP_SECONDS if stop.asked else _END_SECONDS)
+
+
+def _is_drained(stop: Stop, in_flight: int) -> bool:
+    """Whether a run that was asked to stop has no units in flight any more, or these have had their time."""
+    return stop.asked and (not in_flight or stop.overdue)
 
 
 class _Room:

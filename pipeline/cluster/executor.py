@@ -19,12 +19,14 @@ from pipeline.cluster.drain import drain
 from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
+from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
 from pipeline.pools import ActorRange
+from pipeline.stopping import Stop
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader, load_engine
@@ -69,11 +71,13 @@ class RayExecutor:
     Args:
         config: the run's configuration.
         load: makes each actor's engine, in the actor's process.
+        stop: may ask it to stop its units.
     """
 
-    def __init__(self, config: RunConfig, load: EngineLoader = load_engine) -> None:
+    def __init__(self, config: RunConfig, load: EngineLoader = load_engine, stop: Stop | None = None) -> None:
         self._config = config
         self._load = load
+        self._stop = stop or Stop()
         self._private = is_private()
         # Worker processes that a session of our own starts at once: no more than there are cores for a range.
         ranged = any(isinstance(run.actors, ActorRange) for run in config.runs_of_pools().values())
@@ -109,6 +113,7 @@ class RayExecutor:
         Raises:
             ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
             EngineDiedError: actors died more often in a row than ``max_engine_deaths``, or could not start.
+            StoppedError: it was asked to stop; units that finished in time were yielded.
         """
         begin = time.time()
         self._background.wait()
@@ -121,6 +126,7 @@ class RayExecutor:
         ):  # it was started before the units were counted
             crew.close()
             crew = self._assemble(job, work.units)
+        self._stop.listen()
         return drain(self._run_graph(job, work, crew, begin))
 
     def _assemble(self, job: Job, units: int) -> Crew:
@@ -136,8 +142,8 @@ class RayExecutor:
         units = prefetch_units(job, work.tasks, partial(_reserved, crew.pool), crew.bisection)
         refit = None if self._private else _refit(job.config, crew.resources, work.units)
         try:
-            with closing(crew):
-                yield from generate(crew.pool, units, held, work.units, starts=self._starts, refit=refit)
+            with closing(crew), self._stop.draining():
+                yield from generate(crew.pool, units, held, work.units, self._stop, starts=self._starts, refit=refit)
         except ray.exceptions.RayError as error:
             raise _explained(error, job.storage, begin) from error
 
@@ -151,7 +157,7 @@ class RayExecutor:
         self._background.wait()
         import ray
 
-        remote = ray.remote(num_cpus=TASK_CPUS)(write_part)
+        remote = ray.remote(num_cpus=TASK_CPUS)(_write_part)
         at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
         running: deque[Any] = deque()
         for job in chain(first, drawn):
@@ -160,6 +166,12 @@ class RayExecutor:
             running.append(remote.remote(job))
         while running:
             yield ray.get(running.popleft())
+
+
+def _write_part(job: PartJob) -> PartRecord | PartDamage:
+    """:func:`write_part` as a task, whose errors Ray writes to its logs."""
+    with masked_errors():
+        return write_part(job)
 
 
 def units_per_actor(config: RunConfig, unit_rows: int, units: int, actors: int | None = None) -> int:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipeline import layout, stages
 from pipeline.cluster import envelope
+from pipeline.codec import masked_errors, redact
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
 from pipeline.storage.protocol import Storage
@@ -42,11 +43,12 @@ class GenerateActor:
         verdict = bisection.start_process(_worker_name())
         if not verdict.go_on:
             raise EngineDiedError(f"{verdict.deaths} processes in a row died before any unit was done.")
-        try:
-            engine = load(job, num_threads)
-        except Exception as error:
-            _leave_note(job.storage, error)
-            raise
+        with masked_errors():  # Ray writes them to its logs
+            try:
+                engine = load(job, num_threads)
+            except Exception as error:
+                _leave_note(job.storage, error)
+                raise
         sys.setswitchinterval(_SWITCH_SECONDS)
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
@@ -72,7 +74,8 @@ class GenerateActor:
         if execution and self._bisection.is_suspect(unit.unit_id):
             return None
         try:
-            return self._worker.run(unit, envelope.unpack(block), execution).to_json()
+            with masked_errors():
+                return self._worker.run(unit, envelope.unpack(block), execution).to_json()
         except DroppedError:
             return None
 
@@ -90,7 +93,7 @@ def _worker_name() -> str:
 
 def _leave_note(storage: Storage, error: BaseException) -> None:
     """Write a crash note to the output, for the driver: Ray does not forward its workers' tracebacks."""
-    note = "".join(traceback.format_exception(error))
+    note = redact("".join(traceback.format_exception(error)))
     print(f"generate actor: ending this process\n{note}", file=sys.stderr, flush=True)
     with storage.create(layout.crash_note(time.time(), os.getpid())) as file:
         file.write(note.encode())

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 
 from pipeline.cluster import envelope
-from pipeline.codec import Failure
+from pipeline.codec import Failure, masked_errors
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
 from pipeline.plan.units import read_units
@@ -35,10 +35,12 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
         )
     # Isolation runs row by row, which is slow; it is only used after a process has died on these units.
     isolation = RowIsolation(bisection, process, alone=True) if verdict.deaths else None
-    for unit, table in zip(units, read_units(job.source, units), strict=True):
-        prepared = prepare_table(table, unit, job, None if isolation is None else partial(_prepare_isolated, isolation))
-        yield _histogram_block(prepared, job)
-        yield envelope.pack(prepared)
+    prepare = None if isolation is None else partial(_prepare_isolated, isolation)
+    with masked_errors():  # Ray writes them to its logs
+        for unit, table in zip(units, read_units(job.source, units), strict=True):
+            prepared = prepare_table(table, unit, job, prepare)
+            yield _histogram_block(prepared, job)
+            yield envelope.pack(prepared)
     bisection.end_process(task)
 
 

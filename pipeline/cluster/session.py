@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from pipeline.cluster.lean_start import lean_start
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
-from pipeline.cluster.resources import local_cpus
+from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
 from pipeline.cluster.worker_names import finder, marks_of, why_not
 from pipeline.errors import ResourceError
 
@@ -24,6 +24,7 @@ __all__ = [
     "ensure_ray",
     "ray_session",
     "start_probe",
+    "stays_on_this_machine",
 ]
 
 PRIVATE_SYSTEM_CONFIG = {
@@ -91,6 +92,21 @@ def ensure_ray(workers: int = 2) -> bool:
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's
     return True
+
+
+def stays_on_this_machine() -> bool:
+    """Whether what is sent to workers reaches processes of this machine alone, which this process began.
+
+    So it is of a private session, and of one that the caller began by ``ray.init()``, while it has one node.
+    """
+    if is_private():
+        return True
+    if os.environ.get("RAY_ADDRESS"):
+        return False
+    import ray
+
+    node = ray._private.worker._global_node
+    return node is not None and node.is_head() and len(connected_nodes()) == 1
 
 
 @contextmanager

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.cluster.resources import connected_nodes, fit_pools, is_private, local_node
-from pipeline.cluster.session import ray_session
+from pipeline.cluster.session import ray_session, stays_on_this_machine
 from pipeline.commands.sample import prepared_sample
 from pipeline.commit.index import Index, PlannedUnits
 from pipeline.config import RunConfig
-from pipeline.errors import OutputError, SinkError, SourceError
+from pipeline.errors import ConfigError, OutputError, SinkError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model
@@ -30,6 +30,7 @@ __all__ = [
     "check_foreign",
     "check_resources",
     "check_rows",
+    "check_secrets",
     "check_setup",
     "check_writable",
     "first_rows_fail",
@@ -47,12 +48,29 @@ def check_setup(config: RunConfig) -> None:
     """Check model and resources; where a Ray session is to be joined, the resources are left to that.
 
     Raises:
+        ConfigError: see :func:`check_secrets`.
         WeightsError, ConfigError: see :func:`~pipeline.prompts.model_files.check_model`.
         ResourceError: see :func:`check_resources`.
     """
+    check_secrets(config)
     check_model(config)
     if is_private():
         check_resources(config)
+
+
+def check_secrets(config: RunConfig) -> None:
+    """Check that a configuration that is sent to other machines holds no credentials, only references to them.
+
+    Raises:
+        ConfigError: it does.
+    """
+    found = config.literal_secrets()
+    if found and not stays_on_this_machine():
+        raise ConfigError(
+            f"{', '.join(found)}: given literally, and on a cluster that would be stored and sent to every node. Write "
+            "{env: NAME} or {file: /path} (each node has the variable or file), or leave it out where the nodes have "
+            "a role or profile."
+        )
 
 
 def check_writable(storage: Storage) -> None:

@@ -33,6 +33,7 @@ from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.units import Work, read_tasks
 from pipeline.sources import check_apart
+from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 
@@ -54,6 +55,10 @@ def run(
     Called again with the same settings, it continues an interrupted run, includes new input files, and does nothing if
     everything is done.
 
+    In the main thread, SIGTERM and Ctrl-C stop it: no new unit is begun, those in flight get ``stop_seconds``, and
+    what finishes is committed; then the signal has its usual effect (Ctrl-C raises KeyboardInterrupt). A second one has
+    it at once.
+
     Args:
         dataset: the input, see :class:`~pipeline.config.RunConfig`.
         output: the output folder.
@@ -69,6 +74,7 @@ def run(
         LeaseLostError: another run took this output over.
         EngineDiedError, SinkError, TooManyFailuresError: during the run; what is committed stays, a re-run
             continues.
+        StoppedError: a signal stopped the run, and its own handler did nothing.
     """
     given = {**fields, **({} if dataset is None else {"input": dataset})}
     given |= {} if output is None else {"output": os.fspath(output)}
@@ -77,7 +83,9 @@ def run(
     check_output_url(config.output, config.output_options)
     check_apart(config.input, config.output)
     check_writable(storage)
-    summary = run_on(RayExecutor(config), config, storage, on_progress or (lambda progress: None))
+    stop = Stop(stop_budget(config.stop_seconds))
+    with stop.on_signals():
+        summary = run_on(RayExecutor(config, stop=stop), config, storage, on_progress or (lambda progress: None))
     return RunResult(summary=summary, storage_options=config.output_options)
 
 

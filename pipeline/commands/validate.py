@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 from pipeline import layout
 from pipeline.cluster.resources import surplus_actors
 from pipeline.codec import WeDLMError
-from pipeline.commands.checks import Sample, check_foreign, check_resources, check_writable, plan_index, sample_rows
+from pipeline.commands.checks import (
+    Sample,
+    check_foreign,
+    check_resources,
+    check_secrets,
+    check_writable,
+    plan_index,
+    sample_rows,
+)
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.repair import describe_damage, find_published_damage
 from pipeline.commit.run_record import RunState
@@ -77,6 +85,7 @@ def validate(config: RunConfig) -> Validation:
             problems.append(f"{type(error).__name__}: {error}")
             return None
 
+    attempt(lambda: check_secrets(config))
     attempt(lambda: check_apart(config.input, config.output))
     attempt(lambda: check_writable(open_storage(config.output, layout.SCRATCH, config.output_options)))
     attempt(lambda: check_model(config))

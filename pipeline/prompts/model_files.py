@@ -10,8 +10,9 @@ from pathlib import Path
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.sources.finding import file_digest
+from pipeline.storage.first_contact import check_reachable
 from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint
-from wedlm_core.model.checkpoint_files import read_json
+from wedlm_core.model.checkpoint_files import how_to_convert, read_json
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
@@ -80,11 +81,12 @@ def check_model(config: RunConfig) -> Checkpoint:
         ConfigError: it is of an architecture that is not implemented; it is made for fewer positions than
             ``max_model_len``; it has no tokenizer; or the run wants a chat template and the tokenizer has none.
     """
+    check_reachable(config.model, config.storage_options, "model", ConfigError)
     folder = model_folder(config)
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"model={config.model!r}: {folder} has no tokenizer.json. Save its fast tokenizer there.")
     if not any(folder.glob("*.safetensors")):
-        raise ConfigError(f"model={config.model!r}: {folder} has no weights (*.safetensors). Convert them.")
+        raise ConfigError(f"model={config.model!r}: {folder} has no weights (*.safetensors). {how_to_convert(folder)}")
     found = read_checkpoint(folder)
     found.config.check_length(config.engine.max_model_len, config.model_name, "engine.max_model_len")
     if config.chat or config.system_prompt is not None or config.messages_column is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.errors import SourceError
 from pipeline.sources.identity import stamp_now, stamp_of_info
 from pipeline.sources.partitions import partitions_in
+from pipeline.storage.first_contact import check_reachable
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
@@ -61,8 +62,13 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list
     name = plain_name(path)
     if not is_url(name):
         return _find_local(Path(name).expanduser())
+
+    def find() -> list[Found]:
+        check_reachable(name, options, "input", SourceError)
+        return _find_remote(name, options)
+
     return with_retries(
-        lambda: _find_remote(name, options),
+        find,
         f"looking up input={name!r}",
         failure=SourceError,
         remedy=BEFORE_THE_RUN,

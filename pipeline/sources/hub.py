@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.errors import SourceError
-from pipeline.storage.urls import is_url
+from pipeline.errors import ConfigError, SourceError
+from pipeline.storage.urls import is_url, with_secrets
 
 __all__ = ["features_of", "is_dataset_name", "is_saved", "load_named", "load_saved"]
 
@@ -32,11 +32,14 @@ def load_named(name: str, options: Mapping[str, Any]) -> Any:
 
     Raises:
         SourceError: it cannot be loaded, or it has several splits and none is chosen.
+        ConfigError: there is no secret where a reference says.
     """
     import datasets
 
     try:
-        loaded = datasets.load_dataset(name, **options)
+        loaded = datasets.load_dataset(name, **with_secrets(options, "dataset_options"))
+    except ConfigError:
+        raise
     except Exception as error:  # the library, its builders and the hub's client each have exceptions of their own
         raise SourceError(
             f"input={name!r}: neither a file or folder here, nor loadable as a dataset "
@@ -51,15 +54,18 @@ def load_saved(folder: str, options: Mapping[str, Any], storage_options: Mapping
 
     Raises:
         SourceError: it cannot be loaded, or it has several splits and none is chosen.
+        ConfigError: there is no secret where a reference says.
     """
     import datasets
 
     split = options.get("split")
     try:
-        loaded = datasets.load_from_disk(folder, storage_options=dict(storage_options) if is_url(folder) else None)
+        loaded = datasets.load_from_disk(
+            folder, storage_options=with_secrets(storage_options) if is_url(folder) else None
+        )
         return _one_split(folder, loaded if split is None else loaded[split])
     except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, SourceError):
+        if isinstance(error, (SourceError, ConfigError)):
             raise
         raise SourceError(
             f"input={folder!r}: not a readable dataset saved to disk, or without split {split!r} ({error!r}). "

@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, OutputError
+from pipeline.storage.first_contact import check_reachable
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.object_store import ObjectStorage
 from pipeline.storage.retry import RetryingStorage, without_credentials
@@ -33,6 +34,7 @@ def open_storage(
 
     Raises:
         ConfigError: nothing can be written to such a URL, or it is a file.
+        OutputError: its store does not answer.
     """
     name = plain_name(url)
     if not is_url(name):
@@ -45,6 +47,7 @@ def open_storage(
     storage = ObjectStorage(name, scratch, options or {})
     try:
         storage.connect()
+        check_reachable(name, options or {}, "output", OutputError)
     except OSError as error:
         raise ConfigError(
             f"output={name!r}: no file system for it ({error}). Check the scheme, that its fsspec package is "

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.codec import keep_secret, redact
+from pipeline.codec import CoreConfigError, quotes_secrets, redact, resolved
+from pipeline.errors import ConfigError
 
 __all__ = [
     "READ_AHEAD_BYTES",
@@ -26,6 +27,7 @@ __all__ = [
     "open_filesystem",
     "open_remote",
     "plain_name",
+    "with_secrets",
 ]
 
 
@@ -91,18 +93,40 @@ def open_remote(fs: Any, path: str) -> BinaryIO:
 def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """``(fsspec file system, path in it)`` of an URL.
 
+    The file system is pickled as URL and options: it resolves references to secrets anew where it arrives.
+
     Args:
         url: of a file, folder or pattern.
-        options: keyword arguments of the file system.
+        options: keyword arguments of the file system; secrets by reference (:mod:`wedlm_core.references`).
 
     Raises:
+        ConfigError: there is no secret where a reference says.
         OSError: the scheme is unknown, its package is missing, or an option is refused.
     """
     import fsspec
 
-    keep_secret(options)
+    given = with_secrets(options)
     with as_os_errors():
-        return fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **options})
+        fs, path = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **given})
+        # Only of this object: fsspec's own way of pickling it would show the values.
+        fs.__reduce_ex__ = lambda protocol: (_reopened, (url, dict(options)))
+        return fs, path
+
+
+def with_secrets(options: Mapping[str, Any], name: str = "storage_options") -> dict[str, Any]:
+    """Keyword arguments with the secrets that they refer to, to be used at once and not kept.
+
+    Raises:
+        ConfigError: there is no secret where a reference says.
+    """
+    try:
+        return resolved(options, name)
+    except CoreConfigError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _reopened(url: str, options: Mapping[str, Any]) -> Any:
+    return open_filesystem(url, options)[0]
 
 
 @contextmanager
@@ -111,7 +135,7 @@ def as_os_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if _quotes_secrets(error):
+        if quotes_secrets(error):
             raise _without_secrets(error) from None
         raise
     except Exception as error:  # every file system has exceptions of its own
@@ -119,24 +143,13 @@ def as_os_errors() -> Iterator[None]:
         # With a colon the name of an error about credentials would read like a secret, and be masked.
         text = f"{type(error).__name__}, {error}" if kind is CredentialsError else f"{type(error).__name__}: {error}"
         # What quotes credentials is no cause to show either.
-        raise kind(redact(text)) from (None if _quotes_secrets(error) else error)
+        raise kind(redact(text)) from (None if quotes_secrets(error) else error)
 
 
 def _kind_of(error: Exception) -> type[OSError]:
     if any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__):
         return CredentialsError
     return MisuseError if isinstance(error, _MISUSE) else OSError
-
-
-def _quotes_secrets(error: BaseException | None) -> bool:
-    """Whether an exception, or one of those behind it, would show credentials in a traceback."""
-    seen: set[int] = set()  # an error that is raised again while its effect is handled stands behind itself
-    while error is not None and id(error) not in seen:
-        if redact(str(error)) != str(error):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _without_secrets(error: OSError) -> OSError:

@@ -24,6 +24,12 @@ class S3Server:
     def options(self) -> dict[str, Any]:
         return {"key": "test", "secret": "test", "endpoint_url": self.endpoint}
 
+    def references(self, folder: Path) -> dict[str, Any]:
+        """:attr:`options` for a cluster: the credentials are in a file of ``folder``, and referred to."""
+        (folder / "s3-credential").write_text("test")
+        by_file = {"file": str(folder / "s3-credential")}
+        return {**self.options, "key": by_file, "secret": by_file}
+
     def bucket(self, name: str) -> str:
         """Make an empty bucket; its URL."""
         import s3fs

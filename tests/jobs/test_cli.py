@@ -179,3 +179,50 @@ def test_progress_lines_are_spaced_but_the_last_is_always_shown(capsys: pytest.C
         show(Progress(total_rows=4, done=Totals(rows=rows), session=Totals(rows=rows), seconds=1.0))
     shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert shown == ["0/4", "2/4", "4/4"]
+
+
+def test_a_printed_configuration_is_given_again_and_is_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "input: s3://bucket/in\nactors: 3\nengine: {max_num_seqs: 7}\nsampling: {stop: [a, b], strategy: reference}\n"
+        "storage_options: {key: {env: MY_KEY}, secret: {file: /run/secrets/s}, endpoint_url: 'http://h:1'}\n"
+        "sampling_columns: {max_tokens: m}\ncolumns: [a]\ngpus_per_actor: 0.5\nsystem_prompt: 'é: \"x\"'\n"
+    )
+    given = ["--config", str(tmp_path / "job.yaml"), "--output", "out", "--set", "sampling.logit_bias={5: -1.5}"]
+    with pytest.raises(SystemExit) as ended:
+        main([*given, "--print-config"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "printed.yaml").write_text(printed)
+    again = parsed("--config", str(tmp_path / "printed.yaml"))
+    assert again == parsed(*given)
+    assert (again.storage_options["key"], again.engine.max_num_seqs) == ({"env": "MY_KEY"}, 7)
+    with pytest.raises(SystemExit):
+        main(["--config", str(tmp_path / "printed.yaml"), "--print-config"])
+    assert capsys.readouterr().out == printed
+
+
+def test_a_printed_configuration_shows_no_secret_and_is_refused_until_the_mask_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--input", "s3://b/i", "--output", "o", "--storage-options", "{secret: pr1nt3d}", "--print-config"])
+    printed = capsys.readouterr().out
+    assert "pr1nt3d" not in printed
+    assert printed.startswith("# storage_options.secret is masked: write {env: NAME}")
+    (tmp_path / "printed.yaml").write_text(printed)
+    with pytest.raises(ConfigError, match=r"storage_options\.secret: \*\*\* stands for a secret"):
+        parsed("--config", str(tmp_path / "printed.yaml"))
+
+
+def test_a_secret_on_the_command_line_is_warned_of_and_a_reference_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--input", "i", "--output", "o"]
+    parsed(*given, "--storage-options", "{secret: ab12-cd, anon: true}", "--set", "dataset_options.token=ef34-gh")
+    said = capsys.readouterr().err
+    assert "storage_options.secret, dataset_options.token: on the command line" in said
+    assert "ab12" not in said
+    parsed(*given, "--storage-options", "{secret: {env: S}}", "--set", "dataset_options.token={file: /t}")
+    assert capsys.readouterr().err == ""

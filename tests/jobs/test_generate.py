@@ -20,7 +20,7 @@ BAN = f"token {BANNED_TOKEN} is banned here"
 @pytest.fixture(autouse=True)
 def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units run in this process, on an engine that refuses a token."""
-    monkeypatch.setattr(run_module, "RayExecutor", lambda config: InlineExecutor())
+    monkeypatch.setattr(run_module, "RayExecutor", lambda config, stop: InlineExecutor())
     monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0.0)
 
 

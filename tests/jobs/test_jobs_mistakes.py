@@ -130,7 +130,7 @@ RUNS = {
     "--model halfconfig": ("halfconfig/config.json", "not readable JSON", "Download it again"),
     "--model wordless": ("'wordless'", "no tokenizer.json", "Save its fast tokenizer"),
     "--model garbled": ("'garbled'", "tokenizer cannot be read", "Download it again"),
-    "--model weightless": ("'weightless'", "no weights", "Convert them"),
+    "--model weightless": ("'weightless'", "no weights", "Convert the checkpoint"),
     "--model renamed": ("weights.safetensors", "neither model.safetensors nor", "Rename the file"),
     "--model truncated": ("truncated/model.safetensors", "not a whole safetensors file", "Download it again"),
     "--model stub": ("stub/model.safetensors", "not a whole safetensors file", "Download it again"),

@@ -1,95 +1,126 @@
-"""``ray job submit`` of the generate job to a cluster that this test starts on loopback."""
+"""``ray job submit`` of the generate job, to a real cluster on loopback: success, failure, stop, continuation.
+
+The head, on which drivers run, has neither CPUs nor GPUs; the actors run on a node with made-up GPUs.
+"""
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
+import json
+import shlex
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import pipeline
-from testing.repository import ROOT
+from testing.pipeline.job_cluster import JobCluster, serve_jobs
 
-RAY = Path(sys.executable).with_name("ray")
-NODE, DASHBOARD = "127.0.0.1", "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((DASHBOARD, 0))
-        return int(probe.getsockname()[1])
+pytestmark = pytest.mark.slow  # a cluster and four jobs: 50 s on two idle cores
 
 
-@contextmanager
-def head(environment: dict[str, str]) -> Iterator[str]:
-    """A head node of its own session and folder; the address of its job server."""
-    port = free_port()
-    # Sockets live below this folder, and their paths may not be longer than about 100 characters.
-    folder = tempfile.mkdtemp(prefix="wr-", dir="/tmp")
-    command = [
-        str(RAY), "start", "--head", "--block", f"--node-ip-address={NODE}", f"--port={free_port()}", "--num-cpus=2",
-        f"--dashboard-host={DASHBOARD}", f"--dashboard-port={port}", f"--temp-dir={folder}",
-        f"--ray-client-server-port={free_port()}", "--disable-usage-stats", "--object-store-memory=200000000",
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[JobCluster]:
+    with serve_jobs(gpus=1) as served:
+        yield served
+
+
+@pytest.fixture
+def job(qwen3_folder: Path, tmp_path: Path) -> dict[str, Any]:
+    """Settings of a job, for :func:`written`."""
+    rows = [{"prompt": f"Count from {i} to 99.", "k": i} for i in range(60)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "out"), "model": str(qwen3_folder),
+        "device": "cpu", "gpus_per_actor": 1, "unit_rows": 2, "units_in_flight": 2,
+        "sampling": {"max_tokens": 6, "ignore_eos": True},
+    }  # fmt: skip
+
+
+def written(job: dict[str, Any], folder: Path) -> str:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return str(path)
+
+
+def test_a_job_succeeds_whose_driver_has_no_accelerator_and_needs_no_torch(
+    cluster: JobCluster, job: dict[str, Any], tmp_path: Path
+) -> None:
+    done = cluster.job(
+        "submit", "--working-dir", str(cluster.work), "--", "python", "-X", "importtime", "-m", "jobs.generate",
+        "--config", written(job, tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "Rows: 60, 60 ok, 0 failed" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stdout.splitlines() if line.startswith("import time:")}
+    assert {"pipeline.cluster.actor_pool", "ray"} <= imported
+    assert not [name for name in imported if name.partition(".")[0] in ("torch", "triton", "numba", "transformers")]
+    assert [row["k"] for row in pipeline.read(tmp_path / "out", format="arrow").to_pylist()] == list(range(60))
+
+
+def test_a_job_that_fails_is_failed_and_its_log_ends_with_the_reason(
+    cluster: JobCluster, job: dict[str, Any], tmp_path: Path
+) -> None:
+    config = written({**job, "gpus_per_actor": 2}, tmp_path)
+    done = cluster.job(
+        "submit", "--submission-id", "fails", "--working-dir", str(cluster.work), "--", "python", "-m",
+        "jobs.generate", "--config", config,
+    )  # fmt: skip
+    assert done.returncode == 1, "of the client, whatever the job's is"
+    last = cluster.log_of("fails").strip().splitlines()[-1]
+    assert last.startswith("error: actors=1 with ")
+    assert "2 GPU each" in last
+    assert "Lower actors, gpus_per_actor or cpus_per_actor" in last
+    status = cluster.job("status", "fails").stdout
+    assert "Job 'fails' failed" in status
+    assert "exit code 2" in status
+    assert last in status
+
+
+def test_a_stopped_job_commits_what_is_in_flight_and_exits_resumable_and_a_second_one_does_the_rest(
+    cluster: JobCluster, job: dict[str, Any], tmp_path: Path
+) -> None:
+    job["sampling"]["max_tokens"] = 120
+    command = f"python -m jobs.generate --config {shlex.quote(written(job, tmp_path))}"
+    shell = ["sh", "-c", f'trap : TERM; {command}; echo "status $?"']  # it gets the signal, too
+    environment = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "20"}}
+    begun = cluster.job(
+        "submit", "--no-wait", "--submission-id", "stops", "--working-dir", str(cluster.work),
+        "--runtime-env-json", json.dumps(environment), "--", *shell,
+    )  # fmt: skip
+    assert begun.returncode == 0, begun.stdout
+    _wait_for(lambda: _committed(tmp_path) > 0, lambda: cluster.log_of("stops"))
+    at_stop = _committed(tmp_path)
+    stopped = cluster.job("stop", "stops")
+    assert stopped.returncode == 0, stopped.stdout
+    log = cluster.log_of("stops")
+    assert "Job 'stops' was stopped" in cluster.job("status", "stops").stdout, log
+    assert "asked to stop: no new units; what is done within 15 s is committed" in log
+    assert log.strip().splitlines()[-2:] == [
+        "terminated: the same command continues from what is committed", "status 143"
     ]  # fmt: skip
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    found = pipeline.status(tmp_path / "out")
+    assert at_stop < found["units_committed"] < 30
+    assert not found["being_written"]
+
+    again = cluster.job("submit", "--working-dir", str(cluster.work), "--", *shlex.split(command))
+    assert again.returncode == 0, again.stdout[-3000:]
+    assert f"This run: {60 - found['rows_committed']} rows" in again.stdout
+    assert [row["k"] for row in pipeline.read(tmp_path / "out", format="arrow").to_pylist()] == list(range(60))
+    assert pipeline.verify(tmp_path / "out", input=job["input"]).ok
+
+
+def _committed(folder: Path) -> int:
     try:
-        address = f"http://{DASHBOARD}:{port}"
-        _wait_for(address, process)
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        return int(pipeline.status(folder / "out")["units_committed"])
+    except pipeline.OutputError:
+        return 0
 
 
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the head node ended by itself"
-        try:
-            urllib.request.urlopen(f"{address}/api/version", timeout=5)
-        except urllib.error.HTTPError:
-            return  # it answers, and wants a token
-        except OSError:
-            time.sleep(0.5)
-        else:
-            return
-    raise AssertionError("the head node did not come up")
-
-
-@pytest.mark.slow
-def test_a_submitted_job_joins_its_cluster_and_publishes(qwen3_folder: Path, tmp_path: Path) -> None:
-    rows = [{"prompt": f"Count from {i} to {i + 3}.", "k": i} for i in range(9)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    (tmp_path / "token").write_text(secrets.token_hex(32))
-    work = tmp_path / "work"
-    for package in ("jobs", "pipeline", "wedlm_batch", "wedlm_core"):
-        shutil.copytree(ROOT / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
-    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the node stays on loopback
-    with head(environment) as address:
-        job = [sys.executable, "-m", "jobs.generate", "--input", str(tmp_path / "in.parquet"),
-               "--output", str(tmp_path / "out"), "--model", str(qwen3_folder),
-               "--set", "sampling.max_tokens=6", "--set", "unit_rows=4"]  # fmt: skip
-        done = subprocess.run(
-            [str(RAY), "job", "submit", "--address", address, "--working-dir", str(work), "--", *job],
-            env=environment, capture_output=True, text=True, timeout=280, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Rows: 9, 9 ok, 0 failed" in done.stdout
-    assert [row["k"] for row in pipeline.read(tmp_path / "out", format="arrow").to_pylist()] == list(range(9))
+def _wait_for(condition: Callable[[], bool], log: Callable[[], str]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, log()
+        time.sleep(0.1)

@@ -74,7 +74,7 @@ def test_kills_of_every_kind_on_an_object_store_that_fails_at_random(qwen3_folde
     kills = ["actor", "driver", "raylet", "sigterm", "actor", "driver", "raylet", "actor", "sigterm", "driver"]
     with serve_s3() as server, serve_cluster() as cluster:
         output = f"{server.bucket('chaos')}/out"
-        config = config_of(source, output, qwen3_folder, actors=2, output_storage_options=server.options)
+        config = config_of(source, output, qwen3_folder, actors=2, output_storage_options=server.references(tmp_path))
         for _ in range(2):
             cluster.add_node(2)
         outcome = Chaos(cluster, tmp_path / "chaos", config, tokens=2000 * 48, failures=0.02, seed=3).run(kills)

@@ -12,9 +12,10 @@ from safetensors import SafetensorError, safe_open
 from wedlm_core.checks import is_text
 from wedlm_core.errors import WeightsError, explain, first_line
 
-__all__ = ["INDEX_FILE", "SINGLE_FILE", "files_by_tensor", "opened", "read_json"]
+__all__ = ["INDEX_FILE", "SINGLE_FILE", "files_by_tensor", "how_to_convert", "opened", "read_json"]
 
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _SHOWN = 3  # names of absent files in a message
 
 
@@ -78,10 +79,21 @@ def files_by_tensor(folder: Path) -> dict[str, Path]:
     if not single.is_file():
         others = sorted(path.name for path in folder.glob("*.safetensors"))[:_SHOWN]
         rule = f"has neither {SINGLE_FILE} nor {INDEX_FILE}" + (f", but {others}" if others else "")
-        remedy = "Rename the file, or download the index." if others else "Convert the checkpoint to safetensors."
+        remedy = "Rename the file, or download the index." if others else how_to_convert(folder)
         raise WeightsError(explain("model", str(folder), rule, remedy))
     with opened(single, framework="numpy") as handle:
         return dict.fromkeys(handle.keys(), single)
+
+
+def how_to_convert(folder: Path) -> str:
+    """What to do with a folder without safetensors; pickled weights are named, and never opened."""
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)[:_SHOWN]
+    if not pickles:
+        return "Convert the checkpoint to safetensors."
+    return (
+        f"{', '.join(pickles)}: pickles, which can run any code when they are opened, and are not. Convert the "
+        "checkpoint to safetensors where you trust it."
+    )
 
 
 def _file_names(weight_map: Mapping[str, Any]) -> list[str]:

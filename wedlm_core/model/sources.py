@@ -17,7 +17,8 @@ from wedlm_core.cache import is_writable, user_cache, writable_folder
 from wedlm_core.checks import is_text
 from wedlm_core.errors import ConfigError, WeightsError, explain, first_line
 from wedlm_core.model.download import MODEL_FILES, content_key, fetch_once, is_whole, model_files
-from wedlm_core.redaction import keep_secret, redact
+from wedlm_core.redaction import redact
+from wedlm_core.references import resolved
 
 __all__ = ["MODEL_FILES", "cache_root", "resolve"]
 
@@ -37,7 +38,8 @@ def resolve(
         model: ``"tiny"``; a local folder; an fsspec URL (``s3://bucket/folder``); or a hub id
             (``owner/name``). A local folder wins over a hub id of the same spelling.
         revision: branch, tag or commit; hub ids only.
-        storage_options: keyword arguments of the fsspec file system; URLs only.
+        storage_options: keyword arguments of the fsspec file system; URLs only. Secrets by reference, see
+            :mod:`wedlm_core.references`.
 
     Raises:
         WeightsError: there is no usable model; the message says what to do.
@@ -49,7 +51,6 @@ def resolve(
         _text("revision", revision, "Give a branch, tag or commit.")
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise ConfigError(explain("storage_options", type(storage_options), "a mapping", "Pass a dict."))
-    keep_secret(storage_options)
     is_url = "://" in name
     folder = _TINY if name == "tiny" else Path(name.removeprefix("file://")).expanduser()
     is_local = name == "tiny" or (not is_url and folder.is_dir()) or name.startswith("file://")
@@ -60,7 +61,7 @@ def resolve(
     if is_local:
         return _checked(folder, name)
     if is_url:
-        return _checked(_download(name, dict(storage_options or {})), name)
+        return _checked(_download(name, resolved(storage_options or {})), name)
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise WeightsError(explain("model", name, "no such folder", "Check the path (relative to the working folder)."))
     return _checked(_from_hub(name, revision), name)

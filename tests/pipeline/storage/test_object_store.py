@@ -297,7 +297,7 @@ def test_a_server_that_is_not_there_is_an_error_that_names_the_output(monkeypatc
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
     options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9",
                "config_kwargs": {"retries": {"max_attempts": 0}}}  # fmt: skip
-    storage = open_storage("s3://bucket/out", "scratch", options)
+    storage = RetryingStorage(ObjectStorage("s3://bucket/out", "scratch", options))
     with pytest.raises(SinkError, match="s3://bucket/out/key failed 2 times"):
         storage.put("key", b"1")
 
