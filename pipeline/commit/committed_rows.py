@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -82,7 +82,8 @@ def committed_tables(storage: Storage, table: CommittedTable, state: RunState, s
             index_publication(storage, publication, index.published)
         overtaken = index.published.outdated()
         for publication in manifest.publications:
-            pieces = (piece for part in table.parts(storage, publication) for piece in part.tables())
+            parts = (replace(part, schema=schema) for part in table.parts(storage, publication))
+            pieces = (piece for part in parts for piece in part.tables())
             if publication.position in overtaken:
                 yield from _latest(index.published.units(publication.position), pieces, table, staged)
             else:

@@ -49,6 +49,8 @@ class Publication:
         parts: its part files, in input order.
         dead_letters: the file of failed rows; None if no row failed.
         units: the file that lists its units in input order, see :func:`write_units`.
+        inputs: the lists of input files that make up the watermark once it is decided, from the oldest on, see
+            :mod:`pipeline.commit.watermark`; empty for outputs that no scheduled run keeps.
     """
 
     number: int
@@ -61,6 +63,7 @@ class Publication:
     parts: tuple[PartRecord, ...]
     dead_letters: PartRecord | None
     units: PartRecord
+    inputs: tuple[PartRecord, ...] = ()
 
     @property
     def name(self) -> str:
@@ -84,6 +87,7 @@ class Publication:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that :meth:`parse` reads back."""
+        inputs = {"inputs": [asdict(part) for part in self.inputs]} if self.inputs else {}
         return {
             "version": _VERSION,
             "number": self.number,
@@ -96,6 +100,7 @@ class Publication:
             "parts": [asdict(part) for part in self.parts],
             "dead_letters": None if self.dead_letters is None else asdict(self.dead_letters),
             "units": asdict(self.units),
+            **inputs,
         }
 
     def to_bytes(self) -> bytes:
@@ -128,6 +133,7 @@ class Publication:
             parts=tuple(PartRecord(**p) for p in raw["parts"]),
             dead_letters=None if dead is None else PartRecord(**dead),
             units=PartRecord(**raw["units"]),
+            inputs=tuple(PartRecord(**part) for part in raw.get("inputs", ())),
         )
 
 
@@ -146,6 +152,12 @@ class Manifest:
         """The visible publications: the last one of each position, in the order of positions (that of the rows)."""
         last = {publication.position: publication for publication in self.decided}
         return tuple(last[position] for position in sorted(last))
+
+    @property
+    def inputs(self) -> tuple[PartRecord, ...]:
+        """The lists of input files that make up the watermark: those that the last decision names."""
+        last = max(self.decided, key=lambda publication: publication.number, default=None)
+        return () if last is None else last.inputs
 
     @property
     def next_number(self) -> int:
