@@ -26,7 +26,7 @@ from jobs.cli import Parser, add_config_options, collect, show_stages
 from pipeline import Progress, RunConfig, format_progress
 from pipeline.codec import WeDLMError, redact
 
-__all__ = ["main", "print_progress"]
+__all__ = ["main", "print_progress", "stop"]
 
 _SECONDS_BETWEEN_LINES = 2.0
 _ALL_FAILED = 3
@@ -69,7 +69,7 @@ def perform(args: argparse.Namespace) -> int:
     Args:
         args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview`` and ``quiet``.
     """
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     if not args.quiet:
         show_stages()
     try:
@@ -126,7 +126,7 @@ def _validate(config: RunConfig) -> int:
     return 0 if found.ok else 2
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
+def stop(signum: int, frame: FrameType | None) -> None:
     """End at once: units in flight are dropped, and done by the next run; what is committed stays."""
     print("terminated: the same command continues from what is committed", file=sys.stderr)
     logging.disable()  # libraries on the way out take this for a fault of theirs, and log it at length

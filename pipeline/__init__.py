@@ -14,6 +14,7 @@ from wedlm_batch.names import refuse_hidden
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
     from pipeline.commands.estimate import Estimate, estimate
+    from pipeline.commands.etl import EtlConfig, EtlResult, etl
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -48,6 +49,8 @@ __all__ = [
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
+    "EtlConfig",
+    "EtlResult",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
@@ -66,6 +69,7 @@ __all__ = [
     "Validation",
     "Verification",
     "estimate",
+    "etl",
     "format_progress",
     "preview",
     "read",
@@ -88,6 +92,7 @@ _HOME = {
     **dict.fromkeys(("Validation", "validate"), "commands.validate"),
     **dict.fromkeys(("Verification", "verify"), "commands.verify"),
     "preview": "commands.preview",
+    **dict.fromkeys(("EtlConfig", "EtlResult", "etl"), "commands.etl"),
 }
 
 

@@ -91,7 +91,9 @@ def begin(
     if scheduled is not None:
         scheduled.drop_replaced(index, ledger, old)
     clean(storage, manifest, index, lease, unnamed=True)
-    _check_published(config, manifest, index, ledger, storage)
+    replaced = () if scheduled is None else scheduled.intake.gone
+    kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
+    _check_published(config, kept, index, ledger, storage)
     if scheduled is None:
         _check_touched(job, index, old)
     # Before the record is saved: settings that are refused are not those that the run was begun with.

@@ -28,6 +28,7 @@ from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import FENCE, Manifest
 from pipeline.commit.recover import recover
+from pipeline.commit.repair import find_published_damage
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
@@ -93,7 +94,7 @@ class EtlConfig:
                 _refuse(name, value, "a number of 0 or more", "Give seconds.")
         if self.backfill is not None and (self.since is not None or self.until is not None):
             _refuse("backfill", self.backfill, "a range in place of since and until", "Give one of the two.")
-        for name in ("limit", "repair", "dataset_options"):
+        for name in ("limit", "dataset_options"):
             if getattr(run, name):
                 _refuse(name, getattr(run, name), "not for scheduled runs", "Leave it out.")
         self.within  # noqa: B018  # checks the bounds
@@ -215,8 +216,8 @@ def _run(
         revisions={p.position: p.revision for p in manifest.publications if p.position in intake.gone},
         columns=None if state is None else state.columns,
     )
-    # Failed rows are done again as a version of their files, see _with_failed_rows.
-    run = replace(config.run, retry_failed=False)
+    # What is to be done again is done as a further version of its files, see _again.
+    run = replace(config.run, retry_failed=False, repair=False)
     summary = run_held(executor, run, storage, lease, origin, on_progress, scheduled)
     return EtlResult(outcome="done", intake=intake, summary=summary)
 
@@ -244,7 +245,8 @@ def _intake(
     """
     check_scheduled(RunState.load(storage), storage)
     options, suffixes, now = config.run.input_options, all_suffixes(), time.time()
-    load_watermark(storage, Manifest.load(storage, origin) if manifest is None else manifest, inputs)
+    manifest = Manifest.load(storage, origin) if manifest is None else manifest
+    load_watermark(storage, manifest, inputs)
     listed = list_files(config.run.input, options, config.within)
     inputs.list(file for file in listed if file.key.endswith(suffixes))
 
@@ -256,22 +258,33 @@ def _intake(
         digests = map_ahead(lambda pair: source_file(found_of(pair[0]), options).digest, files)
         return (digest == known.digest for digest, (_, known) in zip(digests, files, strict=True))
 
-    redo = _with_failed_rows(storage, origin) if config.run.retry_failed else ()
+    redo = _again(config.run, storage, origin, manifest, inputs)
     return decide_intake(
         inputs, within=config.within, on_changed=config.on_changed, ready=ready, same=same, redo=redo
     )  # fmt: skip
 
 
-def _with_failed_rows(storage: Storage, origin: Origin) -> Collection[str]:
-    """Keys of the files of which a row has failed."""
-    with Index() as index:
-        read_ledger(storage, index.records, origin.begun)
-        return {stretch.file_key for record in index.records if record.failed_rows for stretch in record.stretches}
+def _again(
+    config: RunConfig, storage: Storage, origin: Origin, manifest: Manifest, inputs: Inputs
+) -> Collection[str]:  # fmt: skip
+    """Keys of the files to do again: with ``retry_failed`` those of which a row has failed, with ``repair`` those of
+    publications that are damaged."""
+    keys: set[str] = set()
+    if config.retry_failed:
+        with Index() as index:
+            read_ledger(storage, index.records, origin.begun)
+            keys |= {own.file_key for record in index.records if record.failed_rows for own in record.stretches}
+    if config.repair:
+        damaged = {damage.key for damage in find_published_damage(storage, manifest, prove=True)}
+        for publication in manifest.publications:
+            if not damaged.isdisjoint(publication.keys):
+                keys |= {file.key for file in inputs.at(publication.position)}
+    return keys
 
 
 def _is_unfinished(config: RunConfig, storage: Storage) -> bool:
     """Whether there is something to do whatever the input is: a publication to complete, or a table to discard."""
-    if config.mode == "new" or is_discarding(storage):
+    if config.mode == "new" or config.repair or is_discarding(storage):
         return True
     origin = Origin.of(storage)
     following = Manifest.load(storage, origin).next_number

@@ -85,6 +85,12 @@ class Publication:
         """Keys of its parts."""
         return [f"{self.name}/{part.name}" for part in self.parts]
 
+    @property
+    def keys(self) -> list[str]:
+        """Keys of its parts and of its dead letters."""
+        letters = self.dead_letters
+        return [*self.part_keys, *([] if letters is None else [layout.published_dead_letters(letters.name)])]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values that :meth:`parse` reads back."""
         inputs = {"inputs": [asdict(part) for part in self.inputs]} if self.inputs else {}

@@ -104,6 +104,11 @@ class Inputs:
         row = self._scratch.one(f"SELECT {_P} FROM processed p WHERE key = ?", (key,))
         return None if row is None else _processed(row)
 
+    def at(self, position: int) -> Iterator[ProcessedFile]:
+        """The files whose rows are in the publication at this position, by key."""
+        query = f"SELECT {_P} FROM processed p WHERE position = ? AND NOT removed AND key > ? ORDER BY key LIMIT ?"
+        return map(_processed, self._scratch.stream(query, (position,), first=""))
+
     def sharing(self, file: ProcessedFile) -> Iterator[ProcessedFile]:
         """The files that share a unit with ``file``, itself included."""
         if file.unit is None:
