@@ -1,0 +1,72 @@
+"""A scheduled run that ends at any operation on the output, or is killed: the next one leaves each row there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.commands.etl import etl_on
+from testing.pipeline.exactly_once import Stopped, StopsAfter
+from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, KillAt, Recorder
+from testing.pipeline.leases import expire_leases
+from testing.pipeline.s3 import S3Server
+from testing.pipeline.scheduled_table import ScheduledTable, prompts
+
+MakeTable = Callable[[], ScheduledTable]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, qwen3_folder: Path) -> MakeTable:
+    """Tables whose next run has new, changed, vanished and wider files."""
+    numbers = iter(range(1000))
+
+    def prepare() -> ScheduledTable:
+        table = ScheduledTable(str(tmp_path / str(next(numbers))), qwen3_folder)
+        table.put("dt=1/a.parquet", prompts(0, 2))
+        table.put("dt=1/b.parquet", prompts(10, 6))
+        table.put("dt=1/c.parquet", prompts(20, 1))
+        table.run()
+        table.put("dt=0/late.parquet", prompts(30, 5, score=1))
+        table.put("dt=1/b.parquet", prompts(40, 5))
+        table.remove("dt=1/c.parquet")
+        return table
+
+    return prepare
+
+
+def crash_and_go_on(prepared: MakeTable, folder: Path, step: int) -> None:
+    """At every ``step``-th moment. Before the next run there is, at some, a further file with a column of its own."""
+    watched, recorder = prepared(), Recorder()
+    watched.run(storage=FaultyStorage(watched.storage, recorder), on_changed="reprocess")
+    watched.check(folder)
+    expected = watched.rows()
+    assert len(recorder.moments) > 80
+    for number, at in enumerate(range(0, len(recorder.moments), step)):
+        table = prepared()
+        with pytest.raises(Killed):
+            table.run(storage=FaultyStorage(table.storage, CrashAt(at)), on_changed="reprocess")
+        expire_leases(table.storage)
+        more = number % 2 == 0
+        if more:
+            table.put("dt=2/more.parquet", prompts(50, 2, topic="t"))
+        table.run(on_changed="reprocess")
+        there = [row for row in table.rows() if row["dt"] != 2]
+        assert [{k: v for k, v in row.items() if k != "topic"} for row in there] == expected, recorder.moments[at]
+        assert len(table.rows()) - len(there) == 4 * more
+        table.check_whole()
+        assert table.run(on_changed="reprocess").outcome == "nothing new"
+
+
+def test_a_crash_at_any_seventh_operation_leaves_all_to_the_next_run(prepared: MakeTable, tmp_path: Path) -> None:
+    crash_and_go_on(prepared, tmp_path / "fresh", 7)
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_operation_leaves_all_to_the_next_run(prepared: MakeTable, tmp_path: Path) -> None:
+    """98 crashes, about 40 s."""
+    crash_and_go_on(prepared, tmp_path / "fresh", 1)
