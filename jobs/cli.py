@@ -22,7 +22,7 @@ from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_batch.version import VERSION
 
-__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "gather", "merge", "parse_options", "parse_setting",
+__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_options", "parse_setting",
            "show_stages"]  # fmt: skip
 
 _NAMED = (
@@ -121,20 +121,15 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def collect(args: argparse.Namespace) -> RunConfig:
+def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> RunConfig:
     """The configuration that the parsed options describe.
+
+    Args:
+        args: the options of :func:`add_config_options`.
+        apart: names that stand beside the fields of ``RunConfig`` in the file; their values are put here.
 
     Raises:
         ConfigError: an unreadable file, an unknown field (the nearest known one is named), or a bad value.
-    """
-    return RunConfig.from_mapping(gather(args))
-
-
-def gather(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields that the parsed options set, as plain data.
-
-    Raises:
-        ConfigError: an unreadable file, or a setting that is not YAML; or input or output are not given.
     """
     raw = _read_yaml(args.config) if args.config is not None else {}
     named = {name: getattr(args, name) for name in _NAMED if getattr(args, name) is not None}
@@ -145,7 +140,9 @@ def gather(args: argparse.Namespace) -> dict[str, Any]:
     missing = [name for name in ("input", "output") if raw.get(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not given. Use --{' and --'.join(missing)}, or --config.")
-    return raw
+    if apart is not None:
+        apart.update({name: raw.pop(name, None) for name in apart})
+    return RunConfig.from_mapping(raw)
 
 
 def parse_setting(text: str) -> dict[str, Any]:

@@ -25,23 +25,25 @@ from dataclasses import fields
 from typing import Any
 
 import pipeline
-from jobs.cli import Parser, add_config_options, gather, show_stages
-from jobs.generate import print_progress, stop
-from pipeline import ConfigError, RunConfig
-from pipeline.codec import WeDLMError
+from jobs.cli import Parser, add_config_options, collect, show_stages
+from jobs.generate import RUN_ENDS, print_progress, report_end, stop
+from pipeline import ConfigError
 from pipeline.commands.etl import EtlConfig, describe_intake, etl, plan_etl
-from pipeline.config import build
 from pipeline.plan.intake import ON_CHANGED, Intake
 
-__all__ = ["main"]
+__all__ = ["main", "make_config", "make_parser"]
 
 _ALL_FAILED = 3
-_REFUSED = (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pipeline.ResourceError)
 _OWN = tuple(field.name for field in fields(EtlConfig) if field.name != "run")
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.etl") -> int:
     """Run the job; the exit status."""
+    return perform(make_parser(prog).parse_args(argv))
+
+
+def make_parser(prog: str) -> Parser:
+    """The command line."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
     own = parser.add_argument_group("scheduled runs")
@@ -55,10 +57,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.etl") ->
                           "rows are replaced or removed), ignore (the rows stay)")  # fmt: skip
     own.add_argument("--settle-seconds", type=float, metavar="S", help="leave files younger than this for a later run")
     own.add_argument("--wait", type=float, nargs="?", const=math.inf, metavar="SECONDS",
-                     help="wait for another run of this table to end, without a number for as long as it takes")  # fmt: skip
+                     help="wait for another run of this table to end; without a number, for any time")  # fmt: skip
     parser.add_argument("--print-plan", action="store_true", help="list what would be processed; changes nothing")
     parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
-    return perform(parser.parse_args(argv))
+    return parser
 
 
 def perform(args: argparse.Namespace) -> int:
@@ -67,23 +69,16 @@ def perform(args: argparse.Namespace) -> int:
     if not args.quiet:
         show_stages()
     try:
-        config = _config(args)
+        config = make_config(args)
         if args.print_plan:
             _print_plan(plan_etl(config))
             return 0
         result = etl(config, on_progress=None if args.quiet else print_progress)
-    except pipeline.LeaseError as error:
+    except pipeline.LeaseError as error:  # after a wait; without one, that is no fault
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except (*_REFUSED, WeDLMError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except pipeline.PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: the same command continues from what is committed", file=sys.stderr)
-        return 130
+    except RUN_ENDS as error:
+        return report_end(error)
     print(result.describe())
     if result.summary is None or not result.summary.session.all_failed:
         return 0
@@ -91,9 +86,15 @@ def perform(args: argparse.Namespace) -> int:
     return _ALL_FAILED
 
 
-def _config(args: argparse.Namespace) -> EtlConfig:
-    raw = gather(args)
-    given = raw.pop("etl", None) or {}
+def make_config(args: argparse.Namespace) -> EtlConfig:
+    """The scheduled job that the parsed options describe.
+
+    Raises:
+        ConfigError: an unknown field or a bad value; names it.
+    """
+    apart: dict[str, Any] = {"etl": None}
+    run = collect(args, apart)
+    given = apart["etl"] or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"etl: must be a mapping of fields, is a {type(given).__name__}. Write {{since: ...}}.")
     if unknown := [str(name) for name in given if name not in _OWN]:
@@ -109,7 +110,7 @@ def _config(args: argparse.Namespace) -> EtlConfig:
             values[name] = str(values[name])  # YAML reads a date or a number
     if values.get("backfill") is not None:
         values["backfill"] = tuple(map(str, values["backfill"]))
-    return EtlConfig(run=build(RunConfig, raw), **values)
+    return EtlConfig(run=run, **values)
 
 
 def _print_plan(intake: Intake) -> None:

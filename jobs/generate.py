@@ -26,10 +26,12 @@ from jobs.cli import Parser, add_config_options, collect, show_stages
 from pipeline import Progress, RunConfig, format_progress
 from pipeline.codec import WeDLMError, redact
 
-__all__ = ["main", "print_progress", "stop"]
+__all__ = ["RUN_ENDS", "main", "print_progress", "report_end", "stop"]
 
 _SECONDS_BETWEEN_LINES = 2.0
 _ALL_FAILED = 3
+RUN_ENDS = (pipeline.PipelineError, WeDLMError, KeyboardInterrupt)
+"""What ends a run, and is said in a line or two."""
 _REFUSED = (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pipeline.ResourceError)
 
 
@@ -83,20 +85,22 @@ def perform(args: argparse.Namespace) -> int:
         if args.preview is not None:
             return _preview(config, args.preview)
         result = pipeline.run(config=config, on_progress=None if args.quiet else print_progress)
-    except (*_REFUSED, WeDLMError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except pipeline.PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: the same command continues from what is committed", file=sys.stderr)
-        return 130
+    except RUN_ENDS as error:
+        return report_end(error)
     print(result.summary.describe())
     if not result.summary.total.all_failed:
         return 0
     print("error: every row failed; correct the cause, then --retry-failed, or --mode new", file=sys.stderr)
     return _ALL_FAILED
+
+
+def report_end(error: BaseException) -> int:
+    """Say why a run ended; its exit status. The reason is the last line of what is printed."""
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted: the same command continues from what is committed", file=sys.stderr)
+        return 130
+    print(f"error: {error}", file=sys.stderr)
+    return 2 if isinstance(error, (*_REFUSED, WeDLMError)) else 1
 
 
 def _preview(config: RunConfig, rows: int) -> int:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
-from pipeline.codec import explain, redact
+from pipeline.codec import explain
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.progress import Progress
@@ -33,8 +33,8 @@ from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, LeaseError
-from pipeline.plan.job import named_columns
 from pipeline.plan.intake import ON_CHANGED, Intake, OnChanged, decide_intake
+from pipeline.plan.job import named_columns
 from pipeline.sources import FileSource, check_apart
 from pipeline.sources.evolving import open_added_files
 from pipeline.sources.finding import has_wildcards, source_file
@@ -267,8 +267,10 @@ def _intake(
 def _again(
     config: RunConfig, storage: Storage, origin: Origin, manifest: Manifest, inputs: Inputs
 ) -> Collection[str]:  # fmt: skip
-    """Keys of the files to do again: with ``retry_failed`` those of which a row has failed, with ``repair`` those of
-    publications that are damaged."""
+    """Keys of the files to do again.
+
+    With ``retry_failed`` those of which a row has failed, with ``repair`` those of publications that are damaged.
+    """
     keys: set[str] = set()
     if config.retry_failed:
         with Index() as index:

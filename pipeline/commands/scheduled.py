@@ -182,8 +182,8 @@ def check_scheduled(state: RunState | None, storage: Storage) -> None:
     """
     if state is not None and not state.scheduled:
         raise OutputError(
-            f"{storage.url}: begun by a run over all of its input, which has no record of the files it has published. Go "
-            "on with that (`wedlm-batch generate`), or write to another folder."
+            f"{storage.url}: begun by a run over all of its input, which keeps no list of the files it has published. "
+            "Go on with that (`wedlm-batch generate`), or write to another folder."
         )
 
 

@@ -42,8 +42,14 @@ class Replacement:
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece:
-    """A unit of the revision: published before and kept (with the place of its dead letters), or new; and the number
-    of the old part that it is near."""
+    """A unit of the revision.
+
+    Attributes:
+        kept: the unit as it was published before; None if it is new.
+        dead: place of its dead letters, if it is kept and has any.
+        record: its ledger record.
+        part: number of the part of the old publication that it lies in, or follows.
+    """
 
     kept: IndexedUnit | None
     dead: Place | None
@@ -131,8 +137,8 @@ def _is_gone(unit: IndexedUnit, replacement: Replacement) -> bool:
 def _record(unit: IndexedUnit, replacement: Replacement) -> CommitRecord:
     if unit.record is None:
         raise DamagedError(
-            f"{replacement.publication.name}: the ledger lacks its unit {unit.unit.unit_id}, so nobody knows which rows "
-            "are those of the input files that have changed",
+            f"{replacement.publication.name}: the ledger lacks its unit {unit.unit.unit_id}, so nobody knows which "
+            "rows are those of the input files that have changed",
             "Restore the ledger from a copy, use on_changed='ignore', or discard the table with mode='new'.",
         )
     return unit.record

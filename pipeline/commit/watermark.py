@@ -112,4 +112,6 @@ def _parsed(data: bytes) -> Iterator[ProcessedFile]:
     with pa.ipc.open_stream(io.BytesIO(data)) as reader:
         for batch in reader:
             columns = (column.to_pylist() for column in batch.columns)
-            yield from (ProcessedFile(**dict(zip(_SCHEMA.names, row, strict=True))) for row in zip(*columns, strict=True))
+            yield from (
+                ProcessedFile(**dict(zip(_SCHEMA.names, row, strict=True))) for row in zip(*columns, strict=True)
+            )

@@ -81,7 +81,8 @@ def decide_intake(
     Raises:
         SourceError: ``on_changed`` is "error", and a file has changed or is gone; names it.
     """
-    listed, settling = [], 0
+    listed: list[ListedFile] = []
+    settling = 0
     versions: dict[str, int] = {}
     for file, version in inputs.new():
         if not ready(file):
@@ -101,12 +102,12 @@ def decide_intake(
     again = [known for key in redo if (known := inputs.get(key)) is not None and inputs.listed(key) is not None]
     for known in (*again, *((*changed, *vanished) if on_changed == "reprocess" else ())):
         for other in inputs.sharing(known):
-            file = inputs.listed(other.key)
-            if file is None and on_changed != "reprocess":
+            there = inputs.listed(other.key)
+            if there is None and on_changed != "reprocess":
                 raise SourceError(_cannot_do_again(known, other))
             gone.setdefault(other.position, set()).add(other.key)
-            if file is not None and other.key not in targets:
-                listed.append(file)
+            if there is not None and other.key not in targets:
+                listed.append(there)
                 versions[other.key], targets[other.key] = other.version + 1, other.position
     return Intake(
         files=tuple(sorted(listed, key=lambda file: file.key)),
@@ -134,5 +135,5 @@ def _refuse(files: Sequence[ProcessedFile], fault: str) -> None:
     more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
     raise SourceError(
         f"input file {names}{more}: {fault}. Put back what was there; or use on_changed='reprocess' (its rows are "
-        "replaced by those of the new content, or removed with the file) or 'ignore' (the rows of the old content stay)."
+        "replaced by those of the new content, or removed with the file) or 'ignore' (the old rows stay)."
     )

@@ -31,7 +31,8 @@ def open_added_files(
         found: the files.
         options: keyword arguments of their file system.
         table: input columns that the table has; None for a new table.
-        partitioned, versions: see :func:`pipeline.sources.opening.open_files`.
+        partitioned: see :func:`pipeline.sources.opening.open_source`.
+        versions: see :func:`pipeline.sources.opening.open_files`.
 
     Raises:
         SourceError: a file cannot be read, or has a column of a type that the table's, or another file's, cannot hold;
@@ -74,7 +75,7 @@ def _name_conflict(sources: Sequence[FileSource], table: pa.Schema | None) -> No
 def _describe(source: FileSource, column: str, table: pa.Schema, holder: str) -> str:
     own, wanted = source.schema.field(column).type, table.field(column).type
     return (
-        f"input file {source.files[0].path!r}: column {column!r} is {own}, and {wanted} in {holder}. Columns may be added "
-        f"to a table, their types cannot change: write the file with {wanted} (or leave the column out), or write to "
+        f"input file {source.files[0].path!r}: column {column!r} is {own}, and {wanted} in {holder}. Columns may be "
+        f"added to a table, their types cannot change: write the file with {wanted} (or leave the column out), or write to "
         "another output."
     )

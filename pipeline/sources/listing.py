@@ -48,8 +48,8 @@ class PartitionRange:
         first, last = self.first, self.last
         if first is not None and last is not None and not self._up_to(first, last):
             raise ConfigError(
-                f"partitions {self.key}={first} to {self.key}={last}: the first is after the last. Give the earlier one "
-                "first; both belong to the range."
+                f"partitions {self.key}={first} to {self.key}={last}: the first is after the last. Give the earlier "
+                "one first; both belong to the range."
             )
 
     @property
@@ -150,7 +150,8 @@ def _remote(url: str, options: Mapping[str, Any], within: PartitionRange) -> Ite
     while level:
         # One request for each folder of this level; below it, one for a thousand files, unless the range can exclude
         # folders further down.
-        whole, ahead = [], []
+        whole: list[str] = []
+        ahead: list[str] = []
         for entries in map_ahead(lambda folder: listed(folder, deep=False), level):
             for path, info in entries:
                 key = posixpath.relpath(path, root)
