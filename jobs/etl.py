@@ -28,7 +28,8 @@ import pipeline
 from jobs.cli import Parser, add_config_options, collect, show_stages
 from jobs.generate import RUN_ENDS, print_progress, report_end, stop
 from pipeline import ConfigError
-from pipeline.commands.etl import EtlConfig, describe_intake, etl, plan_etl
+from pipeline.commands.etl import describe_intake, etl, plan_etl
+from pipeline.commands.etl_config import EtlConfig
 from pipeline.plan.intake import ON_CHANGED, Intake
 
 __all__ = ["main", "make_config", "make_parser"]

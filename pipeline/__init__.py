@@ -14,7 +14,8 @@ from wedlm_batch.names import refuse_hidden
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
     from pipeline.commands.estimate import Estimate, estimate
-    from pipeline.commands.etl import EtlConfig, EtlResult, etl
+    from pipeline.commands.etl import EtlResult, etl
+    from pipeline.commands.etl_config import EtlConfig
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -92,7 +93,8 @@ _HOME = {
     **dict.fromkeys(("Validation", "validate"), "commands.validate"),
     **dict.fromkeys(("Verification", "verify"), "commands.verify"),
     "preview": "commands.preview",
-    **dict.fromkeys(("EtlConfig", "EtlResult", "etl"), "commands.etl"),
+    **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
+    "EtlConfig": "commands.etl_config",
 }
 
 

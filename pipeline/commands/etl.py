@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,9 +14,9 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
-from pipeline.codec import explain
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.checks import check_setup, check_writable
+from pipeline.commands.etl_config import EtlConfig
 from pipeline.commands.progress import Progress
 from pipeline.commands.run import run_held
 from pipeline.commands.scheduled import ScheduledRun, check_scheduled
@@ -32,82 +31,24 @@ from pipeline.commit.repair import find_published_damage
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError, LeaseError
-from pipeline.plan.intake import ON_CHANGED, Intake, OnChanged, decide_intake
+from pipeline.errors import LeaseError
+from pipeline.plan.intake import Intake, decide_intake
 from pipeline.plan.job import named_columns
 from pipeline.sources import FileSource, check_apart
 from pipeline.sources.evolving import open_added_files
-from pipeline.sources.finding import has_wildcards, source_file
+from pipeline.sources.finding import source_file
 from pipeline.sources.formats import all_suffixes
 from pipeline.sources.formats.parquet import ParquetSource
-from pipeline.sources.listing import PartitionRange, found_of, list_files
+from pipeline.sources.listing import found_of, list_files
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import plain_name
 from pipeline.types import ListedFile
 
-__all__ = ["EtlConfig", "EtlResult", "etl", "etl_on", "plan_etl"]
+__all__ = ["EtlResult", "describe_intake", "etl", "etl_on", "plan_etl"]
 
 _POLL_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class EtlConfig:
-    """A scheduled job.
-
-    Attributes:
-        run: what to generate. ``input`` is a folder or URL prefix.
-        partition_key: name of the ``key=value`` folders that ``since``, ``until`` and ``backfill`` are about.
-        since, until: partitions to look at; both bounds belong to the range, None is none.
-        backfill: first and last partition of a range to look at in place of ``since`` and ``until``.
-        on_changed: what to do about files that were processed and have another content now, or are gone: "error" ends
-            the run, "reprocess" replaces or removes their rows, "ignore" leaves the rows of the old content.
-        settle_seconds: files younger than this may still be being written; they are left for a later run.
-        wait: seconds to wait for another run of this table to end; None does not wait, ``math.inf`` has no limit.
-
-    Raises:
-        ConfigError: a value is out of range, or two contradict each other.
-    """
-
-    run: RunConfig
-    partition_key: str = "dt"
-    since: str | None = None
-    until: str | None = None
-    backfill: tuple[str, str] | None = None
-    on_changed: OnChanged = "error"
-    settle_seconds: float = 0.0
-    wait: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check ranges and contradictions."""
-        run = self.run
-        if not isinstance(run.input, (str, os.PathLike)) or has_wildcards(plain_name(run.input)):
-            _refuse("input", run.input, "a folder or URL prefix", "Name the folder; --since and --until choose in it.")
-        if self.on_changed not in ON_CHANGED:
-            _refuse("on_changed", self.on_changed, f"one of {list(ON_CHANGED)}", "Pick one of these.")
-        if not self.partition_key or "=" in self.partition_key or "/" in self.partition_key:
-            _refuse("partition_key", self.partition_key, "the name in name=value folders", "Use dt.")
-        for name in ("settle_seconds", "wait"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and value >= 0):
-                _refuse(name, value, "a number of 0 or more", "Give seconds.")
-        if self.backfill is not None and (self.since is not None or self.until is not None):
-            _refuse("backfill", self.backfill, "a range in place of since and until", "Give one of the two.")
-        for name in ("limit", "dataset_options"):
-            if getattr(run, name):
-                _refuse(name, getattr(run, name), "not for scheduled runs", "Leave it out.")
-        self.within  # noqa: B018  # checks the bounds
-
-    @property
-    def within(self) -> PartitionRange:
-        """The partitions to look at."""
-        first, last = (self.since, self.until) if self.backfill is None else self.backfill
-        return PartitionRange(key=self.partition_key, first=first, last=last)
-
-
-def _refuse(name: str, value: object, rule: str, remedy: str) -> None:
-    raise ConfigError(explain(name, value, rule, remedy))
 
 
 @dataclass(frozen=True, kw_only=True)

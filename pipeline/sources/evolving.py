@@ -76,6 +76,6 @@ def _describe(source: FileSource, column: str, table: pa.Schema, holder: str) ->
     own, wanted = source.schema.field(column).type, table.field(column).type
     return (
         f"input file {source.files[0].path!r}: column {column!r} is {own}, and {wanted} in {holder}. Columns may be "
-        f"added to a table, their types cannot change: write the file with {wanted} (or leave the column out), or write to "
+        f"added, their types cannot change: write the file with {wanted} (or leave the column out), or write to "
         "another output."
     )

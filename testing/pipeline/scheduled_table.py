@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.codec import SamplingParams
-from pipeline.commands.etl import EtlConfig, EtlResult, etl_on
+from pipeline.commands.etl import EtlResult, etl_on
+from pipeline.commands.etl_config import EtlConfig
 from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.commands.verify import verify

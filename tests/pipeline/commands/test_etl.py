@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.commands.etl import EtlConfig, plan_etl
+from pipeline.commands.etl import plan_etl
+from pipeline.commands.etl_config import EtlConfig
 from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.commands.verify import verify
