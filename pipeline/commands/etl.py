@@ -31,7 +31,7 @@ from pipeline.commit.repair import find_published_damage
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
-from pipeline.errors import LeaseError
+from pipeline.errors import DamagedError, LeaseError
 from pipeline.plan.intake import Intake, decide_intake
 from pipeline.plan.job import named_columns
 from pipeline.sources import FileSource, check_apart
@@ -110,7 +110,9 @@ def etl_on(
 ) -> EtlResult:  # fmt: skip
     """:func:`etl` with a given executor and storage."""
     with Inputs() as inputs:
-        intake = None if _is_unfinished(config.run, storage) else _intake(config, storage, Origin.of(storage), inputs)
+        origin = Origin.of(storage)
+        manifest = _settled(config.run, storage, origin)
+        intake = None if manifest is None else _intake(config, storage, origin, inputs, manifest)
     if intake is not None and intake.is_nothing:
         return EtlResult(outcome="nothing new", intake=intake)
     check_writable(storage)
@@ -132,7 +134,8 @@ def plan_etl(config: EtlConfig) -> Intake:
     """
     storage = open_storage(config.run.output, layout.SCRATCH, config.run.output_options)
     with Inputs() as inputs:
-        return _intake(config, storage, Origin.of(storage), inputs)
+        origin = Origin.of(storage)
+        return _intake(config, storage, origin, inputs, Manifest.load(storage, origin))
 
 
 def _run(
@@ -175,7 +178,7 @@ def _source(run: RunConfig, intake: Intake, table: pa.Schema | None) -> FileSour
 
 
 def _intake(
-    config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest | None = None
+    config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest
 ) -> Intake:  # fmt: skip
     """What there is to do, by the watermark and a listing of the input, which are entered in the index.
 
@@ -186,7 +189,6 @@ def _intake(
     """
     check_scheduled(RunState.load(storage), storage)
     options, suffixes, now = config.run.input_options, all_suffixes(), time.time()
-    manifest = Manifest.load(storage, origin) if manifest is None else manifest
     load_watermark(storage, manifest, inputs)
     listed = list_files(config.run.input, options, config.within)
     inputs.list(file for file in listed if file.key.endswith(suffixes))
@@ -225,14 +227,18 @@ def _again(
     return keys
 
 
-def _is_unfinished(config: RunConfig, storage: Storage) -> bool:
-    """Whether there is something to do whatever the input is: a publication to complete, or a table to discard."""
+def _settled(config: RunConfig, storage: Storage, origin: Origin) -> Manifest | None:
+    """The manifest; None if there is something to do whatever the input is, or if it needs a run that corrects it."""
     if config.mode == "new" or config.repair or is_discarding(storage):
-        return True
-    origin = Origin.of(storage)
-    following = Manifest.load(storage, origin).next_number
+        return None
+    try:
+        manifest = Manifest.load(storage, origin)
+    except DamagedError:
+        return None
+    following = manifest.next_number
     records = (key for key in storage.keys(layout.PUBLICATIONS) if layout.number_of(key)[0] >= following)
-    return any(layout.number_of(key)[1] >= origin.begun and not _is_fence(storage, key) for key in records)
+    undone = any(layout.number_of(key)[1] >= origin.begun and not _is_fence(storage, key) for key in records)
+    return None if undone else manifest
 
 
 def _is_fence(storage: Storage, key: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -32,6 +33,7 @@ FENCE = b"fenced off "
 """First bytes of a fence: an object under the name of a record that must not be put any more."""
 _UNITS = pa.schema([("unit_id", pa.string()), ("attempt", pa.int32()), ("rows", pa.int64()), ("failed", pa.int64())])
 _BATCH_UNITS = 4096
+_SCHEMAS = ("schema", "dead_schema")
 _CHUNK_BYTES = 2**16
 
 
@@ -134,8 +136,8 @@ class Publication:
             revision=raw["revision"],
             epoch=raw["epoch"],
             format=raw["format"],
-            schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["schema"]))),
-            dead_schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["dead_schema"]))),
+            schema=_schema_of(raw["schema"]),
+            dead_schema=_schema_of(raw["dead_schema"]),
             parts=tuple(PartRecord(**p) for p in raw["parts"]),
             dead_letters=None if dead is None else PartRecord(**dead),
             units=PartRecord(**raw["units"]),
@@ -194,11 +196,11 @@ class Manifest:
         key = max(keys)
         try:
             raw = unseal(read_state(storage, key))
-            decided = tuple(Publication.parse(publication) for publication in raw["publications"])
+            decided = tuple(Publication.parse(publication) for publication in _with_schemas(raw))
             return cls(decided=decided, first=origin.first)
         except FileNotFoundError:
             return cls.load(storage, origin)  # a later one has replaced it
-        except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        except (DamagedError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
             raise DamagedError(
                 f"{storage.url}/{key}: the manifest is {error}",
                 "Run the same command as before again: it is made anew from the records of what was published. The "
@@ -208,10 +210,31 @@ class Manifest:
     def save(self, storage: Storage, epoch: int) -> None:
         """Write the manifest, as the holder of the lease of this epoch."""
         parts = {f"{p.name}/{part.name}": part.rows for p in self.publications for part in p.parts}
-        raw = {"publications": [p.to_dict() for p in self.decided], "parts": parts}
+        raw = {**_without_schemas(p.to_dict() for p in self.decided), "parts": parts}
         key = layout.manifest(epoch, len(self.decided))
         storage.put(key, seal(raw))
         storage.delete_objects([other for other in storage.keys(layout.MANIFEST) if other < key])
+
+
+@lru_cache(maxsize=64)
+def _schema_of(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text)))
+
+
+def _without_schemas(publications: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Records as a manifest has them: their schemas, which are nearly all of their bytes, once, and by number."""
+    numbers: dict[str, int] = {}
+    short = [
+        {**raw, **{name: numbers.setdefault(raw[name], len(numbers)) for name in _SCHEMAS}} for raw in publications
+    ]
+    return {"publications": short, "schemas": list(numbers)}
+
+
+def _with_schemas(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Inverse of :func:`_without_schemas`; manifests of earlier versions have each record in full."""
+    schemas = manifest.get("schemas", ())
+    for raw in manifest["publications"]:
+        yield {**raw, **{name: schemas[raw[name]] for name in _SCHEMAS if isinstance(raw[name], int)}}
 
 
 def write_units(storage: Storage, key: str, units: Callable[[], Iterable[PublishedUnit]]) -> PartRecord:
