@@ -99,11 +99,12 @@ def decide_intake(
         _refuse(vanished, "it was processed and is gone")
     targets: dict[str, int] = {}
     gone: dict[int, set[str]] = {}
+    leaving = {known.key for known in vanished} if on_changed == "reprocess" else set()
     again = [known for key in redo if (known := inputs.get(key)) is not None and inputs.listed(key) is not None]
     for known in (*again, *((*changed, *vanished) if on_changed == "reprocess" else ())):
         for other in inputs.sharing(known):
             there = inputs.listed(other.key)
-            if there is None and on_changed != "reprocess":
+            if there is None and other.key not in leaving:
                 raise SourceError(_cannot_do_again(known, other))
             gone.setdefault(other.position, set()).add(other.key)
             if there is not None and other.key not in targets:
@@ -124,7 +125,8 @@ def decide_intake(
 def _cannot_do_again(file: ProcessedFile, other: ProcessedFile) -> str:
     return (
         f"input file {file.key!r} cannot be done again: it shares a unit with {other.key!r} (small files are done "
-        "together), which is gone. Put it back, or use on_changed='reprocess', which removes its rows."
+        "together), which is gone or outside of the partitions given. Put it back and widen the range; or use "
+        "on_changed='reprocess', which removes the rows of files that are gone."
     )
 
 

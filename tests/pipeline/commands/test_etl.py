@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
@@ -22,7 +23,7 @@ from pipeline.commit.lease import hold_lease
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, DamagedError, FingerprintError, LeaseError, OutputError, SourceError
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
-from testing.pipeline.faults import FaultyStorage
+from testing.pipeline.faults import FaultyStorage, Moment
 from testing.pipeline.scheduled_table import ScheduledTable, prompts
 
 MakeTable = Callable[..., ScheduledTable]
@@ -172,6 +173,50 @@ def test_damaged_parts_are_made_again(table: ScheduledTable, tmp_path: Path) -> 
     with pytest.raises(DamagedError, match=r"--repair"):
         table.run()
     assert table.run(repair=True).outcome == "done"
+    table.check(tmp_path)
+
+
+@pytest.mark.parametrize("again", ["changed", "failed rows"])
+def test_at_every_moment_readers_see_the_old_rows_or_the_new_ones(make: MakeTable, again: str) -> None:
+    """While the folder of the old ones makes way for that of the new ones they see neither, and an error says so."""
+    table = make()
+    table.put("a.parquet", [{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [7]}])
+    table.put("b.parquet", [{"prompt_token_ids": [8 + i]} for i in range(6)])
+    table.run()
+    before, seen = table.rows(), []
+    fields: dict[str, Any] = {"retry_failed": True}
+    if again == "changed":
+        table.put("a.parquet", [{"prompt_token_ids": [9]}, {"prompt_token_ids": [7]}])
+        fields = {"on_changed": "reprocess"}
+
+    def look(moment: Moment) -> None:
+        try:
+            seen.append(table.rows())
+        except DamagedError:
+            assert moment.operation in ("delete", "promote"), moment
+            seen.append([])
+
+    healthy = InlineExecutor(engine=lambda: FakeEngine(bans=False))
+    table.run(healthy, storage=FaultyStorage(table.storage, look), **fields)
+    states = [rows for rows, _ in itertools.groupby(seen)]
+    assert states == [before, [], table.rows()]
+    assert before != table.rows()
+
+
+def test_small_files_share_units_within_a_folder_and_a_version_only(make: MakeTable, tmp_path: Path) -> None:
+    table = make()
+    for day in (20, 21):
+        for name in "abc":
+            table.put(f"dt=2026-11-{day}/{name}.parquet", prompts(day * 10 + ord(name), 1))
+    summary = table.run().summary
+    assert summary is not None
+    assert summary.session.units == 2, "one for each folder"
+    table.put("dt=2026-11-20/b.parquet", prompts(0, 1))
+    table.put("dt=2026-11-20/d.parquet", prompts(5, 1))
+    result = table.run(on_changed="reprocess", backfill=("2026-11-20", "2026-11-20"))
+    assert {key[-9] for key in result.intake.targets} == {"a", "b", "c"}
+    assert result.summary is not None
+    assert result.summary.session.units == 2, "what replaces and what is new do not share one"
     table.check(tmp_path)
 
 
