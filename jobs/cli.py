@@ -128,8 +128,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                         help="print every setting as YAML for --config, and do nothing else")  # fmt: skip
 
 
-def collect(args: argparse.Namespace) -> RunConfig:
+def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> RunConfig:
     """The configuration that the parsed options describe. With ``--print-config`` it is printed.
+
+    Args:
+        args: the options of :func:`add_config_options`.
+        apart: names that stand beside the fields of ``RunConfig`` in the file; their values are put here.
 
     Raises:
         ConfigError: an unreadable file, an unknown field (the nearest known one is named), or a bad value.
@@ -144,6 +148,8 @@ def collect(args: argparse.Namespace) -> RunConfig:
     missing = [name for name in ("input", "output") if raw.get(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not given. Use --{' and --'.join(missing)}, or --config.")
+    if apart is not None:
+        apart.update({name: raw.pop(name, None) for name in apart})
     config = RunConfig.from_mapping(raw)
     if args.print_config:
         print(as_yaml(config), end="")

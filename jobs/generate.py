@@ -71,7 +71,7 @@ def perform(args: argparse.Namespace) -> int:
     Args:
         args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview`` and ``quiet``.
     """
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     if not args.quiet:
         show_stages()
     try:
@@ -130,7 +130,7 @@ def _validate(config: RunConfig) -> int:
     return 0 if found.ok else 2
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
+def stop(signum: int, frame: FrameType | None) -> None:
     """End at once: units in flight are dropped, and done by the next run; what is committed stays."""
     print("terminated: the same command continues from what is committed", file=sys.stderr)
     logging.disable()  # libraries on the way out take this for a fault of theirs, and log it at length

@@ -14,6 +14,8 @@ from wedlm_batch.names import refuse_hidden
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
     from pipeline.commands.estimate import Estimate, estimate
+    from pipeline.commands.etl import EtlResult, etl
+    from pipeline.commands.etl_config import EtlConfig
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -51,6 +53,8 @@ __all__ = [
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
+    "EtlConfig",
+    "EtlResult",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
@@ -71,6 +75,7 @@ __all__ = [
     "Validation",
     "Verification",
     "estimate",
+    "etl",
     "format_progress",
     "preview",
     "read",
@@ -94,6 +99,8 @@ _HOME = {
     **dict.fromkeys(("Validation", "validate"), "commands.validate"),
     **dict.fromkeys(("Verification", "verify"), "commands.verify"),
     "preview": "commands.preview",
+    **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
+    "EtlConfig": "commands.etl_config",
 }
 
 

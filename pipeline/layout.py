@@ -19,6 +19,7 @@ __all__ = [
     "EARLIER_RUN",
     "FENCES",
     "INPUT",
+    "INPUTS",
     "LEASES",
     "LEDGER",
     "MANIFEST",
@@ -36,10 +37,12 @@ __all__ = [
     "epoch_of",
     "fence",
     "fenced",
+    "inputs",
     "is_part",
     "is_publication",
     "lease",
     "manifest",
+    "named_inputs",
     "named_units",
     "number_of",
     "part",
@@ -75,6 +78,7 @@ CRASHES = f"{STATE}/crashes"
 DEAD_LETTERS = f"{STATE}/dead_letters"
 DISCARDED = f"{STATE}/discards"
 UNITS = f"{STATE}/units"
+INPUTS = f"{STATE}/inputs"
 
 _PUBLICATION = re.compile(r"data-(\d{6,})(-r\d{3,})?")
 _PART = re.compile(r"part-\d{6,}(\.\w+)+")
@@ -192,6 +196,16 @@ def published_dead_letters(name: str) -> str:
 def units(number: int, epoch: int) -> str:
     """Key of the list of a publication's units."""
     return f"{UNITS}/{publication(number)}.{epoch:08d}.arrow"
+
+
+def inputs(number: int, epoch: int) -> str:
+    """Key of the list of input files that a publication adds to the watermark."""
+    return f"{INPUTS}/{publication(number)}.{epoch:08d}.arrow"
+
+
+def named_inputs(name: str) -> str:
+    """Key of a list of input files that a publication names."""
+    return f"{INPUTS}/{name}"
 
 
 def named_units(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "CommitRecord",
+    "ListedFile",
     "Place",
     "Revocation",
     "Slice",
@@ -36,6 +37,8 @@ class SourceFile:
             content; a different stamp may still have equal content.
         size: in bytes; 0 if it is not known.
         partitions: the ``name=value`` folders that it lies in, as name and text; a null value is None.
+        version: how often rows of this file were replaced in the output by those of a newer one, see
+            :mod:`pipeline.commit.watermark`.
     """
 
     key: str
@@ -44,6 +47,33 @@ class SourceFile:
     stamp: str
     size: int = 0
     partitions: tuple[tuple[str, str | None], ...] = ()
+    version: int = 0
+
+    @property
+    def identity(self) -> str:
+        """What unit ids are made of: the digest; of a later version of the file's rows, its number too."""
+        return f"{self.digest}#{self.version}" if self.version else self.digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedFile:
+    """A file below an input folder, as a listing shows it; it is not opened for this.
+
+    Attributes:
+        key: path below the folder.
+        path: where to open it.
+        stamp: as in :class:`SourceFile`.
+        size: in bytes; 0 if it is not known.
+        modified: seconds since 1970, by the file system's clock; None if it does not say.
+        info: the file system's metadata, as far as it tells one content from another; empty for local files.
+    """
+
+    key: str
+    path: str
+    stamp: str
+    size: int
+    modified: float | None
+    info: Mapping[str, str] = field(default_factory=dict)
 
 
 def derived_row_id(file_key: str, row: int) -> str:

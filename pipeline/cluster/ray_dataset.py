@@ -34,7 +34,7 @@ def ray_dataset(parts: Sequence[PublishedPart], schema: pa.Schema, options: Mapp
     context = DataContext.get_current().copy()
     context.execution_options.preserve_order = True
     with DataContext.current(context):
-        if all(part.format == "parquet" for part in parts):
+        if all(part.format == "parquet" and not part.lacks for part in parts):
             paths = [part.path for part in parts]
             fs = open_filesystem(paths[0], options)[0] if is_url(paths[0]) else None
             return ray.data.read_parquet(paths, filesystem=fs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.commands.checks import check_foreign, check_rows, first_rows_fail
+from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commit.discard import discard, finish_discard, remove_parts
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
@@ -35,11 +36,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A run that is ready to generate: its job, and the ledger and manifest of its output."""
+    """A run that is ready to generate: its job, and the ledger and manifest of its output.
+
+    ``scheduled``: what a scheduled run adds; None for other runs.
+    """
 
     job: Job
     ledger: Ledger
     manifest: Manifest
+    scheduled: ScheduledRun | None = None
 
 
 def begin(
@@ -50,6 +55,7 @@ def begin(
     origin: Origin,
     *,
     resolved: Callable[[Job], None] = lambda job: None,
+    scheduled: ScheduledRun | None = None,
 ) -> Begun:
     """Recover the output, check that this run may continue it, and plan its units.
 
@@ -61,6 +67,7 @@ def begin(
         origin: of the run that is there or begins now.
         resolved: called with the job of a new run, before its units are planned: there will be work. Whether a run that
             continues has any left shows only when they are.
+        scheduled: what a scheduled run processes; None for a run over all of the input.
 
     Raises:
         DamagedError: published files or the record of the run are lost.
@@ -70,17 +77,25 @@ def begin(
     ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
-    source = source_of(config, storage, partitioned=origin.partitioned)
-    job = replace(resolve_job(config, source, storage), model_digest=model_digest(config))
+    if scheduled is None:
+        job = resolve_job(config, source_of(config, storage, partitioned=origin.partitioned), storage)
+    else:
+        job = scheduled.job(config, storage)
+    job = replace(job, model_digest=model_digest(config))
     # Nothing is started for rows that are about to be refused below.
     if not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)
-    state, old, small = _plan(job, index, origin, config.input)
+    state, old, small = _plan(job, index, origin, config.input, scheduled)
     manifest = _index(job, found, index, lease, known=old is not None)
     _check_torn(small, index, storage)
+    if scheduled is not None:
+        scheduled.drop_replaced(index, ledger, old)
     clean(storage, manifest, index, lease, unnamed=True)
-    _check_published(config, manifest, index, ledger, storage)
-    _check_touched(job, index, old)
+    replaced = () if scheduled is None else scheduled.intake.gone
+    kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
+    _check_published(config, kept, index, ledger, storage)
+    if scheduled is None:
+        _check_touched(job, index, old)
     # Before the record is saved: settings that are refused are not those that the run was begun with.
     if old is None and not len(index.records):
         check_rows(job, index.units)
@@ -89,7 +104,7 @@ def begin(
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
-    return Begun(job=job, ledger=ledger, manifest=manifest)
+    return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled)
 
 
 def _index(job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool) -> Manifest:
@@ -172,7 +187,9 @@ def _check_published(
     revoke(damages, manifest, index, ledger)
 
 
-def _plan(job: Job, index: Index, origin: Origin, given: Any) -> tuple[RunState, RunState | None, SmallFiles]:
+def _plan(
+    job: Job, index: Index, origin: Origin, given: Any, scheduled: ScheduledRun | None
+) -> tuple[RunState, RunState | None, SmallFiles]:  # fmt: skip
     """Enter the input's units in the index.
 
     Returns:
@@ -183,12 +200,19 @@ def _plan(job: Job, index: Index, origin: Origin, given: Any) -> tuple[RunState,
         FingerprintError: the run was begun with other settings.
         SourceError: the input has no rows.
     """
+    if scheduled is not None:
+        return scheduled.plan(job, index, origin)
     new = new_run_record(job, job.model_digest, origin)
     lost: DamagedError | None = None
     try:
         old = RunState.load(job.storage)
     except DamagedError as error:
         old, lost = None, error
+    if old is not None and old.scheduled:
+        raise OutputError(
+            f"{job.storage.url}: scheduled runs keep this table, and know which input files it holds. Go on with them "
+            "(`wedlm-batch etl`), or write to another folder."
+        )
     state = new if old is None else old.continued_by(new, job.storage.url)
     known = recorded_shares(index.records, job.source.files) if old is None else old.files
     units, small = planned_units(job.source, state, known)

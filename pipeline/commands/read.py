@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
@@ -90,10 +91,16 @@ def _published(storage: Storage, table: str, options: Mapping[str, Any]) -> Outp
         if storage.exists(layout.RUN):
             state = "a run was begun but not finished: run it again to continue, or read with committed=True"
         raise OutputError(f"{storage.url}: nothing is published there ({state}).")
-    first = manifest.publications[0]
-    parts = [part for publication in manifest.publications for part in _TABLES[table].parts(storage, publication)]
+    # Columns are only ever added to a table, so the schema with the most has all of them.
+    widest = max(manifest.publications, key=lambda publication: len(publication.schema))
+    schema = widest.schema if table == "rows" else widest.dead_schema
+    parts = [
+        replace(part, schema=schema, lacks=len(part.schema) < len(schema))
+        for publication in manifest.publications
+        for part in _TABLES[table].parts(storage, publication)
+    ]
     return OutputTable(
-        schema=first.schema if table == "rows" else first.dead_schema,
+        schema=schema,
         tables=lambda: (piece for part in parts for piece in part.tables()),
         parts=parts,
         storage_options=options,

@@ -16,6 +16,7 @@ from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.failure_limit import FailureLimit
 from pipeline.commands.progress import Progress, ProgressTracker
+from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
 from pipeline.commit.index import Index
@@ -25,6 +26,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.publish import publish
 from pipeline.commit.repair import revoke
 from pipeline.commit.revise import outdated, revise
+from pipeline.commit.run_record import Origin
 from pipeline.config import RunConfig
 from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError
@@ -37,7 +39,7 @@ from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["run", "run_on"]
+__all__ = ["run", "run_held", "run_on"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,25 +97,27 @@ def run_on(
     """:func:`run` with a given executor and storage."""
     check_setup(config)  # before ``mode="new"`` discards anything
     with hold_lease(storage) as lease:
-        return _run(executor, config, storage, lease, on_progress)
+        return run_held(executor, config, storage, lease, prepare_output(config, storage, lease), on_progress)
 
 
-def _run(
+def run_held(
     executor: Executor,
     config: RunConfig,
     storage: Storage,
     lease: Lease,
+    origin: Origin,
     on_progress: Callable[[Progress], None],
+    scheduled: ScheduledRun | None = None,
 ) -> RunSummary:
-    origin = prepare_output(config, storage, lease)
+    """:func:`run_on` by the holder of the lease, on a prepared output; ``scheduled``: what a scheduled run adds."""
     with Index() as index, executor.session():
         with stages.stage("units planned"):
-            begun = begin(config, storage, lease, index, origin, resolved=executor.prepare)
+            begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
         index.units.mark_work(retry_failed=config.retry_failed)
         if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
             say([surplus])
         session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
-        if index.units.work_units or not _is_published(index, manifest):
+        if index.units.work_units or not _is_published(begun, index):
             session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
         return RunSummary(
             output=storage.url,
@@ -127,8 +131,11 @@ def _run(
         )
 
 
-def _is_published(index: Index, manifest: Manifest) -> bool:
+def _is_published(begun: Begun, index: Index) -> bool:
     """Whether all committed units are published, as of their latest attempt."""
+    manifest, scheduled = begun.manifest, begun.scheduled
+    if scheduled is not None and (scheduled.intake.gone or not len(index.units)):
+        return not scheduled.intake.gone
     there = bool(manifest.publications) and next(index.units.unpublished(), None) is None
     return there and not outdated(manifest, index)
 
@@ -151,7 +158,7 @@ def _generate_and_publish(
         _check_inputs(job, index)
         try:
             with stages.stage("published"):
-                return session, seconds, _publish(executor, job, index, lease, manifest)
+                return session, seconds, _publish(executor, begun, index, lease, manifest)
         except FoundDamageError as error:
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found
@@ -207,9 +214,12 @@ def _generate(
     return tracker.now(), time.monotonic() - begin
 
 
-def _publish(executor: Executor, job: Job, index: Index, lease: Lease, manifest: Manifest) -> Manifest:
+def _publish(executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest) -> Manifest:
+    job = begun.job
     for publication in outdated(manifest, index):
         manifest = revise(job.output, manifest, publication, index, lease=lease, write_parts=executor.write_parts)
+    if begun.scheduled is not None:
+        return begun.scheduled.publish(job.output, manifest, index, begun.ledger, lease, executor.write_parts)
     if manifest.publications and next(index.units.unpublished(), None) is None:
         return manifest
     return publish(job.output, manifest, index, lease=lease, write_parts=executor.write_parts)

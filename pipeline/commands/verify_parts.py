@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -20,7 +20,7 @@ from pipeline.commit.part_files import PartRecord
 from pipeline.commit.run_record import RunState
 from pipeline.errors import PipelineError, SourceError
 from pipeline.plan.units import read_tasks, read_units
-from pipeline.schema import data_columns, dead_schema, output_schema
+from pipeline.schema import DEAD_FIELDS, data_columns, dead_schema, output_schema
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import unit_row_faults
@@ -81,11 +81,12 @@ class Expected:
 
 def check_publication(storage: Storage, publication: Publication, expected: Expected, found: Findings) -> None:
     """Check the schema, files, rows and dead letters of a publication; problems are added to ``found``."""
-    columns = expected.state.columns
+    columns = _columns_of(publication, expected.state)
     fields = list(publication.schema)[len(columns) :]
     if not publication.schema.equals(output_schema(columns, fields)):
         found.problem(f"{publication.name}: its schema does not begin with the input's columns")
         return
+    expected = replace(expected, state=replace(expected.state, columns=columns))
     if not publication.dead_schema.equals(dead_schema(columns, expected.prefix)):
         found.problem(f"{publication.name}: its dead letters' schema is not that of the run's input")
     inputs = expected.inputs(publication.position)
@@ -102,6 +103,14 @@ def check_publication(storage: Storage, publication: Publication, expected: Expe
         found.add("parts", 1)
         found.add("bytes", part.bytes)
     _check_letters(storage, publication, failures if whole else None, expected, found)
+
+
+def _columns_of(publication: Publication, state: RunState) -> pa.Schema:
+    """The input's columns at the time of a publication: scheduled runs may add further ones."""
+    if not state.scheduled:
+        return state.columns
+    count = len(publication.dead_schema) - len(DEAD_FIELDS)
+    return pa.schema(list(state.columns)[:count], metadata=state.columns.metadata)
 
 
 def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
@@ -202,8 +211,7 @@ def _unit_faults(
     failed = int(np.count_nonzero(table[f"{prefix}finish_reason"].to_numpy() == "error"))
     if failed != record.failed_rows:
         faults.append(f"{failed} failed rows where {record.failed_rows} were committed")
-    names = data_columns(table.schema, len(columns), prefix)
-    if data_checksum(table, names) != record.data_sha256:
+    if not _is_committed(table, record, len(columns), prefix, gains=expected.state.scheduled):
         faults.append("the values of the data columns are not those that were committed (checksum differs)")
     if source_rows is not None and len(numbers) and numbers.min() >= 0 and numbers.max() < source_rows.num_rows:
         wanted = source_rows.take(pa.array(numbers))
@@ -213,6 +221,17 @@ def _unit_faults(
     if source_rows is not None and data_checksum(source_rows, source_rows.column_names) != record.input_sha256:
         faults.append("the input's rows are not those that were read for it (checksum of all their columns differs)")
     return faults
+
+
+def _is_committed(table: pa.Table, record: CommitRecord, inputs: int, prefix: str, *, gains: bool) -> bool:
+    """Whether rows have the checksum that was committed; with ``gains``, perhaps before columns were added as null."""
+    names = data_columns(table.schema, inputs, prefix)
+    while data_checksum(table, names) != record.data_sha256:
+        if not gains or not inputs or table[names[inputs - 1]].null_count < table.num_rows:
+            return False
+        inputs -= 1
+        names.pop(inputs)
+    return True
 
 
 def _wanted_ids(record: CommitRecord, source_rows: pa.Table | None, expected: Expected) -> list[str] | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from pipeline.commit.index import Index, IndexedUnit
+from pipeline.commit.index import Index, IndexedUnit, Inputs
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, Publication, index_publication
 from pipeline.commit.part_files import staged_dead_place, staged_place
 from pipeline.commit.published_parts import PublishedPart, published_dead_letters, published_rows
 from pipeline.commit.repair import describe_damage
 from pipeline.commit.run_record import RunState
+from pipeline.commit.watermark import load_watermark
 from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError, OutputError
 from pipeline.sinks.stored_rows import PlaceReader
@@ -76,18 +77,23 @@ def committed_tables(storage: Storage, table: CommittedTable, state: RunState, s
                 raise OutputError(f"{storage.url}: a run published rows while they were read. Read again.") from error
             raise DamagedError(describe_damage(storage.url, error.damages)) from error
 
-    with Index() as index:
+    with Index() as index, Inputs() as inputs:
+        if state.scheduled:
+            load_watermark(storage, manifest, inputs)
         read_ledger(storage, index.records, state.begun)
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)
         overtaken = index.published.outdated()
         for publication in manifest.publications:
-            pieces = (piece for part in table.parts(storage, publication) for piece in part.tables())
+            parts = (replace(part, schema=schema) for part in table.parts(storage, publication))
+            pieces = (piece for part in parts for piece in part.tables())
             if publication.position in overtaken:
                 yield from _latest(index.published.units(publication.position), pieces, table, staged)
             else:
                 yield from pieces
-        yield from map_ahead(staged, (r for r in index.records.unpublished_in_order() if table.committed(r)))
+        # Of a file whose rows are published, others are of an older or a coming version.
+        pending = (r for r in index.records.unpublished_in_order() if inputs.get(r.file_key) is None)
+        yield from map_ahead(staged, (r for r in pending if table.committed(r)))
 
 
 def _latest(

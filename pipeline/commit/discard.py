@@ -19,7 +19,7 @@ from pipeline.errors import LeaseLostError
 from pipeline.sinks.dataset_card import NAME, is_card
 from pipeline.storage.protocol import Storage
 
-__all__ = ["discard", "finish_discard", "parts_in", "remove_parts"]
+__all__ = ["discard", "finish_discard", "is_discarding", "parts_in", "remove_parts"]
 
 _BEGUN = b"discard "
 
@@ -50,6 +50,11 @@ def finish_discard(storage: Storage, lease: Lease) -> int | None:
     for epoch in lease.predecessors:
         storage.put_new(layout.discard_mark(epoch), b"fenced off by " + uuid.uuid4().hex.encode())
     return _remove(storage, lease) if _marks(storage) else None
+
+
+def is_discarding(storage: Storage) -> bool:
+    """Whether a discard was begun and is not complete."""
+    return bool(_marks(storage))
 
 
 def parts_in(storage: Storage, folder: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -32,6 +33,7 @@ FENCE = b"fenced off "
 """First bytes of a fence: an object under the name of a record that must not be put any more."""
 _UNITS = pa.schema([("unit_id", pa.string()), ("attempt", pa.int32()), ("rows", pa.int64()), ("failed", pa.int64())])
 _BATCH_UNITS = 4096
+_SCHEMAS = ("schema", "dead_schema")
 _CHUNK_BYTES = 2**16
 
 
@@ -49,6 +51,8 @@ class Publication:
         parts: its part files, in input order.
         dead_letters: the file of failed rows; None if no row failed.
         units: the file that lists its units in input order, see :func:`write_units`.
+        inputs: the lists of input files that make up the watermark once it is decided, from the oldest on, see
+            :mod:`pipeline.commit.watermark`; empty for outputs that no scheduled run keeps.
     """
 
     number: int
@@ -61,6 +65,7 @@ class Publication:
     parts: tuple[PartRecord, ...]
     dead_letters: PartRecord | None
     units: PartRecord
+    inputs: tuple[PartRecord, ...] = ()
 
     @property
     def name(self) -> str:
@@ -82,8 +87,15 @@ class Publication:
         """Keys of its parts."""
         return [f"{self.name}/{part.name}" for part in self.parts]
 
+    @property
+    def keys(self) -> list[str]:
+        """Keys of its parts and of its dead letters."""
+        letters = self.dead_letters
+        return [*self.part_keys, *([] if letters is None else [layout.published_dead_letters(letters.name)])]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values that :meth:`parse` reads back."""
+        inputs = {"inputs": [asdict(part) for part in self.inputs]} if self.inputs else {}
         return {
             "version": _VERSION,
             "number": self.number,
@@ -96,6 +108,7 @@ class Publication:
             "parts": [asdict(part) for part in self.parts],
             "dead_letters": None if self.dead_letters is None else asdict(self.dead_letters),
             "units": asdict(self.units),
+            **inputs,
         }
 
     def to_bytes(self) -> bytes:
@@ -123,11 +136,12 @@ class Publication:
             revision=raw["revision"],
             epoch=raw["epoch"],
             format=raw["format"],
-            schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["schema"]))),
-            dead_schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["dead_schema"]))),
+            schema=_schema_of(raw["schema"]),
+            dead_schema=_schema_of(raw["dead_schema"]),
             parts=tuple(PartRecord(**p) for p in raw["parts"]),
             dead_letters=None if dead is None else PartRecord(**dead),
             units=PartRecord(**raw["units"]),
+            inputs=tuple(PartRecord(**part) for part in raw.get("inputs", ())),
         )
 
 
@@ -146,6 +160,12 @@ class Manifest:
         """The visible publications: the last one of each position, in the order of positions (that of the rows)."""
         last = {publication.position: publication for publication in self.decided}
         return tuple(last[position] for position in sorted(last))
+
+    @property
+    def inputs(self) -> tuple[PartRecord, ...]:
+        """The lists of input files that make up the watermark: those that the last decision names."""
+        last = max(self.decided, key=lambda publication: publication.number, default=None)
+        return () if last is None else last.inputs
 
     @property
     def next_number(self) -> int:
@@ -176,11 +196,11 @@ class Manifest:
         key = max(keys)
         try:
             raw = unseal(read_state(storage, key))
-            decided = tuple(Publication.parse(publication) for publication in raw["publications"])
+            decided = tuple(Publication.parse(publication) for publication in _with_schemas(raw))
             return cls(decided=decided, first=origin.first)
         except FileNotFoundError:
             return cls.load(storage, origin)  # a later one has replaced it
-        except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        except (DamagedError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
             raise DamagedError(
                 f"{storage.url}/{key}: the manifest is {error}",
                 "Run the same command as before again: it is made anew from the records of what was published. The "
@@ -190,10 +210,31 @@ class Manifest:
     def save(self, storage: Storage, epoch: int) -> None:
         """Write the manifest, as the holder of the lease of this epoch."""
         parts = {f"{p.name}/{part.name}": part.rows for p in self.publications for part in p.parts}
-        raw = {"publications": [p.to_dict() for p in self.decided], "parts": parts}
+        raw = {**_without_schemas(p.to_dict() for p in self.decided), "parts": parts}
         key = layout.manifest(epoch, len(self.decided))
         storage.put(key, seal(raw))
         storage.delete_objects([other for other in storage.keys(layout.MANIFEST) if other < key])
+
+
+@lru_cache(maxsize=64)
+def _schema_of(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text)))
+
+
+def _without_schemas(publications: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Records as a manifest has them: their schemas, which are nearly all of their bytes, once, and by number."""
+    numbers: dict[str, int] = {}
+    short = [
+        {**raw, **{name: numbers.setdefault(raw[name], len(numbers)) for name in _SCHEMAS}} for raw in publications
+    ]
+    return {"publications": short, "schemas": list(numbers)}
+
+
+def _with_schemas(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Inverse of :func:`_without_schemas`; manifests of earlier versions have each record in full."""
+    schemas = manifest.get("schemas", ())
+    for raw in manifest["publications"]:
+        yield {**raw, **{name: schemas[raw[name]] for name in _SCHEMAS if isinstance(raw[name], int)}}
 
 
 def write_units(storage: Storage, key: str, units: Callable[[], Iterable[PublishedUnit]]) -> PartRecord:

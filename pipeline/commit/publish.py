@@ -54,6 +54,7 @@ from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place
 
 __all__ = [
+    "WriteInputs",
     "WriteParts",
     "clean",
     "decide",
@@ -65,12 +66,20 @@ __all__ = [
     "written",
 ]
 
+WriteInputs = Callable[[int, int], tuple[PartRecord, ...]]
+"""Writes the watermark of the publication of this number and position; returns its lists."""
 WriteParts = Callable[[Iterable[PartJob]], Iterable[PartRecord | PartDamage]]
 """Applies :func:`pipeline.commit.part_files.write_part` to jobs, which it draws lazily; results in order."""
 
 
 def publish(
-    output: OutputTables, manifest: Manifest, index: Index, *, lease: Lease, write_parts: WriteParts | None = None
+    output: OutputTables,
+    manifest: Manifest,
+    index: Index,
+    *,
+    lease: Lease,
+    write_parts: WriteParts | None = None,
+    write_inputs: WriteInputs | None = None,
 ) -> Manifest:
     """Publish the planned units that are committed and not visible yet, in input order; returns the new manifest.
 
@@ -83,6 +92,7 @@ def publish(
         index: planned, committed and published units.
         lease: the caller's lease; without it nothing is published.
         write_parts: writes the parts; None writes them one by one in this process.
+        write_inputs: writes the watermark; None leaves it as it is.
 
     Raises:
         FoundDamageError: staged units are not what was committed; nothing is published.
@@ -120,6 +130,7 @@ def publish(
         parts=parts,
         dead_letters=dead,
         units=units,
+        inputs=manifest.inputs if write_inputs is None else write_inputs(number, manifest.next_position),
     )
     return decide(storage, manifest, publication, index, lease)
 
@@ -242,7 +253,8 @@ def clean(storage: Storage, manifest: Manifest, index: Index, lease: Lease, *, u
     visible = manifest.publications
     named = {layout.published_dead_letters(p.dead_letters.name) for p in visible if p.dead_letters is not None}
     named |= {p.units_key for p in visible}
-    there = itertools.chain(storage.keys(layout.DEAD_LETTERS), storage.keys(layout.UNITS))
+    named |= {layout.named_inputs(part.name) for part in manifest.inputs}
+    there = itertools.chain.from_iterable(map(storage.keys, (layout.DEAD_LETTERS, layout.UNITS, layout.INPUTS)))
     storage.delete_objects([key for key in there if key not in named and _is_past(key, manifest, lease.epoch)])
     unfinished = {
         key.rpartition("/")[0] for key in storage.keys(layout.PUBLISH) if _is_past(key, manifest, lease.epoch)

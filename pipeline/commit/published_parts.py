@@ -22,12 +22,21 @@ __all__ = ["PublishedPart", "published_dead_letters", "published_rows"]
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPart:
-    """A published file. Picklable."""
+    """A published file. Picklable.
+
+    Attributes:
+        storage: the output.
+        key: its key there.
+        format: see :data:`pipeline.sinks.FORMATS`.
+        schema: of the rows that are read from it.
+        lacks: whether the file lacks columns of ``schema``, which the table gained later; they are null.
+    """
 
     storage: Storage
     key: str
     format: str
     schema: pa.Schema
+    lacks: bool = False
 
     @property
     def path(self) -> str:

@@ -19,7 +19,7 @@ from pipeline.sinks import FORMATS
 from pipeline.storage.protocol import Storage
 from pipeline.types import Place
 
-__all__ = ["outdated", "revise"]
+__all__ = ["dead_pieces", "joined", "outdated", "revise"]
 
 
 def outdated(manifest: Manifest, index: Index) -> list[Publication]:
@@ -60,7 +60,7 @@ def revise(
     storage.delete(folder)  # an attempt that found damage may have left parts there
     jobs = _part_jobs(output.storage, rows, publication, index, folder)
     parts = written((write_parts or write_parts_here)(jobs))
-    dead = write_dead_letters(storage, number, lease, letters, lambda: _joined(_dead_pieces(publication, index)))
+    dead = write_dead_letters(storage, number, lease, letters, lambda: joined(_dead_pieces(publication, index)))
     units = write_units(
         storage, layout.units(number, lease.epoch), lambda: map(_latest, index.published.units(publication.position))
     )
@@ -72,6 +72,7 @@ def revise(
         parts=parts,
         dead_letters=dead,
         units=units,
+        inputs=manifest.inputs,
     )
     return decide(storage, manifest, revision, index, lease)
 
@@ -85,7 +86,7 @@ def _part_jobs(storage: Storage, rows: Rows, publication: Publication, index: In
             storage=storage,
             rows=rows,
             key=f"{folder}/{part.name}",
-            pieces=tuple(_joined(pieces)),
+            pieces=tuple(joined(pieces)),
             copy_of=publication.part_keys[number] if all(unit.latest is None for unit in units) else None,
             copy_sha256=part.sha256,
         )
@@ -101,21 +102,32 @@ def _piece(unit: IndexedUnit, *, derived_ids: bool) -> Place:
 
 def _dead_pieces(publication: Publication, index: Index) -> Iterator[Place]:
     """The dead letters of a revision: of unchanged units in the old table, of later attempts as they are staged."""
-    row = 0
-    for unit in index.published.units(publication.position):
-        failed = unit.unit.failed
+    units = index.published.units(publication.position)
+    for unit, place in dead_pieces(publication, units):
         if unit.latest is not None:
             if unit.latest.failed_rows:
                 yield staged_dead_place(unit.latest)
-        elif failed:
+        elif place is not None:
+            yield place
+
+
+def dead_pieces(
+    publication: Publication, units: Iterable[IndexedUnit]
+) -> Iterator[tuple[IndexedUnit, Place | None]]:  # fmt: skip
+    """The units of a publication, each with the place of its dead letters, if it has any."""
+    row = 0
+    for unit in units:
+        failed, place = unit.unit.failed, None
+        if failed:
             assert publication.dead_letters is not None
             key = layout.published_dead_letters(publication.dead_letters.name)
             sha256 = publication.dead_letters.sha256
-            yield Place(key=key, first_row=row, num_rows=failed, format=publication.format, sha256=sha256)
+            place = Place(key=key, first_row=row, num_rows=failed, format=publication.format, sha256=sha256)
+        yield unit, place
         row += failed
 
 
-def _joined(pieces: Iterable[Place]) -> Iterator[Place]:
+def joined(pieces: Iterable[Place]) -> Iterator[Place]:
     """Merge adjacent pieces of a part, so that they are read in one pass."""
     held: Place | None = None
     for piece in pieces:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -65,6 +65,8 @@ class RunState:
         partitioned: whether folders named ``name=value`` are columns of the input. Runs that were begun by versions
             which did not know this go on without.
         units, rows: size of the input when a run last began.
+        scheduled: whether scheduled runs keep this output: then ``files`` are those of the last run only, and the
+            watermark (see :mod:`pipeline.commit.watermark`) has the others.
     """
 
     begun: int
@@ -76,6 +78,7 @@ class RunState:
     partitioned: bool = True
     units: int = 0
     rows: int = 0
+    scheduled: bool = False
 
     @property
     def fingerprint_hash(self) -> str:
@@ -113,6 +116,7 @@ class RunState:
             "files": {key: file.to_dict() for key, file in self.files.items()},
             "columns": self.columns.serialize().to_pybytes().hex(),
             "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
+            **({"scheduled": True} if self.scheduled else {}),
         }
         storage.put(layout.run_record(epoch), seal(raw))
         storage.delete_objects([key for key in storage.keys(layout.RUN) if layout.epoch_of(key) < epoch])
@@ -159,7 +163,20 @@ class RunState:
             partitioned=raw.get("partitioned", False),
             units=raw["units"],
             rows=raw["rows"],
+            scheduled=raw.get("scheduled", False),
         )
+
+    def followed_by(self, new: RunState, url: str) -> RunState:
+        """The record of the next scheduled run: these settings, the files and columns of ``new``.
+
+        Raises:
+            FingerprintError: a setting differs, or a column is gone or of another type; each difference is named.
+        """
+        differences = describe_differences(dict(self.fingerprint), dict(new.fingerprint))
+        if not pa.schema(list(new.columns)[: len(self.columns)]).equals(pa.schema(list(self.columns))):
+            differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
+        self._check(differences, url)
+        return replace(self, files=new.files, columns=new.columns)
 
     def continued_by(self, new: RunState, url: str) -> RunState:
         """The record of a continuation: this record plus the files that ``new`` adds.
@@ -175,15 +192,19 @@ class RunState:
             for key, file in new.files.items()
             if self.files.get(key, file).digest != file.digest
         ]
+        self._check(differences, url)
+        shared = {key: replace(file, unit=self.files[key].unit, rows=self.files[key].rows)
+                  for key, file in new.files.items() if key in self.files}  # fmt: skip
+        return replace(self, files={**self.files, **new.files, **shared})
+
+    @staticmethod
+    def _check(differences: Sequence[str], url: str) -> None:
         if differences:
             raise FingerprintError(
                 f"{url} was begun with other settings than these:\n  "
                 + "\n  ".join(differences)
                 + "\nGo back to them, write to another folder, or discard what is there with mode='new'."
             )
-        shared = {key: replace(file, unit=self.files[key].unit, rows=self.files[key].rows)
-                  for key, file in new.files.items() if key in self.files}  # fmt: skip
-        return replace(self, files={**self.files, **new.files, **shared})
 
     def shared_by(self, shares: Mapping[str, FileIdentity]) -> RunState:
         """The record with the units that small files share."""

@@ -19,7 +19,7 @@ from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
 from pipeline.template import WHOLE_ROW, PromptTemplate
 
-__all__ = ["Job", "PromptKind", "new_run_record", "resolve_job"]
+__all__ = ["Job", "PromptKind", "named_columns", "new_run_record", "resolve_job"]
 
 PromptKind = Literal["text", "messages", "token_ids", "template"]
 
@@ -95,8 +95,16 @@ class Job:
         return [self.schema.field(i) for i in range(len(self.columns), len(self.schema))]
 
 
-def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
+def resolve_job(
+    config: RunConfig, source: Source, storage: Storage, leading: pa.Schema | None = None
+) -> Job:  # fmt: skip
     """Find the columns that the configuration names, and derive the schemas.
+
+    Args:
+        config: the run's configuration.
+        source: the input.
+        storage: the output.
+        leading: columns that the output has already; they keep their place, others follow.
 
     Raises:
         SourceError: a column is missing, ambiguous or occurs twice.
@@ -114,7 +122,9 @@ def resolve_job(config: RunConfig, source: Source, storage: Storage) -> Job:
             raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}: name one of them.")
     _check_chat(config, kind)
     kept = [field for field in source.schema if config.columns is None or field.name in config.columns]
-    columns = pa.schema(kept, metadata=source.schema.metadata)
+    first = [] if leading is None else leading.names
+    kept.sort(key=lambda field: first.index(field.name) if field.name in first else len(first))
+    columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
     check_collisions(columns.names, config.column_prefix)
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
@@ -147,7 +157,9 @@ def _check_chat(config: RunConfig, kind: PromptKind) -> None:
             raise ConfigError(explain(name, getattr(config, name), rule, "Set chat=True, or leave it out."))
 
 
-def new_run_record(job: Job, model_digest: str, origin: Origin | None = None) -> RunState:
+def new_run_record(
+    job: Job, model_digest: str, origin: Origin | None = None, *, scheduled: bool = False
+) -> RunState:  # fmt: skip
     """The run record of a run that begins now, with a model of this digest."""
     origin, config = origin or Origin(), job.config
     return RunState(
@@ -158,6 +170,7 @@ def new_run_record(job: Job, model_digest: str, origin: Origin | None = None) ->
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
         columns=job.columns,
         partitioned=origin.partitioned,
+        scheduled=scheduled,
     )
 
 
@@ -187,6 +200,15 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
         f"the input has no column prompt, messages, prompt_token_ids or conversations. It has {names}. "
         "Set prompt_column, messages_column or token_ids_column to the one that holds the prompts, or prompt_template."
     )
+
+
+def named_columns(config: RunConfig) -> list[str]:
+    """The input columns that a run with this configuration cannot do without."""
+    names = [name for _, name in _wanted(config)]
+    if config.prompt_template is not None:
+        return [*names, *(PromptTemplate(config.prompt_template).names - {WHOLE_ROW})]
+    has_prompt = any(getattr(config, setting) is not None for _, setting, _ in _KINDS)
+    return names if has_prompt else [*names, "prompt"]
 
 
 def _wanted(config: RunConfig) -> list[tuple[str, str]]:

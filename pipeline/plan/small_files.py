@@ -8,7 +8,7 @@ file that an earlier version of this package has read keeps units of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.commit.index import CommittedUnits
@@ -30,11 +30,13 @@ class SmallFiles:
 
     Attributes:
         known: files of the run so far, by key; files that are not among them are new and may be joined.
+        group: only new files of the same group are joined; None: all are of one.
         shares: identity of each file that shares a unit, the known ones included.
         torn: of each unit some of whose files are gone: its id, their keys, and the keys of the others.
     """
 
     known: Mapping[str, FileIdentity]
+    group: Callable[[SourceFile], Hashable] | None = None
     shares: dict[str, FileIdentity] = field(default_factory=dict)
     torn: list[tuple[str, list[str], list[str]]] = field(default_factory=list)
 
@@ -79,7 +81,7 @@ class SmallFiles:
                     yield from flush()
                     yield self._unit(waiting.pop(share), files, fingerprint)
             elif file.key not in self.known and second is None and first.num_rows < unit_rows:
-                if not _has_room(held, first, unit_rows):
+                if not _has_room(held, first, unit_rows) or (held and not self._are_one_group(held[-1], first, files)):
                     yield from flush()
                 held.append(first)
             else:
@@ -90,6 +92,9 @@ class SmallFiles:
         self.shares |= {key: file for key, file in self.known.items() if file.unit is not None}
         there = {file.key for file in files}
         self.torn += [self._torn(members[share], there, fingerprint) for share in waiting]
+
+    def _are_one_group(self, one: Unit, other: Unit, files: Sequence[SourceFile]) -> bool:
+        return self.group is None or self.group(files[one.rows.file]) == self.group(files[other.rows.file])
 
     def _new(
         self, units: Sequence[Unit], files: Sequence[SourceFile], fingerprint: str, number: Iterator[int]
@@ -106,7 +111,7 @@ class SmallFiles:
 
     def _unit(self, slices: Sequence[Slice], files: Sequence[SourceFile], fingerprint: str) -> Unit:
         unit = Unit(unit_id="", index=0, rows=slices[0], more=tuple(slices[1:]))
-        digests = [files[piece.file].digest for piece in slices]
+        digests = [files[piece.file].identity for piece in slices]
         stretches = zip(unit.stretches(files), digests, strict=True)
         return replace(unit, unit_id=unit_id_of(fingerprint, stretches))
 
@@ -118,7 +123,10 @@ class SmallFiles:
 
 
 def planned_units(
-    source: Source, state: RunState, known: Mapping[str, FileIdentity]
+    source: Source,
+    state: RunState,
+    known: Mapping[str, FileIdentity],
+    group: Callable[[SourceFile], Hashable] | None = None,
 ) -> tuple[Iterator[Unit], SmallFiles]:  # fmt: skip
     """The units of a run, in input order; and what is known of small files once all units are drawn.
 
@@ -126,8 +134,9 @@ def planned_units(
         source: the input.
         state: the run record.
         known: the files of the run so far.
+        group: see :class:`SmallFiles`.
     """
-    small = SmallFiles(known=known)
+    small = SmallFiles(known=known, group=group)
     limit = state.fingerprint["limit"]
     units = plan_units(source, state.unit_rows, state.fingerprint_hash, limit)
     # A limit cuts the input off in the middle of a file, and further files would move it: nothing is joined.

@@ -77,7 +77,7 @@ def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | No
     for index, rows in enumerate(_limited(source.slices(unit_rows), limit)):
         file = source.files[rows.file]
         stretch = Stretch(file_key=file.key, first_row=rows.first_row, num_rows=rows.num_rows)
-        yield Unit(unit_id=unit_id_of(fingerprint, [(stretch, file.digest)]), index=index, rows=rows)
+        yield Unit(unit_id=unit_id_of(fingerprint, [(stretch, file.identity)]), index=index, rows=rows)
 
 
 def _limited(slices: Iterable[Slice], limit: int | None) -> Iterator[Slice]:

@@ -8,6 +8,8 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from pipeline.sinks.cast import cast_table
+
 __all__ = ["IpcFormat"]
 
 _BATCH_BYTES = 4 * 2**20
@@ -28,7 +30,7 @@ class IpcFormat:
         """One table per batch."""
         with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
             for i in range(reader.num_record_batches):
-                yield pa.Table.from_batches([reader.get_batch(i)]).cast(schema)
+                yield cast_table(pa.Table.from_batches([reader.get_batch(i)]), schema)
 
     def card(self, schema: pa.Schema) -> None:
         """None: the parts hold their schema."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ class JsonlFormat:
         held = list(islice(lines, _BATCH_ROWS))
         while True:
             rows = [json.loads(line) for line in held]
-            columns = [from_json_values([row[field.name] for row in rows], field.type) for field in schema]
+            columns = [from_json_values([_cell(row, field) for row in rows], field.type) for field in schema]
             yield pa.table(columns, schema=schema)
             held = list(islice(lines, _BATCH_ROWS))
             if not held:
@@ -43,6 +43,11 @@ class JsonlFormat:
     def card(self, schema: pa.Schema) -> bytes:
         """The types of the columns."""
         return card_of(schema, f"data-*/*{self.suffix}")
+
+
+def _cell(row: Mapping[str, Any], field: pa.Field) -> Any:
+    """A value; null where the table gained the column after the row was written."""
+    return row.get(field.name) if field.nullable else row[field.name]
 
 
 class _JsonlPart:

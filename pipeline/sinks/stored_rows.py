@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.damage import Damage, FoundDamageError, as_damage
 from pipeline.schema import data_columns
 from pipeline.sinks import FORMATS
+from pipeline.sinks.cast import cast_table
 from pipeline.sinks.staged import data_checksum, load_staged
 from pipeline.storage.protocol import Storage
 from pipeline.types import Place, derived_row_ids
@@ -76,7 +77,7 @@ class PlaceReader:
             faults = unit_row_faults(table, ids, len(ids), self._prefix)
         if faults:
             raise FoundDamageError([Damage(key=place.key, fault=faults[0])])
-        return table.cast(self._schema)
+        return cast_table(table, self._schema)  # columns that a table has gained since are null
 
     def _proven_stretch(self, place: Place, wanted: str) -> pa.Table:
         try:

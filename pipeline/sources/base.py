@@ -13,6 +13,7 @@ from pipeline.sinks.cast import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
 from pipeline.sources.partitions import Partitions
+from pipeline.sources.types import fits
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
@@ -95,6 +96,23 @@ class FileSource:
         self._partitions = Partitions.of(self.files, schema.names)
         self.schema: pa.Schema = pa.schema([*schema, *self._partitions.fields], metadata=schema.metadata)
         self.options = dict(options)
+
+    def fits(self, own: pa.DataType, table: pa.DataType) -> bool:
+        """Whether values that these files hold as ``own`` can be held as ``table``; single values may still not fit."""
+        return fits(own, table)
+
+    def widen(self, table: pa.Schema) -> None:
+        """Take the columns of ``table`` and their types, those that the files lack as null; others follow.
+
+        The types must be such that values of these files can have them.
+        """
+        own = [field for field in self.schema if field.name not in table.names]
+        folders = {field.name for field in self._partitions.fields}
+        metadata = self.file_schema.metadata
+        kept = [field for field in (*table, *own) if field.name not in folders]
+        self._partitions = self._partitions.cast({field.name: field.type for field in table})
+        self.file_schema = pa.schema(kept, metadata=metadata)
+        self.schema = pa.schema([*kept, *self._partitions.fields], metadata=metadata)
 
     def slices(self, rows: int) -> Iterator[Slice]:
         """All rows in input order, ``rows`` to a slice; slices do not span files.

@@ -20,7 +20,7 @@ from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
-__all__ = ["Found", "digest_now", "file_digest", "find_files", "has_wildcards", "source_file"]
+__all__ = ["Found", "digest_now", "file_digest", "find_files", "has_wildcards", "is_hidden", "source_file"]
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 * 1024
@@ -78,7 +78,7 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list
 def _find_local(root: Path) -> list[Found]:
     if root.is_dir():
         paths, base = [p for p in root.rglob("*") if p.is_file()], root
-        paths = [p for p in paths if not _is_hidden(p.relative_to(root).as_posix())]
+        paths = [p for p in paths if not is_hidden(p.relative_to(root).as_posix())]
         fixed = root
     elif root.is_file():
         paths, base, fixed = [root], root.parent, root.parent
@@ -119,7 +119,7 @@ def _find_remote(url: str, options: Mapping[str, Any]) -> list[Found]:
             base = fixed = root.rstrip("/")
             listed = fs.find(base, detail=True)
             files = {p: i for p, i in listed.items() if i["type"] == "file" and not p.endswith("/")}
-            files = {p: i for p, i in files.items() if not _is_hidden(posixpath.relpath(p, base))}
+            files = {p: i for p, i in files.items() if not is_hidden(posixpath.relpath(p, base))}
     found = [
         Found(
             key=posixpath.relpath(path, base),
@@ -132,7 +132,8 @@ def _find_remote(url: str, options: Mapping[str, Any]) -> list[Found]:
     return sorted(found, key=lambda f: f.key)
 
 
-def _is_hidden(key: str) -> bool:
+def is_hidden(key: str) -> bool:
+    """Whether a file lies under a name that folders leave out."""
     return any(part[0] in "_." for part in key.split("/"))
 
 

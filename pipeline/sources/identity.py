@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem
 
-__all__ = ["RESTORE_INPUT", "stamp_now", "stamp_of_info"]
+__all__ = ["RESTORE_INPUT", "known_of_info", "modified_of_info", "stamp_now", "stamp_of_info", "stamp_of_stat"]
 
 RESTORE_INPUT = "Restore the file as it was and run again; or begin anew with mode='new'."
 """The remedy for an input that has changed."""
@@ -30,12 +32,35 @@ def stamp_now(path: str, options: Mapping[str, Any]) -> str:
         OSError: it is not there, or cannot be asked for.
     """
     if not is_url(path):
-        found = os.stat(local_path(path))
-        # Includes the inode's change time, so that an edit which restores the other times is noticed.
-        return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_ino}"
+        return stamp_of_stat(os.stat(local_path(path)))
     fs, inner = open_filesystem(path, options)
     with as_os_errors():
         return stamp_of_info(fs.info(inner))
+
+
+def stamp_of_stat(found: os.stat_result) -> str:
+    """The stamp of a local file."""
+    # Includes the inode's change time, so that an edit which restores the other times is noticed.
+    return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_ino}"
+
+
+def known_of_info(info: Mapping[str, Any]) -> dict[str, str]:
+    """The part of a store's metadata that :func:`stamp_of_info` and digests are made of, as text."""
+    return {name: str(info[name]) for name in (*_MARKS, *_TIMES) if info.get(name)}
+
+
+def modified_of_info(info: Mapping[str, Any]) -> float | None:
+    """When a file was written, in seconds since 1970, from a store's metadata; None if that does not say."""
+    for name in _TIMES:
+        value = info.get(name)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                return datetime.fromisoformat(value).timestamp()
+    return None
 
 
 def stamp_of_info(info: Mapping[str, Any]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import Source
+from pipeline.sources.base import FileSource, Source
 from pipeline.sources.finding import Found, find_files, has_wildcards, source_file
 from pipeline.sources.formats import all_formats, all_suffixes
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
@@ -19,7 +20,7 @@ from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
 
-__all__ = ["check_apart", "open_source", "source_of"]
+__all__ = ["check_apart", "open_files", "open_source", "source_of"]
 
 
 def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) -> Source:
@@ -72,7 +73,7 @@ def open_source(
         if is_saved(f.key for f in found):
             data = load_saved(name, dataset_options or {}, options or {})
         elif found and not dataset_options:
-            return _of_files(name, found, options or {}, partitioned=partitioned)
+            return open_files(name, found, options or {}, partitioned=partitioned)
         elif dataset_options or _may_be_a_dataset(name):
             data = load_named(name, dataset_options or {})
         else:
@@ -96,7 +97,26 @@ def _say_what_is_missing(name: str) -> None:
     raise SourceError(f"input={name!r}: no such file or folder. Check the path (relative to the working folder).")
 
 
-def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any], *, partitioned: bool) -> Source:
+def open_files(
+    name: str,
+    found: Sequence[Found],
+    options: Mapping[str, Any],
+    *,
+    partitioned: bool = True,
+    versions: Mapping[str, int] | None = None,
+) -> FileSource:
+    """The source of files that were found.
+
+    Args:
+        name: of the input, for messages.
+        found: the files; those of unknown suffix are left out.
+        options: keyword arguments of their file system.
+        partitioned: see :func:`open_source`.
+        versions: file key -> version of its rows, where that is not 0.
+
+    Raises:
+        SourceError: they are of several formats, or of none; or one cannot be read.
+    """
     by_format = {one: [f for f in found if f.path.endswith(one.suffixes)] for one in all_formats()}
     present = [one for one, files in by_format.items() if files]
     if len(present) > 1:
@@ -109,7 +129,8 @@ def _of_files(name: str, found: Sequence[Found], options: Mapping[str, Any], *, 
         )
     (one,) = present
     files = map_ahead(lambda file: source_file(file, options, partitioned=partitioned), by_format[one])
-    return one.over(list(files), options)
+    later = versions or {}
+    return one.over([replace(file, version=later.get(file.key, 0)) for file in files], options)
 
 
 def check_apart(data: Any, output: str) -> None:

@@ -7,7 +7,7 @@ all values of a name are such, else text. Where the files themselves have a colu
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -52,6 +52,14 @@ class Partitions:
         arrays = [_typed([row.get(name) for row in rows]) for name in names]
         fields = tuple(pa.field(name, array.type) for name, array in zip(names, arrays, strict=True))
         return cls(fields=fields, values=tuple(zip(*arrays, strict=True)) if arrays else ())
+
+    def cast(self, types: Mapping[str, pa.DataType]) -> Partitions:
+        """The same columns, those in ``types`` of these types."""
+        fields = tuple(field.with_type(types.get(field.name, field.type)) for field in self.fields)
+        values = tuple(
+            tuple(value.cast(field.type) for value, field in zip(row, fields, strict=True)) for row in self.values
+        )
+        return Partitions(fields=fields, values=values)
 
     def add_to(self, table: pa.Table, file: int, hidden: Sequence[str]) -> pa.Table:
         """The rows of a file, with the columns in front of the ``hidden`` ones."""

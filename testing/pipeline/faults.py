@@ -36,6 +36,7 @@ BOUNDARIES = {
     layout.DEAD_LETTERS: "dead letters",
     layout.PUBLICATIONS: "publication record",
     layout.UNITS: "list of units",
+    layout.INPUTS: "list of input files",
     layout.MANIFEST: "manifest",
     layout.SCRATCH: "scratch",
     layout.INPUT: "input",

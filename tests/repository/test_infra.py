@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from jobs.cli import add_config_options
+from jobs.etl import make_config, make_parser
 from pipeline import RunConfig
 from testing.repository import ROOT
 from testing.torch_pair import pins
@@ -20,7 +21,7 @@ from wedlm_batch.version import VERSION
 
 INFRA = ROOT / "infra"
 SCHEMAS = ROOT.parent / "shared" / "kuberay-crd"
-MANIFESTS = sorted(path for path in (INFRA / "kuberay").glob("ray*.yaml"))
+MANIFESTS = sorted(path for path in (INFRA / "kuberay").rglob("ray*.yaml"))
 needs_schemas = pytest.mark.skipif(not SCHEMAS.is_dir(), reason="the operator's schemas are not beside this repository")
 
 
@@ -55,7 +56,8 @@ def manifest(path: Path) -> dict[str, Any]:
 
 
 def cluster_of(spec: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = spec["spec"].get("rayClusterSpec", spec["spec"])
+    inner = spec["spec"].get("jobTemplate", spec["spec"])
+    found: dict[str, Any] = inner.get("rayClusterSpec", inner)
     return found
 
 
@@ -107,6 +109,27 @@ def test_the_job_is_a_configuration_that_the_workers_can_serve() -> None:
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert int(limits["nvidia.com/gpu"]) == gpus
     assert not config.storage_options, "credentials come from the environment"
+
+
+def test_the_scheduled_job_is_a_command_and_a_configuration_of_ours() -> None:
+    cron = manifest(INFRA / "kuberay" / "base" / "etl" / "raycronjob.yaml")
+    words = shlex.split(cron["spec"]["jobTemplate"]["entrypoint"])
+    assert words[:3] == ["python", "-m", "jobs.etl"]
+    args = make_parser("etl").parse_args(words[3:])
+    mounted = Path(args.config)
+    overlay = INFRA / "kuberay" / "overlays" / "etl"
+    args.config = overlay / mounted.name
+    config = make_config(args)
+    assert config.since is not None
+    assert config.run.expect_autoscaling
+    (generated,) = manifest(overlay / "kustomization.yaml")["configMapGenerator"]
+    assert generated["files"] == [mounted.name]
+    for pod in pods_of(cron):
+        (volume,) = [v for v in pod["volumes"] if v.get("configMap", {}).get("name") == generated["name"]]
+        mounts = [m for container in pod["containers"] for m in container["volumeMounts"]]
+        assert {"name": volume["name"], "mountPath": str(mounted.parent), "readOnly": True} in mounts
+    (group,) = cluster_of(cron)["workerGroupSpecs"]
+    assert config.run.actors * float(config.run.gpus_per_actor) <= group["maxReplicas"]
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)

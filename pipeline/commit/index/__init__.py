@@ -6,8 +6,18 @@ in the output. Every process builds it when it starts and loses it when it ends.
 """
 
 from pipeline.commit.index.committed import CommittedUnits
+from pipeline.commit.index.inputs import Inputs, ProcessedFile
 from pipeline.commit.index.planned import PlannedUnits
 from pipeline.commit.index.published import IndexedUnit, PublishedUnit, PublishedUnits
 from pipeline.commit.index.tables import Index
 
-__all__ = ["CommittedUnits", "Index", "IndexedUnit", "PlannedUnits", "PublishedUnit", "PublishedUnits"]
+__all__ = [
+    "CommittedUnits",
+    "Index",
+    "IndexedUnit",
+    "Inputs",
+    "PlannedUnits",
+    "ProcessedFile",
+    "PublishedUnit",
+    "PublishedUnits",
+]

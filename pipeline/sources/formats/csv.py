@@ -66,6 +66,10 @@ class CsvSource(TextSource):
         schema = pa.schema([(name, _TYPES[kind or "text"]) for name, kind in kinds.items()])
         return cls(files, schema, options, headers)
 
+    def fits(self, own: pa.DataType, table: pa.DataType) -> bool:
+        """Cells are text and can be read as text; whole numbers as numbers of any kind."""
+        return own == table or table == pa.string() or (own == pa.int64() and table == pa.float64())
+
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         position, found = _records_of(stream, self.files[file].path)
         for record in found:

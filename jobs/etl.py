@@ -1,0 +1,131 @@
+"""Scheduled generation: ``wedlm-batch etl --input s3://bucket/prompts/ --output s3://bucket/table/ --model tiny``.
+
+Processes the files below the input that the table does not hold yet, and appends their rows exactly once. Killed at any
+moment, the next run continues. With nothing new it ends at once, without Ray.
+
+The options below `scheduled runs` may also stand in the configuration file, as fields of a mapping `etl`:
+{partition_key: dt, since: "2026-11-01", on_changed: reprocess, settle_seconds: 60, wait: 600}.
+
+Exit status:
+  0         done, or nothing new, or another run is at work (each says so)
+  1         the run failed, or another run was at work for all of --wait; the same command continues
+  2         configuration, input (a changed or vanished file too), model, output or resources are at fault
+  3         done, and every row failed; correct the cause, then --retry-failed
+  130, 143  interrupted; the same command continues
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pipeline
+from jobs.cli import Parser, add_config_options, collect, show_stages
+from jobs.generate import RUN_ENDS, print_progress, report_end, stop
+from pipeline import ConfigError
+from pipeline.commands.etl import describe_intake, etl, plan_etl
+from pipeline.commands.etl_config import EtlConfig
+from pipeline.plan.intake import ON_CHANGED, Intake
+
+__all__ = ["main", "make_config", "make_parser"]
+
+_ALL_FAILED = 3
+_OWN = tuple(field.name for field in fields(EtlConfig) if field.name != "run")
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.etl") -> int:
+    """Run the job; the exit status."""
+    return perform(make_parser(prog).parse_args(argv))
+
+
+def make_parser(prog: str) -> Parser:
+    """The command line."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config_options(parser)
+    own = parser.add_argument_group("scheduled runs")
+    own.add_argument("--since", metavar="VALUE", help="first partition to look at, for example 2026-11-01")
+    own.add_argument("--until", metavar="VALUE", help="last partition to look at; both bounds belong to the range")
+    own.add_argument("--backfill", nargs=2, metavar=("FROM", "TO"),
+                     help="look at these partitions in place of --since and --until")  # fmt: skip
+    own.add_argument("--partition-key", metavar="NAME", help="of folders named NAME=VALUE (dt)")
+    own.add_argument("--on-changed", choices=ON_CHANGED,
+                     help="files that were processed and are changed or gone: error (the default), reprocess (their "
+                          "rows are replaced or removed), ignore (the rows stay)")  # fmt: skip
+    own.add_argument("--settle-seconds", type=float, metavar="S", help="leave files younger than this for a later run")
+    own.add_argument("--wait", type=float, nargs="?", const=math.inf, metavar="SECONDS",
+                     help="wait for another run of this table to end; without a number, for any time")  # fmt: skip
+    parser.add_argument("--print-plan", action="store_true", help="list what would be processed; changes nothing")
+    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
+    return parser
+
+
+def perform(args: argparse.Namespace) -> int:
+    """What the parsed options ask for; the exit status."""
+    signal.signal(signal.SIGTERM, stop)
+    if not args.quiet:
+        show_stages()
+    try:
+        config = make_config(args)
+        if args.print_plan:
+            _print_plan(plan_etl(config))
+            return 0
+        result = etl(config, on_progress=None if args.quiet else print_progress)
+    except pipeline.LeaseError as error:  # after a wait; without one, that is no fault
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except RUN_ENDS as error:
+        return report_end(error)
+    print(result.describe())
+    if result.summary is None or not result.summary.session.all_failed:
+        return 0
+    print("error: every row failed; correct the cause, then --retry-failed", file=sys.stderr)
+    return _ALL_FAILED
+
+
+def make_config(args: argparse.Namespace) -> EtlConfig:
+    """The scheduled job that the parsed options describe.
+
+    Raises:
+        ConfigError: an unknown field or a bad value; names it.
+    """
+    apart: dict[str, Any] = {"etl": None}
+    run = collect(args, apart)
+    given = apart["etl"] or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"etl: must be a mapping of fields, is a {type(given).__name__}. Write {{since: ...}}.")
+    if unknown := [str(name) for name in given if name not in _OWN]:
+        raise ConfigError(f"etl: no fields {unknown}. Known: {', '.join(_OWN)}.")
+    named = {name: getattr(args, name) for name in _OWN if getattr(args, name) is not None}
+    if args.backfill is not None:
+        if args.since is not None or args.until is not None:
+            raise ConfigError("--backfill has a range of its own. Leave out --since and --until.")
+        given = {name: value for name, value in given.items() if name not in ("since", "until")}
+    values: dict[str, Any] = {**given, **named}
+    for name in ("since", "until"):
+        if values.get(name) is not None:
+            values[name] = str(values[name])  # YAML reads a date or a number
+    if values.get("backfill") is not None:
+        values["backfill"] = tuple(map(str, values["backfill"]))
+    return EtlConfig(run=run, **values)
+
+
+def _print_plan(intake: Intake) -> None:
+    for key in intake.new:
+        print(f"new: {key}")
+    for key in intake.targets:
+        print(f"again, in place of its old rows: {key}")
+    for file in intake.removed:
+        print(f"gone, its rows are removed: {file.key}")
+    kept = () if intake.gone else (*intake.changed, *intake.vanished)
+    for key in kept:
+        print(f"changed or gone, ignored: {key}")
+    print(describe_intake(intake))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,74 @@
+"""The settings of a scheduled job: what it generates, where it looks, and what it does about files that change."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pipeline.codec import explain
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.plan.intake import ON_CHANGED, OnChanged
+from pipeline.sources.finding import has_wildcards
+from pipeline.sources.listing import PartitionRange
+from pipeline.storage.urls import plain_name
+
+__all__ = ["EtlConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlConfig:
+    """A scheduled job.
+
+    Attributes:
+        run: what to generate. ``input`` is a folder or URL prefix.
+        partition_key: name of the ``key=value`` folders that ``since``, ``until`` and ``backfill`` are about.
+        since, until: partitions to look at; both bounds belong to the range, None is none.
+        backfill: first and last partition of a range to look at in place of ``since`` and ``until``.
+        on_changed: what to do about files that were processed and have another content now, or are gone: "error" ends
+            the run, "reprocess" replaces or removes their rows, "ignore" leaves the rows of the old content.
+        settle_seconds: files younger than this may still be being written; they are left for a later run.
+        wait: seconds to wait for another run of this table to end; None does not wait, ``math.inf`` has no limit.
+
+    Raises:
+        ConfigError: a value is out of range, or two contradict each other.
+    """
+
+    run: RunConfig
+    partition_key: str = "dt"
+    since: str | None = None
+    until: str | None = None
+    backfill: tuple[str, str] | None = None
+    on_changed: OnChanged = "error"
+    settle_seconds: float = 0.0
+    wait: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check ranges and contradictions."""
+        run = self.run
+        if not isinstance(run.input, (str, os.PathLike)) or has_wildcards(plain_name(run.input)):
+            _refuse("input", run.input, "a folder or URL prefix", "Name the folder; --since and --until choose in it.")
+        if self.on_changed not in ON_CHANGED:
+            _refuse("on_changed", self.on_changed, f"one of {list(ON_CHANGED)}", "Pick one of these.")
+        if not self.partition_key or "=" in self.partition_key or "/" in self.partition_key:
+            _refuse("partition_key", self.partition_key, "the name in name=value folders", "Use dt.")
+        for name in ("settle_seconds", "wait"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float)) and value >= 0):
+                _refuse(name, value, "a number of 0 or more", "Give seconds.")
+        if self.backfill is not None and (self.since is not None or self.until is not None):
+            _refuse("backfill", self.backfill, "a range in place of since and until", "Give one of the two.")
+        for name in ("limit", "dataset_options"):
+            if getattr(run, name):
+                _refuse(name, getattr(run, name), "not for scheduled runs", "Leave it out.")
+        self.within  # noqa: B018  # checks the bounds
+
+    @property
+    def within(self) -> PartitionRange:
+        """The partitions to look at."""
+        first, last = (self.since, self.until) if self.backfill is None else self.backfill
+        return PartitionRange(key=self.partition_key, first=first, last=last)
+
+
+def _refuse(name: str, value: object, rule: str, remedy: str) -> None:
+    raise ConfigError(explain(name, value, rule, remedy))

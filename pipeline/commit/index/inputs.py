@@ -1,0 +1,165 @@
+"""Index tables of input files: those whose rows are published, and those that a listing shows.
+
+On disk like the other tables, so that an input may have millions of files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+from pipeline.commit.index.scratch import Scratch
+from pipeline.types import ListedFile
+
+__all__ = ["Inputs", "ProcessedFile"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessedFile:
+    """An input file of a watermark (see :mod:`pipeline.commit.watermark`).
+
+    Attributes:
+        key: path below the input folder.
+        digest, stamp: what it was when its rows were generated, as in :class:`~pipeline.types.SourceFile`.
+        position: position of the publication that holds its rows.
+        unit: number of the unit that it shares with other files of that position; None if its units are its own.
+        rows: its rows, if it shares a unit; else 0.
+        version: how often its rows were replaced.
+        removed: whether it is gone and its rows with it; its version is kept, should it come back.
+    """
+
+    key: str
+    digest: str
+    stamp: str
+    position: int
+    unit: int | None = None
+    rows: int = 0
+    version: int = 0
+    removed: bool = False
+
+
+_PROCESSED = tuple(field.name for field in fields(ProcessedFile))
+_LISTED = tuple(field.name for field in fields(ListedFile))
+_P = ", ".join(f"p.{name}" for name in _PROCESSED)
+_L = ", ".join(f"l.{name}" for name in _LISTED)
+
+
+class Inputs:
+    """The tables. A context manager that drops them, as it has a database of its own."""
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+        self._scratch.run(
+            "CREATE TABLE processed (key TEXT PRIMARY KEY, digest TEXT, stamp TEXT, position INTEGER, unit INTEGER, "
+            "rows INTEGER, version INTEGER, removed INTEGER, list INTEGER)"
+        )
+        self._scratch.run("CREATE INDEX processed_by_unit ON processed (position, unit) WHERE unit IS NOT NULL")
+        self._scratch.run(
+            "CREATE TABLE listed (key TEXT PRIMARY KEY, path TEXT, stamp TEXT, size INTEGER, modified REAL, info TEXT)"
+        )
+
+    def __enter__(self) -> Inputs:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._scratch.close()
+
+    def enter(self, files: Iterable[ProcessedFile], *, number: int) -> None:
+        """Enter a list of processed files, the ``number``-th of the watermark; of equal keys the last one counts."""
+        values = ", ".join("?" * (1 + len(_PROCESSED)))
+        names = ", ".join(_PROCESSED)
+        rows = ((*astuple(file), number) for file in files)
+        self._scratch.write(f"INSERT OR REPLACE INTO processed ({names}, list) VALUES ({values})", rows)
+
+    def join_lists(self, first: int) -> None:
+        """Make one list of those from number ``first`` on."""
+        self._scratch.run("UPDATE processed SET list = ? WHERE list > ?", (first, first))
+
+    def entries(self, number: int) -> Iterator[ProcessedFile]:
+        """The files of a list that no later list replaces, by key."""
+        query = f"SELECT {_P} FROM processed p WHERE list = ? AND key > ? ORDER BY key LIMIT ?"
+        return map(_processed, self._scratch.stream(query, (number,), first=""))
+
+    def keep_positions(self, positions: Iterable[int]) -> None:
+        """Forget files whose rows are at none of these positions: their publication was withdrawn."""
+        self._scratch.run(
+            "DELETE FROM processed WHERE NOT removed AND position NOT IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted(positions)),),
+        )
+
+    def __len__(self) -> int:
+        """Files whose rows are published."""
+        row = self._scratch.one("SELECT count(*) FROM processed WHERE NOT removed")
+        return 0 if row is None else int(row[0])
+
+    def processed(self) -> Iterator[ProcessedFile]:
+        """Every file whose rows are published, by key."""
+        query = f"SELECT {_P} FROM processed p WHERE NOT removed AND key > ? ORDER BY key LIMIT ?"
+        return map(_processed, self._scratch.stream(query, first=""))
+
+    def get(self, key: str) -> ProcessedFile | None:
+        """A file by key, a removed one too."""
+        row = self._scratch.one(f"SELECT {_P} FROM processed p WHERE key = ?", (key,))
+        return None if row is None else _processed(row)
+
+    def at(self, position: int) -> Iterator[ProcessedFile]:
+        """The files whose rows are in the publication at this position, by key."""
+        query = f"SELECT {_P} FROM processed p WHERE position = ? AND NOT removed AND key > ? ORDER BY key LIMIT ?"
+        return map(_processed, self._scratch.stream(query, (position,), first=""))
+
+    def sharing(self, file: ProcessedFile) -> Iterator[ProcessedFile]:
+        """The files that share a unit with ``file``, itself included."""
+        if file.unit is None:
+            yield file
+            return
+        query = f"SELECT {_P} FROM processed p WHERE position = ? AND unit = ? AND NOT removed ORDER BY key"
+        yield from map(_processed, self._scratch.all(query, (file.position, file.unit)))
+
+    def list(self, files: Iterable[ListedFile]) -> None:
+        """Enter a listing; replaces the one before."""
+        self._scratch.run("DELETE FROM listed")
+        values = ", ".join("?" * len(_LISTED))
+        rows = ((f.key, f.path, f.stamp, f.size, f.modified, json.dumps(f.info) if f.info else None) for f in files)
+        self._scratch.write(f"INSERT OR REPLACE INTO listed ({', '.join(_LISTED)}) VALUES ({values})", rows)
+
+    def listed(self, key: str) -> ListedFile | None:
+        """A file of the listing."""
+        row = self._scratch.one(f"SELECT {_L} FROM listed l WHERE key = ?", (key,))
+        return None if row is None else _listed(row)
+
+    def new(self) -> Iterator[tuple[ListedFile, int]]:
+        """Listed files whose rows are not published, by key, each with the version that its rows will be."""
+        query = (
+            f"SELECT {_L}, coalesce(p.version + 1, 0) FROM listed l LEFT JOIN processed p ON p.key = l.key "
+            "WHERE (p.key IS NULL OR p.removed) AND l.key > ? ORDER BY l.key LIMIT ?"
+        )
+        return ((_listed(row[:-1]), row[-1]) for row in self._scratch.stream(query, first=""))
+
+    def touched(self) -> Iterator[tuple[ListedFile, ProcessedFile]]:
+        """Listed files whose rows are published, and whose stamp is another one since."""
+        query = (
+            f"SELECT {_L}, {_P} FROM listed l JOIN processed p ON p.key = l.key "
+            "WHERE NOT p.removed AND p.stamp <> l.stamp AND l.key > ? ORDER BY l.key LIMIT ?"
+        )
+        size = len(_LISTED)
+        return ((_listed(row[:size]), _processed(row[size:])) for row in self._scratch.stream(query, first=""))
+
+    def unlisted(self) -> Iterator[ProcessedFile]:
+        """Files whose rows are published, and which the listing does not show."""
+        query = (
+            f"SELECT {_P} FROM processed p LEFT JOIN listed l ON p.key = l.key "
+            "WHERE l.key IS NULL AND NOT p.removed AND p.key > ? ORDER BY p.key LIMIT ?"
+        )
+        return map(_processed, self._scratch.stream(query, first=""))
+
+
+def _processed(row: Sequence[Any]) -> ProcessedFile:
+    named = dict(zip(_PROCESSED, row, strict=True))
+    return ProcessedFile(**{**named, "removed": bool(named["removed"])})
+
+
+def _listed(row: Sequence[Any]) -> ListedFile:
+    named = dict(zip(_LISTED, row, strict=True))
+    return ListedFile(**{**named, "info": json.loads(named["info"]) if named["info"] else {}})

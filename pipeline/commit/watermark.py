@@ -1,0 +1,117 @@
+"""The watermark of a table that scheduled runs keep: the input files whose rows are published.
+
+It is a set of files, not the highest of something, so a file that comes late is new whatever was processed before it.
+Each file is there with its identity and the position of the publication that holds its rows.
+
+The watermark is part of the publication record, so it is decided by the same put as the rows. To write all of it with
+every publication would cost ever more; to write the new files only would leave as many lists to read as there were
+publications. So a record names a few lists, from the oldest on: those of the decision before, and one of its own into
+which the last ones are merged while they are not much larger. Of n files about log2(n) lists are read, and each file is
+written about log2(n) times. Of equal keys the last list counts; a file whose publication was withdrawn does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from itertools import islice
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commit.index import Inputs, ProcessedFile
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.part_files import PartRecord
+from pipeline.commit.sealed import read_state
+from pipeline.errors import DamagedError
+from pipeline.sinks.hashed import HashedFile
+from pipeline.storage.protocol import Storage
+from pipeline.storage.retry import with_retries
+
+__all__ = ["load_watermark", "write_watermark"]
+
+_GROWTH = 2
+"""A list is merged into the new one if it has at most so many times its files."""
+_BATCH_FILES = 4096
+_TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_()}
+_SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(ProcessedFile)])
+
+
+def load_watermark(storage: Storage, manifest: Manifest, inputs: Inputs) -> None:
+    """Enter the watermark in the index, a batch of one list in memory at a time.
+
+    Raises:
+        DamagedError: a list is missing or not what was decided.
+    """
+    keys = [layout.named_inputs(part.name) for part in manifest.inputs]
+    for number, (key, part) in enumerate(zip(keys, manifest.inputs, strict=True)):
+        try:
+            data = read_state(storage, key)
+            if hashlib.sha256(data).hexdigest() != part.sha256:
+                raise DamagedError("altered (its checksum differs)")
+            inputs.enter(_parsed(data), number=number)
+        except (DamagedError, FileNotFoundError, pa.ArrowException, ValueError) as error:
+            fault = "missing" if isinstance(error, FileNotFoundError) else str(error)
+            raise DamagedError(
+                f"{storage.url}/{key}: this list of input files that were processed is {fault}",
+                "Restore it from a copy, or discard the table with mode='new': without it nobody knows which files are "
+                "new. The published files themselves are plain tables.",
+            ) from error
+    inputs.keep_positions(publication.position for publication in manifest.publications)
+
+
+def write_watermark(
+    storage: Storage,
+    manifest: Manifest,
+    inputs: Inputs,
+    files: Callable[[], Iterable[ProcessedFile]],
+    *,
+    number: int,
+    epoch: int,
+) -> tuple[PartRecord, ...]:
+    """Add files to the watermark: in the index, and as a list that counts once a publication that names it is decided.
+
+    Args:
+        storage: the output.
+        manifest: the decisions so far.
+        inputs: the watermark that these make up.
+        files: the files to add.
+        number: of the publication that will name the list.
+        epoch: of the lease.
+
+    Returns:
+        The lists that make up the watermark then.
+    """
+    kept = list(manifest.inputs)
+    total = sum(1 for _ in files())
+    while kept and kept[-1].rows <= _GROWTH * total:
+        total += kept.pop().rows
+    inputs.enter(files(), number=len(manifest.inputs))
+    inputs.join_lists(len(kept))
+    key = layout.inputs(number, epoch)
+    own = with_retries(lambda: _write(storage, key, inputs.entries(len(kept))), f"writing {storage.url}/{key}")
+    return (*kept, own)
+
+
+def _write(storage: Storage, key: str, files: Iterator[ProcessedFile]) -> PartRecord:
+    count = 0
+    with storage.create(key) as file:
+        hashed = HashedFile(file)
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(hashed, _SCHEMA, options=options) as writer:
+            while batch := list(islice(files, _BATCH_FILES)):
+                arrays = [pa.array([getattr(f, own.name) for f in batch], own.type) for own in _SCHEMA]
+                writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+                count += len(batch)
+    return PartRecord.of(key, count, hashed)
+
+
+def _parsed(data: bytes) -> Iterator[ProcessedFile]:
+    with pa.ipc.open_stream(io.BytesIO(data)) as reader:
+        for batch in reader:
+            columns = (column.to_pylist() for column in batch.columns)
+            yield from (
+                ProcessedFile(**dict(zip(_SCHEMA.names, row, strict=True))) for row in zip(*columns, strict=True)
+            )

@@ -1,0 +1,186 @@
+"""Lists the files below a folder or URL without opening them; leaves out whole folders of partitions out of range.
+
+:mod:`pipeline.sources.finding` finds the files of any input and reads each one's identity. This is for inputs that
+grow: it yields files as they are listed, and does not go into folders that a range of partitions excludes.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import ConfigError, SourceError
+from pipeline.sources.finding import Found, is_hidden
+from pipeline.sources.identity import known_of_info, modified_of_info, stamp_of_info, stamp_of_stat
+from pipeline.sources.partitions import partitions_in
+from pipeline.storage.concurrent import map_ahead
+from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
+from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
+from pipeline.types import ListedFile
+
+__all__ = ["PartitionRange", "found_of", "list_files"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionRange:
+    """The partitions to look at, by the value of a ``key=value`` folder. Both bounds belong to the range.
+
+    Values are compared as numbers if both are whole numbers, else as text, as ISO dates sort. A last value that is the
+    beginning of others includes them: up to ``2026-11`` is all of November.
+
+    Attributes:
+        key: name of the partition.
+        first, last: bounds; None is none.
+
+    Raises:
+        ConfigError: the first value is after the last.
+    """
+
+    key: str
+    first: str | None = None
+    last: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the range is not empty."""
+        first, last = self.first, self.last
+        if first is not None and last is not None and not self._up_to(first, last):
+            raise ConfigError(
+                f"partitions {self.key}={first} to {self.key}={last}: the first is after the last. Give the earlier "
+                "one first; both belong to the range."
+            )
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether there is no bound."""
+        return self.first is None and self.last is None
+
+    def holds(self, folders: str) -> bool | None:
+        """Whether files in these folders (``/``-separated) are in the range; None if no folder has the key."""
+        found = dict(partitions_in(folders))
+        if self.key not in found:
+            return True if self.is_everything else None
+        value = found[self.key]
+        if value is None:
+            return self.is_everything
+        return (self.first is None or _before(self.first, value)) and (
+            self.last is None or self._up_to(value, self.last)
+        )
+
+    @staticmethod
+    def _up_to(value: str, last: str) -> bool:
+        return _before(value, last) or (not (_is_whole(value) and _is_whole(last)) and value.startswith(last))
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _before(one: str, other: str) -> bool:
+    """Whether ``one`` comes before ``other``, or is it."""
+    if _is_whole(one) and _is_whole(other):
+        return int(one) <= int(other)
+    return one <= other
+
+
+def list_files(
+    root: str | os.PathLike[str], options: Mapping[str, Any], within: PartitionRange
+) -> Iterator[ListedFile]:  # fmt: skip
+    """The files below a folder or URL, folder by folder, in no order; memory holds some folders.
+
+    Names that begin with ``_`` or ``.`` are left out, as in :func:`pipeline.sources.finding.find_files`. With a range,
+    files that lie in no folder of its key are left out too.
+
+    Raises:
+        SourceError: there is no such folder, or it cannot be listed.
+    """
+    name = plain_name(root)
+    if is_url(name):
+        yield from _remote(name, options, within)
+        return
+    base = os.fspath(local_path(name))
+    if not os.path.isdir(base):
+        raise SourceError(f"input={name!r}: no such folder. Check the path; scheduled runs read a folder or prefix.")
+    yield from _local(base, "", within)
+
+
+def _local(base: str, folders: str, within: PartitionRange) -> Iterator[ListedFile]:
+    below = []
+    try:
+        with os.scandir(os.path.join(base, folders)) as entries:
+            for entry in entries:
+                if entry.name[0] in "_.":
+                    continue
+                key = posixpath.join(folders, entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(key)
+                elif within.holds(folders) and entry.is_file():
+                    found = entry.stat()
+                    yield ListedFile(
+                        key=key, path=entry.path, stamp=stamp_of_stat(found), size=found.st_size,
+                        modified=found.st_mtime,
+                    )  # fmt: skip
+    except FileNotFoundError:
+        return  # removed since its folder was listed
+    except OSError as error:
+        raise SourceError(f"{base}: cannot be listed ({error}). Check it and run again.") from error
+    for key in below:
+        if within.holds(key) is not False:
+            yield from _local(base, key, within)
+
+
+def _remote(url: str, options: Mapping[str, Any], within: PartitionRange) -> Iterator[ListedFile]:
+    fs, root = open_filesystem(url, options)
+    root = root.rstrip("/")
+
+    def listed(folder: str, *, deep: bool) -> list[tuple[str, dict[str, Any]]]:
+        def ask() -> list[tuple[str, dict[str, Any]]]:
+            with as_os_errors():
+                fs.invalidate_cache()
+                if deep:
+                    return list(fs.find(folder, detail=True).items())
+                found = ((info["name"].rstrip("/"), info) for info in fs.ls(folder, detail=True))
+                return [(path, info) for path, info in found if path != folder]  # an object may mark a folder
+
+        return with_retries(ask, f"listing input={url!r}", failure=SourceError, remedy=BEFORE_THE_RUN)
+
+    level = [root]
+    while level:
+        # One request for each folder of this level; below it, one for a thousand files, unless the range can exclude
+        # folders further down.
+        whole: list[str] = []
+        ahead: list[str] = []
+        for entries in map_ahead(lambda folder: listed(folder, deep=False), level):
+            for path, info in entries:
+                key = posixpath.relpath(path, root)
+                if is_hidden(key):
+                    continue
+                if info["type"] != "directory":
+                    if within.holds(posixpath.dirname(key)):
+                        yield _remote_file(fs, root, path, info)
+                elif (inside := within.holds(key)) is not False:
+                    (whole if inside else ahead).append(path)
+        for entries in map_ahead(lambda folder: listed(folder, deep=True), whole):
+            for path, info in entries:
+                if info["type"] == "file" and not is_hidden(posixpath.relpath(path, root)):
+                    yield _remote_file(fs, root, path, info)
+        level = ahead
+
+
+def _remote_file(fs: Any, root: str, path: str, info: Mapping[str, Any]) -> ListedFile:
+    return ListedFile(
+        key=posixpath.relpath(path, root),
+        path=fs.unstrip_protocol(path),
+        stamp=stamp_of_info(info),
+        size=int(info.get("size") or 0),
+        modified=modified_of_info(info),
+        info=known_of_info(info),
+    )
+
+
+def found_of(file: ListedFile) -> Found:
+    """A listed file as :func:`pipeline.sources.finding.source_file` takes it."""
+    info = {**file.info, "size": file.size} if is_url(file.path) else {}
+    return Found(key=file.key, path=file.path, info=info, folders=posixpath.dirname(file.key))
