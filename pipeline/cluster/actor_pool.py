@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 from pipeline import stages
+from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.generate_actor import GenerateActor
+from pipeline.cluster.metric_sources import DriverSource
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
@@ -45,6 +47,10 @@ class PooledGenerateActor(GenerateActor):
 class Pool:
     """The generate actors; a context manager that kills them at its end.
 
+    Attributes:
+        seconds: how long they live.
+        metrics: of the driver; it is told the dispatcher.
+
     Args:
         job: the resolved run that every actor works for.
         resources: how many actors there are, and what each reserves.
@@ -68,15 +74,21 @@ class Pool:
         # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle below.
         shared = ray.cloudpickle.dumps((ray.put(job), bisection))
         self._bisection = bisection
+        self.resources, self.seconds, self.metrics = resources, ActorSeconds(), DriverSource()
         self.actors = [make.remote(shared, resources.threads, load) for _ in range(resources.actors)]
 
     def close(self) -> None:
         """Kill the actors."""
         import ray
 
+        self.seconds.ended_all()
         for actor in self.actors:
             with contextlib.suppress(Exception):  # the session may be gone
                 ray.kill(actor, no_restart=True)
+
+    def note_start(self, actor: int, taken: Mapping[str, float]) -> None:
+        """The actor's life, which is paid for, began with its process. ``taken``: seconds of its stages since then."""
+        self.seconds.started(actor, gpus=self.resources.gpus, cpus=self.resources.cpus, ago=sum(taken.values()))
 
     def ready(self, actor: int) -> Any:
         """A reference that resolves once the actor has loaded its model."""
@@ -123,6 +135,7 @@ def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) 
     """
     # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
     dispatcher = Dispatcher(held=held + max(1, held // 4), max_overtakes=_prefetch_limit(pool, held))
+    pool.metrics.dispatcher = dispatcher
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     room = threading.Semaphore(_prefetch_limit(pool, held))
     stop = threading.Event()
@@ -140,6 +153,7 @@ def generate(pool: Pool, units: Generator[PreparedUnit, None, None], held: int) 
                 raise event.error
             if isinstance(event, _Ready):
                 dispatcher.join(event.actor, now)
+                pool.note_start(event.actor, event.taken)
                 _tell(event.taken, first=not any_ready)
                 any_ready = True
             elif isinstance(event, PreparedUnit):

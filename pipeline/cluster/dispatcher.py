@@ -84,6 +84,11 @@ class Dispatcher:
         return len(self._ready)
 
     @property
+    def running(self) -> int:
+        """Units that an actor holds."""
+        return len(self._running)
+
+    @property
     def finished(self) -> bool:
         """Whether every unit is done and no more will come."""
         return self._ended and not self._ready and not self._running

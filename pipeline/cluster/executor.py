@@ -14,11 +14,14 @@ from typing import Any, Protocol
 
 from pipeline import layout
 from pipeline.cluster.actor_pool import generate
+from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
+from pipeline.cluster.metrics_reporter import report_run
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
+from pipeline.cost import ResourceSeconds
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
@@ -50,6 +53,10 @@ class Executor(Protocol):
         """Generate and stage the units of ``work``; yields the records of newly staged units, in any order."""
         ...
 
+    def used(self) -> ResourceSeconds:
+        """What the actors of all calls of :meth:`run_units` have used so far."""
+        ...
+
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """Apply :func:`pipeline.commit.part_files.write_part` to jobs, drawn lazily; results in their order."""
         ...
@@ -67,6 +74,7 @@ class RayExecutor:
         self._config = config
         self._load = load
         self._background = Background(config.actors)
+        self._lives: list[ActorSeconds] = []
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -104,7 +112,21 @@ class RayExecutor:
             crew = assemble(job, self._load, work.units)
         started = replace(self._config, actors=crew.resources.actors)
         held = units_per_actor(started, work.unit_rows, work.units)
-        return drain(_run_graph(job, work, crew, held, begin))
+        self._lives.append(crew.pool.seconds)
+        return self._reported(crew, work, drain(_run_graph(job, work, crew, held, begin)))
+
+    def _reported(
+        self, crew: Crew, work: Work, lists: Iterator[list[CommitRecord]]
+    ) -> Iterator[list[CommitRecord]]:  # fmt: skip
+        """``lists``, while the metrics of the run are reported."""
+        source = crew.pool.metrics
+        source.begin(work.units)
+        with report_run(self._config, source):
+            yield from source.watch(lists)
+
+    def used(self) -> ResourceSeconds:
+        """See :class:`Executor`."""
+        return sum((lives.used() for lives in self._lives), start=ResourceSeconds())
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""

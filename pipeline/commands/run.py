@@ -114,6 +114,8 @@ def _run(
             generating_seconds=session.seconds,
             publications=tuple(p.name for p in manifest.publications),
             format=config.output_format,
+            used=executor.used(),
+            price_per_hour=config.price_per_hour,
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.codec import redact
 from pipeline.commands.failure_limit import describe_failures
 from pipeline.commands.read import read
+from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 from pipeline.types import Totals
@@ -35,6 +36,8 @@ class RunSummary:
         generating_seconds: the same without the start: since the first engine was ready.
         publications: folders of the output that hold published parts.
         format: of the published parts.
+        used: what this call's actors used, from the start of their processes until they were given back.
+        price_per_hour: of one accelerator or CPU, if it was given.
     """
 
     output: str = field(repr=False)
@@ -44,6 +47,18 @@ class RunSummary:
     generating_seconds: float
     publications: tuple[str, ...]
     format: str = "parquet"
+    used: ResourceSeconds = field(default_factory=ResourceSeconds)
+    price_per_hour: float | None = None
+
+    @property
+    def seconds_per_million_tokens(self) -> float | None:
+        """Accelerator-seconds (CPU-seconds where actors reserved none) per million tokens that this call committed."""
+        return self.used.per_million(self.session.completion_tokens)
+
+    @property
+    def cost(self) -> float | None:
+        """Price of this call's accelerators, in the currency of ``price_per_hour``; None if that was not given."""
+        return None if self.price_per_hour is None else self.used.cost(self.price_per_hour)
 
     @property
     def glob(self) -> str:
@@ -70,6 +85,9 @@ class RunSummary:
                 f"This run: {session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
                 f"generating: {self.tokens_per_second:.0f} tokens/s"
             )
+            if self.used.priced:
+                cost = describe_cost(self.used, session.completion_tokens, self.price_per_hour)
+                lines.append(f"Cost of this run: {cost}")
         else:
             lines.append("This run: nothing was left to do")
         if self.publications:

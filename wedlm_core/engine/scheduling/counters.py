@@ -66,8 +66,9 @@ class EngineCounters:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSnapshot:
-    """The counters at one moment, and how full the engine is. Read while the engine runs, its numbers may be of two
-    neighbouring forwards.
+    """The counters at one moment, and how full the engine is.
+
+    Read while the engine runs, its numbers may be of two neighbouring forwards.
 
     Attributes:
         counters: a copy.
