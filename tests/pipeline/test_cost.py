@@ -15,7 +15,8 @@ def test_accelerators_are_priced_where_there_are_any() -> None:
     used = ResourceSeconds(accelerators=7200, cpus=99999)
     assert (used.unit, used.per_million(4_000_000), used.cost(2.5)) == ("GPU", 1800.0, 5.0)
     assert describe_cost(used, 4_000_000, 2.5) == (
-        "7200.0 GPU-seconds reserved by actors, 1800.0 per million tokens; at 2.5 per GPU-hour: 5, 1.25 per million tokens"
+        "7200.0 GPU-seconds reserved by actors, 1800.0 per million tokens; at 2.5 per GPU-hour: 5, "
+        "1.25 per million tokens"
     )
 
 
