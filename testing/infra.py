@@ -1,4 +1,4 @@
-"""Reads what lies in ``infra/``: the operator's schemas, Kubernetes objects as kustomize makes them, commands in texts."""
+"""Reads what lies in ``infra/``: the operator's schemas, objects as kustomize makes them, commands in texts."""
 
 from __future__ import annotations
 

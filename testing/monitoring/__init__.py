@@ -108,11 +108,14 @@ def _cost_panels(number: int) -> list[dict[str, Any]]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard, as Grafana imports it: a panel for each metric of the table, in its order, and the cost."""
+    """The dashboard, as Grafana imports it: a panel for each metric of the table, in its order, and the cost.
+
+    A counter that is shown as a ``rate`` has no other panel.
+    """
     panels = [
         _panel(number, _title(metric), f"{metric.help} Unit: {metric.unit}{'/s' * (metric.kind == 'counter')}.",
                _UNITS.get(metric.unit, "short"), expression(metric), _legend(metric))
-        for number, metric in enumerate(METRICS)
+        for number, metric in enumerate(metric for metric in METRICS if not _has_rate(metric))
     ]  # fmt: skip
     actors = next(metric for metric in METRICS if metric.name == "tokens_generated").scraped_name
     return {
@@ -131,6 +134,10 @@ def dashboard() -> dict[str, Any]:
         },
         "panels": [*panels, *_cost_panels(len(panels))],
     }
+
+
+def _has_rate(metric: Metric) -> bool:
+    return metric.kind == "counter" and any(m.kind == "rate" and m.source == metric.source for m in METRICS)
 
 
 def _variable(label: str, series: str) -> dict[str, Any]:
