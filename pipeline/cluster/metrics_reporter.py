@@ -205,8 +205,11 @@ def _ray_instrument(metric: Metric) -> Instrument:
     from ray.util.metrics import Counter, Gauge, Histogram
 
     given: dict[str, Any] = {"description": f"{metric.help} Unit: {metric.unit}.", "tag_keys": metric.labels}
+    take: Callable[[float, dict[str, str]], None]
     if metric.kind == "counter":
-        return Counter(metric.ray_name, **given).inc
-    if metric.kind == "histogram":
-        return Histogram(metric.ray_name, boundaries=list(metric.buckets), **given).observe
-    return Gauge(metric.ray_name, **given).set
+        take = Counter(metric.ray_name, **given).inc
+    elif metric.kind == "histogram":
+        take = Histogram(metric.ray_name, boundaries=list(metric.buckets), **given).observe
+    else:
+        take = Gauge(metric.ray_name, **given).set
+    return lambda value, labels: take(value, dict(labels))

@@ -94,7 +94,7 @@ def _legend(metric: Metric) -> str:
 def _cost_panels(number: int) -> list[dict[str, Any]]:
     """Seconds per million committed tokens, over the last hour."""
     (tokens,) = [metric for metric in METRICS if metric.name == "tokens_committed"]
-    panels = []
+    panels: list[dict[str, Any]] = []
     for name in _COST:
         (seconds,) = [metric for metric in METRICS if metric.name == name]
         query = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,8 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.metric_sources import ActorSource, DriverSource
-from pipeline.cluster.metrics_reporter import Instrument, Reporter, _reporter, labels_of
-from pipeline.cluster.session import ray_session
+from pipeline.cluster.metrics_reporter import Instrument, Reporter, labels_of
 from pipeline.config import RunConfig
 from pipeline.metrics import LABELS, METRICS, Metric
 from pipeline.types import CommitRecord
@@ -197,8 +197,8 @@ def test_a_nodes_port_serves_every_metric_of_the_table_under_its_name(scraped: d
 
 
 def test_what_the_driver_reports_is_what_the_ledger_holds(scraped: dict[str, Any]) -> None:
-    assert most(scraped, "tokens_committed") == scraped["tokens"] == 80 * 200
-    assert most(scraped, "input_rows_committed") == scraped["rows"] == 81
+    assert most(scraped, "tokens_committed") == scraped["tokens"] == 60 * 200
+    assert most(scraped, "input_rows_committed") == scraped["rows"] == 61
     assert most(scraped, "units", state="committed") == scraped["units"]
     assert most(scraped, "units", state="running") > 0
     classes = [s for s in scraped["series"] if s["name"] == "ray_wedlm_failures_total"]
@@ -211,9 +211,10 @@ def test_what_actors_report_is_what_their_engines_did(scraped: dict[str, Any]) -
     assert 0 < tokens <= scraped["tokens"] + 2, "and two of warming up"
     assert most(scraped, "forwards") <= forwards <= tokens
     assert most(scraped, "actor_starts") == 1
-    assert 1 < most(scraped, "tokens_per_forward") < 20
-    assert 0 < most(scraped, "p_cache") <= 1
-    assert 0 < most(scraped, "prefix_hit_share") < 1
+    assert 1 < tokens / forwards < 20
+    assert 0.05 < tokens / most(scraped, "rows_forwarded") < 1.5
+    for ratio in ("tokens_per_forward", "p_cache", "masks_per_forward", "prefix_hit_share"):
+        assert most(scraped, ratio) > 0, "of some half second"
     assert 0 < most(scraped, "engine_occupancy") <= 1
     assert most(scraped, "queue_depth") > 0
     assert most(scraped, "forwards_per_second") > 0
@@ -230,5 +231,13 @@ def test_the_summary_says_what_the_actors_cost(scraped: dict[str, Any]) -> None:
 
 
 def test_a_private_session_has_no_reporter() -> None:
-    with ray_session():
-        assert _reporter(RunConfig(input="in", output="out"), "default") is None
+    code = """
+from pipeline.cluster.metrics_reporter import _reporter
+from pipeline.cluster.session import ray_session
+from pipeline.config import RunConfig
+with ray_session():
+    print(_reporter(RunConfig(input="in", output="out"), "default"))
+"""  # in a process of its own: this one may have joined a cluster
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["None"], done.stderr[-2000:]
