@@ -7,6 +7,7 @@ flight) may change between a run and its continuation.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -99,6 +100,8 @@ class RunConfig:
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
         repair: check every published file, and generate the rows of those that are damaged or missing anew.
+        price_per_hour: of one accelerator (of one CPU where actors reserve no accelerator), in any currency, for the
+            cost in the summary.
         expect_autoscaling: do not insist that the cluster has the resources already.
         output_format: of the published files: "parquet", "ipc" (Arrow, Feather version 2) or "jsonl".
         dataset_options: keyword arguments of ``datasets.load_dataset``, for which ``input`` then is the name;
@@ -154,6 +157,7 @@ class RunConfig:
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
     repair: bool = False
+    price_per_hour: float | None = None
     expect_autoscaling: bool = False
     output_format: Literal["parquet", "ipc", "jsonl"] = "parquet"
     dataset_options: Mapping[str, Any] | None = None
@@ -222,6 +226,11 @@ class RunConfig:
         """The model as it is written into outputs and records: without credentials."""
         return redact_forms(self.model)
 
+    @property
+    def output_name(self) -> str:
+        """The output as it is written into metrics: without credentials."""
+        return redact_forms(self.output)
+
     def _check_prompts(self) -> None:
         places = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
         given = [name for name in places if getattr(self, name) is not None]
@@ -260,6 +269,10 @@ class RunConfig:
                  self.max_engine_deaths, "an integer of 0 or more", "Use 3.")  # fmt: skip
         _require(is_int(self.max_row_deaths) and self.max_row_deaths >= 1, "max_row_deaths",
                  self.max_row_deaths, "an integer of 1 or more", "Use 2.")  # fmt: skip
+        price = self.price_per_hour
+        fine = isinstance(price, (int, float)) and not isinstance(price, bool) and math.isfinite(price) and price >= 0
+        _require(price is None or fine, "price_per_hour", price, "None or a price of 0 or more",
+                 "Give the price of one accelerator for an hour, or leave it out.")  # fmt: skip
         share = self.max_failed_fraction
         _require(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1,
                  "max_failed_fraction", share, "a share between 0 and 1", "Use 1 to never stop.")  # fmt: skip

@@ -82,6 +82,7 @@ def generate(
     each = max(_MIN_PREFETCHED, *held.values())
     actors = sum(own.actors for own in pool.resources.values())
     dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * each)
+    pool.metrics.dispatcher = dispatcher
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     # As many prefetched units may wait for an actor as the actors hold, and enough to choose from.
     always = max(1, sum(own.least for own in pool.resources.values()))
@@ -109,6 +110,7 @@ def generate(
             elif isinstance(event, _Ready):
                 if event.actor in members:
                     _tell(event.taken, first=not members.starts)
+                    pool.note_start(event.actor, event.taken)
                     members.join(event.actor, event.taken, now)
                     room.resize(max(always, members.ready) * each)
             elif isinstance(event, PreparedUnit):

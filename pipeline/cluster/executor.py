@@ -14,14 +14,17 @@ from typing import Any, Protocol
 
 from pipeline import layout
 from pipeline.cluster.actor_pool import generate
+from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
+from pipeline.cluster.metrics_reporter import report_run
 from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
+from pipeline.cost import ResourceSeconds
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
@@ -60,6 +63,10 @@ class Executor(Protocol):
         """Generate and stage the units of ``work``; yields the records of newly staged units, in any order."""
         ...
 
+    def used(self) -> ResourceSeconds:
+        """What the actors of all calls of :meth:`run_units` have used so far."""
+        ...
+
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """Apply :func:`pipeline.commit.part_files.write_part` to jobs, drawn lazily; results in their order."""
         ...
@@ -83,6 +90,7 @@ class RayExecutor:
         ranged = any(isinstance(run.actors, ActorRange) for run in config.runs_of_pools().values())
         self._background = Background(min(config.most_actors, local_cpus()) if ranged else config.most_actors)
         self._starts: list[Mapping[str, float]] = []
+        self._lives: list[ActorSeconds] = []
 
     @property
     def starts(self) -> Sequence[Mapping[str, float]]:
@@ -127,7 +135,8 @@ class RayExecutor:
             crew.close()
             crew = self._assemble(job, work.units)
         self._stop.listen()
-        return drain(self._run_graph(job, work, crew, begin))
+        self._lives.append(crew.pool.seconds)
+        return self._reported(crew, work, drain(self._run_graph(job, work, crew, begin)))
 
     def _assemble(self, job: Job, units: int) -> Crew:
         return assemble(job, self._load, units, private=self._private)
@@ -146,6 +155,19 @@ class RayExecutor:
                 yield from generate(crew.pool, units, held, work.units, self._stop, starts=self._starts, refit=refit)
         except ray.exceptions.RayError as error:
             raise _explained(error, job.storage, begin) from error
+
+    def _reported(
+        self, crew: Crew, work: Work, lists: Iterator[list[CommitRecord]]
+    ) -> Iterator[list[CommitRecord]]:  # fmt: skip
+        """``lists``, while the metrics of the run are reported."""
+        source = crew.pool.metrics
+        source.begin(work.units)
+        with report_run(self._config, source):
+            yield from source.watch(lists)
+
+    def used(self) -> ResourceSeconds:
+        """See :class:`Executor`."""
+        return sum((lives.used() for lives in self._lives), start=ResourceSeconds())
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipeline import layout, stages
 from pipeline.cluster import envelope
+from pipeline.cluster.metrics_reporter import report_actor
 from pipeline.codec import masked_errors, redact
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
@@ -21,7 +22,10 @@ from pipeline.worker.load_engine import EngineLoader
 from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.unit_worker import UnitWorker
 
-__all__ = ["ENGINE_DIED", "GenerateActor"]
+__all__ = ["ENGINE_DIED", "POOL", "GenerateActor"]
+
+POOL = "default"
+"""The name of a pool without a name."""
 
 ENGINE_DIED = 70
 """Exit status of an actor whose engine failed: its device state cannot be trusted, so a new process takes over."""
@@ -33,8 +37,10 @@ with Python's default of 5 ms it would wait that long each time while another th
 class GenerateActor:
     """The class of the pool's Ray actors; :meth:`run` is called from several threads at once."""
 
-    def __init__(self, job: Job, num_threads: int, load: EngineLoader, bisection: BisectionLike) -> None:
-        """Load the model.
+    def __init__(
+        self, job: Job, num_threads: int, load: EngineLoader, bisection: BisectionLike, pool: str = POOL
+    ) -> None:
+        """Load the model. ``pool``: the name of the actor's pool, for its metrics.
 
         Raises:
             EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
@@ -54,6 +60,7 @@ class GenerateActor:
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._bisection = bisection
         self._worker = UnitWorker(job, thread, bisection)
+        self._metrics = report_actor(job.config, thread, pool, restarted=verdict.deaths > 0)
 
     def ready(self) -> dict[str, float]:
         """Returns once the model is loaded: the seconds of each stage of this process so far."""

@@ -11,8 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.dispatcher import Assignment
-from pipeline.cluster.generate_actor import GenerateActor
+from pipeline.cluster.generate_actor import POOL, GenerateActor
+from pipeline.cluster.metric_sources import DriverSource
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
@@ -44,7 +46,8 @@ class PooledGenerateActor(GenerateActor):
         job, bisection = ray.cloudpickle.loads(shared)
         job = ray.get(job)
         job = replace(job, config=job.config.runs_of_pools()[pool])
-        super().__init__(job, num_threads, partial(load_for_any_row, load, pool) if pool else load, bisection)
+        own = partial(load_for_any_row, load, pool) if pool else load
+        super().__init__(job, num_threads, own, bisection, pool=pool or POOL)
 
     def ready(self) -> dict[str, float]:
         """See :meth:`GenerateActor.ready`; with the time from the request to this process."""
@@ -60,6 +63,10 @@ def first_actors(resources: Mapping[str, ActorResources]) -> dict[str, int]:
 class Pool:
     """The generate actors of all pools, numbered in the order in which they are asked for.
 
+    Attributes:
+        seconds: how long they live.
+        metrics: of the driver; it is told the dispatcher.
+
     Args:
         job: the resolved run that every actor works for.
         resources: what the actors of each pool reserve.
@@ -72,7 +79,7 @@ class Pool:
     ) -> None:
         import ray
 
-        self.resources = dict(resources)
+        self.resources, self.seconds, self.metrics = dict(resources), ActorSeconds(), DriverSource()
         self.actors: dict[int, Any] = {}
         """The actors that were asked for and have not been ended."""
         self.names: dict[int, str] = {}
@@ -103,6 +110,7 @@ class Pool:
         """Kill an actor, or withdraw the request for it. What it reserved is free then."""
         import ray
 
+        self.seconds.ended(actor)
         handle = self.actors.pop(actor, None)
         self.names.pop(actor, None)
         if handle is not None:
@@ -111,6 +119,7 @@ class Pool:
 
     def close(self) -> None:
         """End all actors."""
+        self.seconds.ended_all()
         for actor in list(self.actors):
             self.end(actor)
 
@@ -123,6 +132,12 @@ class Pool:
             return bool(table["Address"]["IPAddress"])
         except Exception:
             return False
+
+    def note_start(self, actor: int, taken: Mapping[str, float]) -> None:
+        """The actor's life, which is paid for, began with its process. ``taken``: seconds of the stages since."""
+        own = self.resources[self.names[actor]]
+        ago = sum(seconds for name, seconds in taken.items() if name != "scheduled")
+        self.seconds.started(actor, gpus=own.gpus, cpus=own.cpus, ago=ago)
 
     def ready(self, actor: int) -> Any:
         """A reference that resolves once the actor has loaded its model."""

@@ -128,6 +128,8 @@ def run_held(
             publications=tuple(p.name for p in manifest.publications),
             format=config.output_format,
             start_up=StartUp.of(executor.starts),
+            used=executor.used(),
+            price_per_hour=config.price_per_hour,
         )
 
 

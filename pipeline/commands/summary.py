@@ -10,6 +10,7 @@ from pipeline.codec import redact
 from pipeline.commands.failure_limit import describe_failures
 from pipeline.commands.read import read
 from pipeline.commands.start_up import StartUp
+from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 from pipeline.types import Totals
@@ -37,6 +38,8 @@ class RunSummary:
         publications: folders of the output that hold published parts.
         format: of the published parts.
         start_up: what the start of this call's actors was made of.
+        used: what this call's actors used, from the start of their processes until they were given back.
+        price_per_hour: of one accelerator or CPU, if it was given.
     """
 
     output: str = field(repr=False)
@@ -47,6 +50,18 @@ class RunSummary:
     publications: tuple[str, ...]
     format: str = "parquet"
     start_up: StartUp = field(default_factory=StartUp)
+    used: ResourceSeconds = field(default_factory=ResourceSeconds)
+    price_per_hour: float | None = None
+
+    @property
+    def seconds_per_million_tokens(self) -> float | None:
+        """Accelerator-seconds (CPU-seconds where actors reserved none) per million tokens that this call committed."""
+        return self.used.per_million(self.session.completion_tokens)
+
+    @property
+    def cost(self) -> float | None:
+        """Price of this call's accelerators, in the currency of ``price_per_hour``; None if that was not given."""
+        return None if self.price_per_hour is None else self.used.cost(self.price_per_hour)
 
     @property
     def glob(self) -> str:
@@ -73,6 +88,9 @@ class RunSummary:
                 f"This run: {session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
                 f"generating: {self.tokens_per_second:.0f} tokens/s"
             )
+            if self.used.priced:
+                cost = describe_cost(self.used, session.completion_tokens, self.price_per_hour)
+                lines.append(f"Cost of this run: {cost}")
         else:
             lines.append("This run: nothing was left to do")
         if self.start_up.actors:

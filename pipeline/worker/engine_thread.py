@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipeline.codec import Failure, Generation, Request
 from pipeline.worker.prefix_queue import PrefixQueue
@@ -116,6 +116,18 @@ class EngineThread:
     def drop(self, future: Future[Outcome]) -> None:
         """Cancel a submission; unless it is done, its future raises :class:`DroppedError`."""
         self._inbox.put(_Drop(future=future))
+
+    def snapshot(self) -> Any:
+        """The engine's ``snapshot()``, from any thread; None for an engine that has none."""
+        read = getattr(self._engine, "snapshot", None)
+        return None if read is None else read()
+
+    @property
+    def queue_depth(self) -> int:
+        """Requests that are submitted and do not run yet."""
+        snapshot = self.snapshot()
+        running = len(self._running) if snapshot is None else snapshot.running
+        return max(0, len(self._waiting) - running)
 
     def close(self) -> None:
         """Finish all submissions, then end the thread."""

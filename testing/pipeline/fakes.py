@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from pipeline import layout
 from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
+from pipeline.cost import ResourceSeconds
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, read_units
 from pipeline.prompts.tokenize import prepare_table
@@ -119,6 +120,9 @@ class InlineExecutor:
                 self.units_done += 1
         finally:
             thread.close()
+
+    def used(self) -> ResourceSeconds:
+        return ResourceSeconds()
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         return map(write_part, jobs)

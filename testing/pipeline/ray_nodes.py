@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -67,9 +67,12 @@ class Node:
 
 
 class Cluster:
-    """A head without CPUs for work, and nodes that come and go. ``environment``: for drivers."""
+    """A head without CPUs for work, and nodes that come and go. ``environment``: for drivers.
 
-    def __init__(self, folder: Path) -> None:
+    ``settings``: further environment variables of its processes.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self._folder = folder
         self._numbers = itertools.count()
         token = folder / "token"
@@ -80,7 +83,7 @@ class Cluster:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1",
             # A node that is gone is found out at once by its closed connection; a stopped one within seconds.
             "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5",
-            "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT),
+            "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT), **settings,
         }  # fmt: skip
         # With the variable a driver takes 127.0.0.1 as it is (and a node could not join, so they go without).
         self.environment = self._base | {"RAY_ADDRESS": self.address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -125,11 +128,11 @@ class Cluster:
 
 
 @contextmanager
-def serve_cluster() -> Iterator[Cluster]:
-    """A head, for the duration of the block."""
+def serve_cluster(**settings: str) -> Iterator[Cluster]:
+    """A head, for the duration of the block. ``settings``: see :class:`Cluster`."""
     # Sockets live below this folder, and their paths may not be longer than about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="wr-", dir="/tmp"))
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, settings)
     try:
         yield cluster
     finally:

@@ -41,6 +41,8 @@ ORDER = (
     "pipeline.errors",
     "pipeline.layout",
     "pipeline.stages",
+    "pipeline.cost",
+    "pipeline.metrics",
     "pipeline.types",
     "pipeline.codec",
     "wedlm_core",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import re
 import shlex
-from functools import cache
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,129 +18,231 @@ import yaml
 from jobs.cli import add_config_options
 from jobs.etl import make_config, make_parser
 from pipeline import RunConfig
+from testing.infra import INFRA, SCHEMAS, clusters_in, job_commands, load, render, schema_of
 from testing.repository import ROOT
 from testing.torch_pair import pins
 from wedlm_batch.version import VERSION
 
-INFRA = ROOT / "infra"
-SCHEMAS = ROOT.parent / "shared" / "kuberay-crd"
-MANIFESTS = sorted(path for path in (INFRA / "kuberay").rglob("ray*.yaml"))
+KUBERAY = INFRA / "kuberay"
+MANIFESTS = sorted(KUBERAY.rglob("ray*.yaml"))
+OVERLAYS = sorted(path.parent for path in (KUBERAY / "overlays").glob("*/kustomization.yaml"))
+TEXTS = sorted(path for path in INFRA.rglob("*") if path.suffix in (".yaml", ".yml", ".md", ".py"))
+RENDERED = [(folder.name, made) for folder in OVERLAYS for made in render(folder)]
+RAY_OBJECTS = [pytest.param(made, id=f"{name}-{made['kind']}") for name, made in RENDERED if "Ray" in made["kind"]]
+CLUSTERS = [pytest.param(c, id=f"{name}-{made['kind']}") for name, made in RENDERED for c in clusters_in(made)]
+CONTAINERFILE = (INFRA / "Containerfile").read_text(encoding="utf-8")
+PINNED = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
 needs_schemas = pytest.mark.skipif(not SCHEMAS.is_dir(), reason="the operator's schemas are not beside this repository")
 
 
-def closed(schema: Any) -> Any:
-    """The schema with unknown fields refused, as the API server does when it is asked to be strict."""
-    if isinstance(schema, list):
-        return [closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {name: closed(part) for name, part in schema.items()}
-    open_to_all = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
-    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object" and not open_to_all:
-        found["additionalProperties"] = False
-    if schema.get("x-kubernetes-int-or-string"):
-        found.pop("type", None)
-    return found
+def check(made: dict[str, Any]) -> None:
+    assert made["apiVersion"] == "ray.io/v1"
+    jsonschema.Draft202012Validator(schema_of(made["kind"])).validate(made)
 
 
-@cache
-def schema_of(kind: str) -> Any:
-    text = (SCHEMAS / f"{kind.lower()}s.yaml").read_text(encoding="utf-8")
-    versions = yaml.load(text, Loader=yaml.CSafeLoader)["spec"]["versions"]  # ten times as fast
-    (v1,) = [version for version in versions if version["name"] == "v1"]
-    schema = closed(v1["schema"]["openAPIV3Schema"])
-    schema["properties"]["metadata"] = {"type": "object"}
-    return schema
+def groups_of(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
 
 
-def manifest(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
+def containers_of(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    return [container for group in groups_of(cluster) for container in group["template"]["spec"]["containers"]]
 
 
-def cluster_of(spec: dict[str, Any]) -> dict[str, Any]:
-    inner = spec["spec"].get("jobTemplate", spec["spec"])
-    found: dict[str, Any] = inner.get("rayClusterSpec", inner)
-    return found
+def ray_options(command: str) -> set[str]:
+    """Options of a command of Ray's command line."""
+    import ray.scripts.scripts as scripts
+
+    return {option for parameter in scripts.cli.commands[command].params for option in parameter.opts}
 
 
-def pods_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    cluster = cluster_of(spec)
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [group["template"]["spec"] for group in groups]
+# ---- schemas
+
+
+def test_there_are_manifests_and_overlays() -> None:
+    assert {"rayjob.yaml", "raycluster.yaml"} <= {path.name for path in MANIFESTS}
+    assert {"generate", "generate-cpu", "cluster"} <= {folder.name for folder in OVERLAYS}
 
 
 @needs_schemas
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_a_manifest_is_valid_and_has_no_unknown_field(path: Path) -> None:
-    found = manifest(path)
-    assert found["apiVersion"] == "ray.io/v1"
-    jsonschema.Draft202012Validator(schema_of(found["kind"])).validate(found)
+    check(load(path))
+
+
+@needs_schemas
+@pytest.mark.parametrize("made", RAY_OBJECTS)
+def test_an_overlay_makes_valid_objects(made: dict[str, Any]) -> None:
+    check(made)
 
 
 @needs_schemas
 @pytest.mark.parametrize("place", [("spec",), ("spec", "rayClusterSpec"), ("spec", "rayClusterSpec", "headGroupSpec")])
 def test_an_unknown_field_is_refused_at_any_depth(place: tuple[str, ...]) -> None:
-    found = manifest(INFRA / "kuberay" / "rayjob.yaml")
+    found = load(KUBERAY / "base" / "job" / "rayjob.yaml")
     inner = found
     for name in place:
         inner = inner[name]
     inner["minReplica"] = 1
     with pytest.raises(jsonschema.ValidationError, match="minReplica"):
-        jsonschema.Draft202012Validator(schema_of("RayJob")).validate(found)
+        check(found)
+
+
+# ---- kustomize
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_overlays_are_read_here_as_kustomize_reads_them(folder: Path) -> None:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    theirs = sorted(yaml.safe_load_all(done.stdout), key=lambda made: str(made["kind"]))
+    assert theirs == sorted(render(folder), key=lambda made: str(made["kind"]))
+
+
+def test_every_file_is_used_by_a_kustomization_and_no_other_is_named() -> None:
+    used = set()
+    for path in KUBERAY.rglob("kustomization.yaml"):
+        raw = load(path)
+        names = [*raw.get("resources", []), *(patch["path"] for patch in raw.get("patches", []))]
+        names += [name for made in raw.get("configMapGenerator", []) for name in made["files"]]
+        for name in names:
+            target = (path.parent / name).resolve()
+            assert target.exists(), f"{path.relative_to(ROOT)} names {name}"
+            used.add(target / "kustomization.yaml" if target.is_dir() else target)
+    roots = {folder / "kustomization.yaml" for folder in OVERLAYS}
+    assert {path for path in KUBERAY.rglob("*") if path.is_file()} == used | roots
+
+
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_configmaps_that_pods_mount_are_made(folder: Path) -> None:
+    made = render(folder)
+    there = {one["metadata"]["name"] for one in made if one["kind"] == "ConfigMap"}
+    pods = [group["template"]["spec"] for one in made for cluster in clusters_in(one) for group in groups_of(cluster)]
+    assert {v["configMap"]["name"] for pod in pods for v in pod["volumes"] if "configMap" in v} == there
+
+
+# ---- jobs, commands, names
+
+
+@pytest.mark.parametrize("path", sorted(KUBERAY.glob("overlays/*/job.yaml")), ids=lambda path: path.parent.name)
+def test_a_job_is_a_configuration_that_the_workers_can_serve(path: Path) -> None:
+    config = RunConfig.from_mapping(load(path))
+    assert config.expect_autoscaling, "workers start at none"
+    assert not config.storage_options, "credentials come from the environment"
+    (cluster,) = [c for made in render(path.parent) for c in clusters_in(made)]
+    (group,) = cluster["workerGroupSpecs"]
+    gpus = int(group["rayStartParams"]["num-gpus"])
+    resources = group["template"]["spec"]["containers"][0]["resources"]
+    assert int(resources["limits"].get("nvidia.com/gpu", 0)) == gpus
+    actors = getattr(config.actors, "max", config.actors)
+    if gpus:
+        assert actors * float(config.gpus_per_actor) <= gpus * group["maxReplicas"]
+    else:
+        room = int(resources["requests"]["cpu"]) * group["maxReplicas"]
+        assert actors * float(config.cpus_per_actor) < room, "tasks that read and tokenise need CPUs too"
 
 
 def test_the_entrypoint_is_a_command_of_ours_with_options_that_it_has() -> None:
-    words = shlex.split(manifest(INFRA / "kuberay" / "rayjob.yaml")["spec"]["entrypoint"])
+    made = load(KUBERAY / "base" / "job" / "rayjob.yaml")
+    words = shlex.split(made["spec"]["entrypoint"])
     assert words[:3] == ["python", "-m", "jobs.generate"]
-    import argparse
-
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_config_options(parser)
     args = parser.parse_args(words[3:])
-    mounts = {m["mountPath"] for pod in pods_of(manifest(INFRA / "kuberay" / "rayjob.yaml"))
-              for container in pod["containers"] for m in container["volumeMounts"]}  # fmt: skip
+    (cluster,) = clusters_in(made)
+    mounts = {m["mountPath"] for container in containers_of(cluster) for m in container["volumeMounts"]}
     assert str(args.config.parent) in mounts, "the configuration is mounted where the entrypoint reads it"
 
 
-def test_the_job_is_a_configuration_that_the_workers_can_serve() -> None:
-    config = RunConfig.from_mapping(yaml.safe_load((INFRA / "kuberay" / "job.yaml").read_text(encoding="utf-8")))
-    assert config.expect_autoscaling, "workers start at none"
-    (group,) = cluster_of(manifest(INFRA / "kuberay" / "rayjob.yaml"))["workerGroupSpecs"]
-    gpus = int(group["rayStartParams"]["num-gpus"])
-    assert config.actors * float(config.gpus_per_actor) <= gpus * group["maxReplicas"]
-    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert int(limits["nvidia.com/gpu"]) == gpus
-    assert not config.storage_options, "credentials come from the environment"
-
-
 def test_the_scheduled_job_is_a_command_and_a_configuration_of_ours() -> None:
-    cron = manifest(INFRA / "kuberay" / "base" / "etl" / "raycronjob.yaml")
+    overlay = KUBERAY / "overlays" / "etl"
+    cron = load(KUBERAY / "base" / "etl" / "raycronjob.yaml")
     words = shlex.split(cron["spec"]["jobTemplate"]["entrypoint"])
     assert words[:3] == ["python", "-m", "jobs.etl"]
     args = make_parser("etl").parse_args(words[3:])
     mounted = Path(args.config)
-    overlay = INFRA / "kuberay" / "overlays" / "etl"
     args.config = overlay / mounted.name
     config = make_config(args)
     assert config.since is not None
     assert config.run.expect_autoscaling
-    (generated,) = manifest(overlay / "kustomization.yaml")["configMapGenerator"]
+    (generated,) = load(overlay / "kustomization.yaml")["configMapGenerator"]
     assert generated["files"] == [mounted.name]
-    for pod in pods_of(cron):
+    (cluster,) = clusters_in(cron)
+    for group in groups_of(cluster):
+        pod = group["template"]["spec"]
         (volume,) = [v for v in pod["volumes"] if v.get("configMap", {}).get("name") == generated["name"]]
         mounts = [m for container in pod["containers"] for m in container["volumeMounts"]]
         assert {"name": volume["name"], "mountPath": str(mounted.parent), "readOnly": True} in mounts
-    (group,) = cluster_of(cron)["workerGroupSpecs"]
-    assert config.run.actors * float(config.run.gpus_per_actor) <= group["maxReplicas"]
+    (workers,) = cluster["workerGroupSpecs"]
+    assert config.run.most_actors * float(config.run.gpus_per_actor) <= workers["maxReplicas"]
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_pods_have_no_privileges_and_can_write_where_the_image_says(path: Path) -> None:
-    caches = re.findall(r"=(/cache)/", (INFRA / "Containerfile").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(INFRA)))
+def test_commands_name_jobs_and_options_that_are_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":  # strings that are written in pieces
+        text = " ".join(node.value for node in ast.walk(ast.parse(text))
+                        if isinstance(node, ast.Constant) and isinstance(node.value, str))  # fmt: skip
+    for module, options in job_commands(text):
+        file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+        assert file.exists(), module
+        source = file.read_text(encoding="utf-8") + (ROOT / "jobs" / "cli.py").read_text(encoding="utf-8")
+        absent = [option for option in options if f'"{option}"' not in source]
+        assert not absent, f"{module} has no {absent}"
+
+
+def test_commands_are_found_in_manifests() -> None:
+    found = [command for path in TEXTS for command in job_commands(path.read_text(encoding="utf-8"))]
+    assert ("jobs.generate", ["--config"]) in found
+    assert ("jobs.generate", ["--input", "--output", "--model", "--actors"]) in found
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_nodes_are_started_with_options_that_ray_has(cluster: dict[str, Any]) -> None:
+    options = ray_options("start")
+    for group in groups_of(cluster):
+        assert not [name for name in group["rayStartParams"] if f"--{name}" not in options]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_metrics_are_served_at_the_port_that_pods_declare(cluster: dict[str, Any]) -> None:
+    for group in groups_of(cluster):
+        ports = {port["name"]: port["containerPort"] for port in group["template"]["spec"]["containers"][0]["ports"]}
+        assert str(ports["metrics"]) == group["rayStartParams"]["metrics-export-port"]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_head_does_no_work_and_a_worker_drains_within_its_grace(cluster: dict[str, Any]) -> None:
+    head = cluster["headGroupSpec"]
+    assert (head["rayStartParams"]["num-cpus"], head["rayStartParams"]["num-gpus"]) == ("0", "0")
+    assert "tolerations" not in head["template"]["spec"], "on demand: nodes for spot have a taint"
+    assert cluster["enableInTreeAutoscaling"]
+    for group in cluster["workerGroupSpecs"]:
+        assert group["minReplicas"] == 0 < group["maxReplicas"]
+        pod = group["template"]["spec"]
+        shell, flag, script = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert (shell, flag) == ("sh", "-c")
+        drain, wait = (shlex.split(part) for part in script.split(";"))
+        assert drain[:2] == ["ray", "drain-node"]
+        given = dict(zip(drain[2::2], drain[3::2], strict=True))
+        assert set(given) <= ray_options("drain-node")
+        import ray.scripts.scripts as scripts
+
+        reasons = next(p.type for p in scripts.drain_node.params if "--reason" in p.opts)
+        assert given["--reason"] in reasons.choices
+        deadline = int(given["--deadline-remaining-seconds"])
+        assert int(wait[1]) >= deadline, "the pod waits for its actors"
+        assert pod["terminationGracePeriodSeconds"] > deadline + 10, "and then for their processes"
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_pods_have_no_privileges_and_can_write_where_the_image_says(cluster: dict[str, Any]) -> None:
+    caches = set(re.findall(r"=(/cache)/", CONTAINERFILE))
     assert caches
-    for pod in pods_of(manifest(path)):
+    for group in groups_of(cluster):
+        pod = group["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
+        assert f"USER {pod['securityContext']['runAsUser']}\n" in CONTAINERFILE
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         for container in pod["containers"]:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -145,25 +250,74 @@ def test_pods_have_no_privileges_and_can_write_where_the_image_says(path: Path) 
             assert {"/tmp", *caches} <= writable
 
 
-def test_versions_are_those_that_this_repository_is_tested_with() -> None:
-    pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+def test_images_are_built_from_the_containerfile_in_this_version() -> None:
+    targets = set(re.findall(r"^FROM base AS (\S+)$", CONTAINERFILE, re.MULTILINE))
+    assert targets == {"cpu", "cuda"}
+    allowed = {f"registry.example.com/wedlm-batch:{VERSION}-{target}" for target in targets}
+    images = {container["image"] for cluster in CLUSTERS for container in containers_of(cluster.values[0])}
+    assert images == allowed
+    named = {image for path in TEXTS for image in re.findall(r"\S*/wedlm-batch:[\w.-]+", path.read_text("utf-8"))}
+    assert {re.sub(r"^docker:", "", image) for image in named} <= allowed
+    assert load(INFRA / "ray-up" / "aws.yaml")["docker"]["image"] in allowed
     for path in MANIFESTS:
-        assert cluster_of(manifest(path))["rayVersion"] == pinned["ray"], path.name
-    kustomization = manifest(INFRA / "kuberay" / "kustomization.yaml")
-    (image,) = kustomization["images"]
-    assert image["newTag"].startswith(VERSION)
-    assert all(
-        image["name"] == c["image"] for path in MANIFESTS for p in pods_of(manifest(path)) for c in p["containers"]
-    )
-    assert all((INFRA / "kuberay" / name).is_file() for name in kustomization["resources"])
+        for cluster in clusters_in(load(path)):
+            plain = {container["image"] for container in containers_of(cluster)}
+            assert plain == {"wedlm-batch"}, "the name that overlays replace"
+
+
+def test_versions_are_those_that_this_repository_is_tested_with() -> None:
+    for path in MANIFESTS:
+        for cluster in clusters_in(load(path)):
+            assert cluster["rayVersion"] == PINNED["ray"], path.name
+
+
+# ---- the image
 
 
 def test_what_the_image_copies_and_installs_exists() -> None:
-    text = (INFRA / "Containerfile").read_text(encoding="utf-8")
-    sources = [word for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    copies = re.findall(r"^COPY (?!--from)(.+)$", CONTAINERFILE, re.MULTILINE)
+    sources = [word for line in copies for word in line.split()[:-1]]
     assert sources
     assert all((ROOT / source).exists() for source in sources), sources
-    used = set(re.findall(r"\b(WEDLM_\w+)=", text))
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "wedlm_core").rglob("*.py"))
-    assert used
-    assert all(f'"{name}"' in code for name in used), "an environment variable that nothing reads"
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", CONTAINERFILE, re.MULTILINE)
+    assert set(re.findall(r"[-,]from=([\w-]+)", CONTAINERFILE)) <= set(stages)
+
+
+def test_every_package_of_the_image_has_the_version_of_the_constraints() -> None:
+    commands = re.findall(r"pip (?:install|wheel) (.+)", CONTAINERFILE.replace("\\\n", " "))
+    ours = "--no-cache-dir --no-deps --wheel-dir /wheels ."
+    assert ours in commands
+    assert not [one for one in commands if one != ours and "--constraint /opt/constraints.txt" not in one]
+    assert set(re.findall(r"^COPY constraints.txt (\S+)$", CONTAINERFILE, re.MULTILINE)) == {"/opt/constraints.txt"}
+    assert {"torch", "triton", "flash-attn", "ninja", "setuptools", "wheel", "packaging"} <= set(PINNED)
+
+
+def test_the_cuda_image_has_flash_attn_and_the_cpu_image_has_not() -> None:
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", CONTAINERFILE, re.MULTILINE | re.DOTALL))
+    assert "from=flash-attn" in stages["cuda"]
+    assert "flash" not in stages["cpu"]
+    assert "pip wheel" in stages["flash-attn"]
+    for target in ("cpu", "cuda"):
+        assert re.search(r"^USER 1000$", stages[target], re.MULTILINE)
+
+
+RAY_NAMES = re.compile(r"\bRAY_[A-Z_]{3,}\b")
+"""Names of environment variables of Ray's own."""
+
+
+def test_environment_variables_are_read_by_somebody() -> None:
+    trees = (ROOT / "wedlm_core", ROOT / "pipeline", ROOT / "jobs")
+    code = "".join(path.read_text(encoding="utf-8") for tree in trees for path in tree.rglob("*.py"))
+    texts = CONTAINERFILE + "".join(path.read_text(encoding="utf-8") for path in TEXTS)
+    ours = set(re.findall(r"\bWEDLM_[A-Z_]+\b", texts))
+    assert "WEDLM_CACHE_HOME" in ours
+    assert not [name for name in ours if f'"{name}"' not in code], "a variable that nothing reads"
+    import ray
+
+    package = Path(ray.__file__).parent
+    files = [*package.glob("_private/*.py"), *package.glob("dashboard/modules/job/*.py"), *package.glob("scripts/*.py"),
+             *package.glob("autoscaler/_private/*.py")]  # fmt: skip
+    known = "".join(path.read_text(encoding="utf-8") for path in files)
+    rays = set(RAY_NAMES.findall(texts))
+    assert {"RAY_JOB_STOP_WAIT_TIME_S"} <= rays
+    assert not [name for name in rays if name not in known]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launc
 from wedlm_core.engine.pool_size import count_pages
 from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import Limits, check_request
+from wedlm_core.engine.scheduling.counters import EngineSnapshot
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import Emission, IntArray, SlotTable, StepOutcome
@@ -190,6 +192,18 @@ class Engine:
         """Requests that are queued, running or preempted."""
         return len(self._sequences)
 
+    def snapshot(self) -> EngineSnapshot:
+        """What was done so far and how full the engine is. Any thread may call it, at any time."""
+        scheduler, pages = self._scheduler, self.pages
+        return EngineSnapshot(
+            counters=replace(scheduler.counters),
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            slots=self.config.max_num_seqs,
+            kv_pages_used=pages.num_pages - pages.num_free,
+            kv_pages=pages.num_pages,
+        )
+
     def committed(self, request_id: str) -> list[int]:
         """Tokens an unfinished request has generated so far."""
         slot = self._sequences[request_id].slot
@@ -323,12 +337,19 @@ class Engine:
         context_D, table.cached[plan.slots_S] = context_S[:decoding], context_S
         emission = table.emission(slots_D, outcome)
         emit_D, stopping = self._stop_strings(plan.sequences, slots_D, outcome, emission)
+        prefill = int(plan.prefill_S.sum())
+        self._scheduler.counters.add_forward(
+            prompt_rows=prefill,
+            rows_D=plan.decode_S[:decoding],
+            first_D=table.head[slots_D] & (table.generated[slots_D] == 0),
+            emit_D=emit_D,
+            masks_D=table.masks[slots_D],
+        )
         table.append(slots_D, outcome, emit_D)
         table.record(slots_D, plan.decode_S[:decoding], outcome, emit_D)
         table.context[slots_D] = table.cached[slots_D] = context_D + outcome.context_D
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
-        prefill = int(plan.prefill_S.sum())
         self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, emit_D, ended_D, prefill)
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)

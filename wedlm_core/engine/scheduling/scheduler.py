@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wedlm_core.config import EngineConfig
+from wedlm_core.engine.scheduling.counters import EngineCounters
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.kv.pages import PageManager
@@ -47,6 +48,9 @@ class Scheduler:
 
     ``setup`` is called with the sequences that get a slot for the first time; it has to fill their rows of
     the table (``context``, ``rows``, ``group`` ...) before they are packed.
+
+    Attributes:
+        counters: the engine's; preemptions and prompts are counted here, forwards by the engine.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # by arrival
         self._running_slots: IntArray | None = None  # None: to be made anew
         self._changed: list[Sequence] = []  # got pages since take_changed
+        self.counters = EngineCounters()
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
 
     def add(self, sequence: Sequence) -> None:
@@ -117,6 +122,7 @@ class Scheduler:
         self.pages.close(sequence.pages)
         sequence.pages = None
         sequence.preemptions += 1
+        self.counters.preemptions += 1
         self.table.cached[sequence.slot] = 0
         self.table.capacity[sequence.slot] = 0
         self.running.remove(sequence)
@@ -156,6 +162,8 @@ class Scheduler:
                 sequence.slot = self._free_slots.pop()
                 table.clear(sequence.slot)
                 sequence.cached_prompt_tokens = sequence.pages.cached_tokens if sequence.pages else 0
+                self.counters.prompt_tokens += sequence.prompt_length
+                self.counters.cached_prompt_tokens += sequence.cached_prompt_tokens
                 fresh.append(sequence)
             assert sequence.pages is not None
             table.cached[sequence.slot] = sequence.pages.cached_tokens

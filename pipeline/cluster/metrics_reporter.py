@@ -1,0 +1,215 @@
+"""Reports the metrics of :mod:`pipeline.metrics` to Ray, whose agent on each node serves them to Prometheus.
+
+A thread of its own samples every few seconds: nothing here runs for each row, and nothing on the path of a forward. In
+a session whose node has no metrics port (a private one) there is no reporter at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any, Protocol
+
+from pipeline.cluster.metric_sources import ActorSource, DriverSource
+from pipeline.config import RunConfig
+from pipeline.metrics import LABELS, METRICS, Metric
+from pipeline.stages import seconds_since_start
+from pipeline.worker.engine_thread import EngineThread
+
+__all__ = ["SAMPLE_SECONDS", "Instrument", "Reporter", "labels_of", "report_actor", "report_run"]
+
+SAMPLE_SECONDS = float(os.environ.get("WEDLM_METRICS_SECONDS", "5"))
+"""Seconds between two samples. Ray passes them on every 10 s, and forgets a gauge that was not set for 20 s."""
+_DRIVER = ""
+"""The pool of metrics that the driver reports."""
+_LOG = logging.getLogger(__name__)
+_MOST = 200
+"""Characters of a label's value."""
+
+
+class Instrument(Protocol):
+    """Takes values of one metric."""
+
+    def __call__(self, value: float, labels: Mapping[str, str]) -> None:
+        """Add ``value`` to a counter, set a gauge to it, or observe it in a histogram."""
+        ...
+
+
+class Reporter:
+    """Samples sources and gives what changed to the instruments.
+
+    Args:
+        labels: values of :data:`pipeline.metrics.LABELS`.
+        make: makes the instrument of a metric, when it first has a value.
+    """
+
+    def __init__(self, labels: Mapping[str, str], make: Callable[[Metric], Instrument]) -> None:
+        self._labels = dict(labels)
+        self._make = make
+        self._instruments: dict[str, Instrument] = {}
+        self._before: dict[tuple[str, str], float] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last: float | None = None
+
+    def sample(self, sources: Mapping[str, Any], seconds: float) -> None:
+        """Report every metric whose source is among ``sources``.
+
+        Args:
+            sources: the first names of ``Metric.source``, and what they stand for.
+            seconds: since the last sample; 0 for the first one, which gives neither ratios nor rates.
+        """
+        with self._lock:
+            grown: dict[str, float] = {}
+            for metric in METRICS:
+                if metric.reported_by not in sources:
+                    continue
+                value = _read(sources, metric.source)
+                if metric.kind == "gauge":
+                    for label, one in _by_label(metric, value):
+                        self._give(metric, one, label)
+                elif metric.kind == "counter":
+                    for label, one in _by_label(metric, value):
+                        more = one - self._before.get((metric.source, label), 0)
+                        self._before[metric.source, label] = one
+                        grown[metric.source] = more
+                        if more > 0:  # Ray refuses to add nothing
+                            self._give(metric, more, label)
+            for metric in METRICS if seconds else ():
+                below = seconds if metric.kind == "rate" else grown.get(metric.over, 0)
+                if metric.kind in ("ratio", "rate") and metric.source in grown and below > 0:
+                    self._give(metric, grown[metric.source] / below)
+
+    def observe(self, name: str, value: float) -> None:
+        """Report one value of a histogram, by the metric's name."""
+        with self._lock:
+            self._give(_BY_NAME[name], value)
+
+    def start(self, read: Callable[[], Mapping[str, Any]], seconds: float = SAMPLE_SECONDS) -> None:
+        """Sample what ``read`` returns from now on, in a thread, until :meth:`close`."""
+
+        def run() -> None:
+            while not self._stop.wait(seconds):
+                self._sample(read)
+            self._sample(read)
+
+        self._sample(read)
+        self._thread = threading.Thread(target=run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Sample once more and end the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _sample(self, read: Callable[[], Mapping[str, Any]]) -> None:
+        now = time.monotonic()
+        seconds, self._last = 0.0 if self._last is None else now - self._last, now
+        try:
+            self.sample(read(), seconds)
+        except Exception:  # a run does not fail for its metrics
+            _LOG.warning("metrics could not be reported", exc_info=True)
+
+    def _give(self, metric: Metric, value: float, label: str = "") -> None:
+        if metric.name not in self._instruments:
+            self._instruments[metric.name] = self._make(metric)
+        own = {metric.label: label[:_MOST]} if metric.label else {}
+        self._instruments[metric.name](value, {**self._labels, **own})
+
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def _read(sources: Mapping[str, Any], source: str) -> Any:
+    root, *names = source.split(".")
+    return reduce(getattr, names, sources[root])
+
+
+def _by_label(metric: Metric, value: Any) -> list[tuple[str, float]]:
+    return list(value.items()) if metric.label else [("", value)]
+
+
+def labels_of(config: RunConfig, pool: str) -> dict[str, str]:
+    """The labels of a run's metrics; without credentials."""
+    job = config.output_name
+    return dict(zip(LABELS, (job[-_MOST:], config.model_name[-_MOST:], pool), strict=True))
+
+
+def report_actor(config: RunConfig, engine: EngineThread, pool: str, *, restarted: bool) -> Reporter | None:
+    """Report the metrics of this generate actor, whose engine is ready now, for as long as its process lives.
+
+    Args:
+        config: of the run.
+        engine: the actor's.
+        pool: the name of the actor's pool.
+        restarted: whether this process replaces one that died.
+
+    Returns:
+        None if nobody serves what would be reported here.
+    """
+    if (reporter := _reporter(config, pool)) is None:
+        return None
+    import ray
+
+    age, reserved = seconds_since_start(), ray.get_runtime_context().get_assigned_resources()
+    actor = ActorSource(
+        gpus=float(reserved.get("GPU", 0)),
+        cpus=float(reserved.get("CPU", 0)),
+        restarted=restarted,
+        age=age,
+        queue_depth=lambda: engine.queue_depth,
+    )
+
+    def read() -> Mapping[str, Any]:
+        snapshot = engine.snapshot()
+        return {"actor": actor} if snapshot is None else {"actor": actor, "engine": snapshot}
+
+    reporter.observe("actor_start_seconds", age)
+    reporter.start(read)
+    return reporter
+
+
+@contextmanager
+def report_run(config: RunConfig, source: DriverSource) -> Iterator[None]:
+    """A block in which the metrics of a run's driver are reported, if somebody serves them here."""
+    reporter = _reporter(config, _DRIVER)
+    if reporter is not None:
+        reporter.start(lambda: {"driver": source})
+    try:
+        yield
+    finally:
+        if reporter is not None:
+            reporter.close()
+
+
+def _reporter(config: RunConfig, pool: str) -> Reporter | None:
+    return Reporter(labels_of(config, pool), _ray_instrument) if _has_metrics_port() else None
+
+
+def _has_metrics_port() -> bool:
+    """Whether the node of this process serves metrics. In a private session it does not, and nothing is reported."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    return any(node["NodeID"] == here and node.get("MetricsExportPort", 0) > 0 for node in ray.nodes())
+
+
+def _ray_instrument(metric: Metric) -> Instrument:
+    from ray.util.metrics import Counter, Gauge, Histogram
+
+    given: dict[str, Any] = {"description": f"{metric.help} Unit: {metric.unit}.", "tag_keys": metric.labels}
+    take: Callable[[float, dict[str, str]], None]
+    if metric.kind == "counter":
+        take = Counter(metric.ray_name, **given).inc
+    elif metric.kind == "histogram":
+        take = Histogram(metric.ray_name, boundaries=list(metric.buckets), **given).observe
+    else:
+        take = Gauge(metric.ray_name, **given).set
+    return lambda value, labels: take(value, dict(labels))

@@ -1,0 +1,154 @@
+"""The table of metrics: what each one is and where its value comes from. A leaf: imports nothing of this project.
+
+A metric costs one line of :data:`METRICS`. The reporter (:mod:`pipeline.cluster.metrics_reporter`), the Grafana
+dashboard and the table in the documentation follow from it. ``source`` names an attribute, dotted, of one of
+
+``engine``
+    :class:`wedlm_core.engine.scheduling.counters.EngineSnapshot` of an actor's engine,
+``actor``
+    :class:`pipeline.cluster.metric_sources.ActorSource`, one for each generate actor,
+``driver``
+    :class:`pipeline.cluster.metric_sources.DriverSource`, one for each run.
+
+Every metric has the labels of :data:`LABELS`: none is kept by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["LABELS", "METRICS", "Metric", "metric_of_source"]
+
+LABELS = ("job", "model", "pool")
+"""Labels of every metric: the run's output, without credentials; the model; the pool of actors (empty: the driver)."""
+
+_PREFIX = "wedlm_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: without the prefix.
+        kind: ``counter`` (only grows), ``gauge`` (a level), ``ratio`` (growth of ``source`` over growth of ``over``,
+            since the last sample), ``rate`` (growth of ``source`` per second) or ``histogram`` (of single values, which
+            are reported when they occur; no source).
+        unit: of the value.
+        help: one sentence.
+        source: where the value is read; of a ``ratio`` or ``rate`` it is the source of a counter too.
+        over: of a ``ratio``: source of the counter below the line.
+        label: a further label; the source is then a mapping from its values.
+        across: how a dashboard joins the values of several actors, where they do not follow from counters.
+        buckets: upper bounds, of a histogram.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "ratio", "rate", "histogram"]
+    unit: str
+    help: str
+    source: str = ""
+    over: str = ""
+    label: str = ""
+    across: Literal["sum", "avg"] = "sum"
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def ray_name(self) -> str:
+        """The name that Ray is given."""
+        return f"{_PREFIX}{self.name}"
+
+    @property
+    def scraped_name(self) -> str:
+        """The name under which Prometheus finds it on a node's metrics port; of a histogram, without its suffixes."""
+        return f"ray_{self.ray_name}{'_total' if self.kind == 'counter' else ''}"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All of its labels."""
+        return (*LABELS, self.label) if self.label else LABELS
+
+    @property
+    def reported_by(self) -> str:
+        """``engine`` and ``actor`` metrics are reported by actors, ``driver`` metrics by the driver."""
+        return self.source.partition(".")[0]
+
+
+METRICS: tuple[Metric, ...] = (
+    # ---- progress, by the driver
+    Metric(name="tokens_committed", kind="counter", unit="tokens", source="driver.tokens",
+           help="Generated tokens of committed units, as the ledger counts them."),
+    Metric(name="input_rows_committed", kind="counter", unit="rows", source="driver.rows",
+           help="Input rows of committed units, failed ones included."),
+    Metric(name="failures", kind="counter", unit="rows", source="driver.failures", label="class",
+           help="Committed rows that failed, by error class."),
+    Metric(name="units", kind="gauge", unit="units", source="driver.units", label="state",
+           help="Units of this run by state: planned, waiting (read, for an actor), running, committed."),
+    # ---- decoding, by actors
+    Metric(name="tokens_generated", kind="counter", unit="tokens", source="engine.counters.tokens",
+           help="Tokens that engines generated, also for units that were lost or done twice."),
+    Metric(name="rows_forwarded", kind="counter", unit="token rows", source="engine.counters.decode_rows",
+           help="Token rows forwarded after the prompts: masks, drafts, recomputed tokens."),
+    Metric(name="prompt_rows_forwarded", kind="counter", unit="token rows", source="engine.counters.prompt_rows",
+           help="Token rows of prefill, recomputation after a preemption included."),
+    Metric(name="forwards", kind="counter", unit="forwards", source="engine.counters.forwards",
+           help="Forwards of the model."),
+    Metric(name="decode_forwards", kind="counter", unit="forwards", source="engine.counters.decode_forwards",
+           help="Decode forwards of each sequence, added up: one with 32 decoding sequences counts 32 times."),
+    Metric(name="masks", kind="counter", unit="token rows", source="engine.counters.masks",
+           help="Masks allocated to windows, before windows are cut at max_tokens."),
+    Metric(name="tokens_per_forward", kind="ratio", unit="tokens",
+           source="engine.counters.tokens", over="engine.counters.decode_forwards",
+           help="Generated tokens per decode forward of a sequence."),
+    Metric(name="p_cache", kind="ratio", unit="share",
+           source="engine.counters.tokens", over="engine.counters.decode_rows",
+           help="Prefix cacheability: generated tokens over token rows forwarded after the prompts."),
+    Metric(name="masks_per_forward", kind="ratio", unit="token rows",
+           source="engine.counters.masks", over="engine.counters.decode_forwards",
+           help="Masks allocated per decode forward of a sequence."),
+    Metric(name="forwards_per_second", kind="rate", unit="forwards/s", source="engine.counters.forwards",
+           help="Forwards of the model per second."),
+    # ---- load of an engine
+    Metric(name="engine_occupancy", kind="gauge", unit="share", source="engine.occupancy", across="avg",
+           help="Share of the engine's slots (max_num_seqs) that run."),
+    Metric(name="queue_depth", kind="gauge", unit="requests", source="actor.queue_depth",
+           help="Requests of an actor's units that do not run yet."),
+    Metric(name="kv_pages_used", kind="gauge", unit="pages", source="engine.kv_pages_used",
+           help="KV pages that some sequence holds."),
+    Metric(name="kv_pages_share", kind="gauge", unit="share", source="engine.kv_pages_share", across="avg",
+           help="Share of the KV pool's pages that some sequence holds."),
+    Metric(name="prompt_tokens", kind="counter", unit="tokens", source="engine.counters.prompt_tokens",
+           help="Tokens of the prompts that began to run."),
+    Metric(name="prefix_hits", kind="counter", unit="tokens", source="engine.counters.cached_prompt_tokens",
+           help="Prompt tokens whose KV was found in the prefix cache."),
+    Metric(name="prefix_hit_share", kind="ratio", unit="share",
+           source="engine.counters.cached_prompt_tokens", over="engine.counters.prompt_tokens",
+           help="Share of the prompts' tokens whose KV was found in the prefix cache."),
+    Metric(name="preemptions", kind="counter", unit="sequences", source="engine.counters.preemptions",
+           help="Times that a sequence lost its KV pages and had to be recomputed."),
+    # ---- actors and what they cost
+    Metric(name="actor_starts", kind="counter", unit="processes", source="actor.starts",
+           help="Processes of generate actors that have loaded their model."),
+    Metric(name="actor_deaths", kind="counter", unit="processes", source="actor.deaths",
+           help="Processes of generate actors that died and were started anew, counted when the new one is ready."),
+    Metric(name="actor_start_seconds", kind="histogram", unit="s", buckets=(5, 10, 20, 40, 80, 160, 320, 640),
+           help="From the start of an actor's process until its engine is ready."),
+    Metric(name="accelerator_seconds", kind="counter", unit="GPU s", source="actor.accelerator_seconds",
+           help="Seconds that actor processes have lived, times the GPUs that each reserves."),
+    Metric(name="cpu_seconds", kind="counter", unit="CPU s", source="actor.cpu_seconds",
+           help="Seconds that actor processes have lived, times the CPUs that each reserves."),
+)  # fmt: skip
+"""Every metric, in the order of the dashboard and of the documentation."""
+
+
+def metric_of_source(source: str) -> Metric:
+    """The counter that is read at ``source``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for metric in METRICS:
+        if metric.kind == "counter" and metric.source == source:
+            return metric
+    raise KeyError(source)

@@ -1,0 +1,243 @@
+"""What is reported: plain logic, and once for real, scraped from the metrics ports of a cluster's nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.cluster.metric_sources import ActorSource, DriverSource
+from pipeline.cluster.metrics_reporter import Instrument, Reporter, labels_of
+from pipeline.config import RunConfig
+from pipeline.metrics import LABELS, METRICS, Metric
+from pipeline.types import CommitRecord
+from testing.pipeline.ray_nodes import serve_cluster
+from testing.repository import ROOT
+from wedlm_core.engine.scheduling.counters import EngineCounters, EngineSnapshot
+
+OWN = dict(zip(LABELS, ("out", "tiny", "default"), strict=True))
+
+
+class Recorder:
+    """Keeps what instruments are given: sums of counters, last values of gauges, lists of histograms."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str], Any] = {}
+        self.labels: dict[str, Mapping[str, str]] = {}
+
+    def make(self, metric: Metric) -> Instrument:
+        def take(value: float, labels: Mapping[str, str]) -> None:
+            assert set(labels) == set(metric.labels)
+            self.labels[metric.name] = labels
+            key = metric.name, labels.get(metric.label, "")
+            if metric.kind == "counter":
+                assert value > 0, "Ray refuses it"
+                self.values[key] = self.values.get(key, 0) + value
+            elif metric.kind == "histogram":
+                self.values.setdefault(key, []).append(value)
+            else:
+                self.values[key] = value
+
+        return take
+
+    def __getitem__(self, key: str | tuple[str, str]) -> Any:
+        return self.values[(key, "") if isinstance(key, str) else key]
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def reporter(recorder: Recorder) -> Reporter:
+    return Reporter(OWN, recorder.make)
+
+
+def snapshot(**counts: int) -> EngineSnapshot:
+    counters = EngineCounters(**counts)
+    return EngineSnapshot(counters=counters, running=3, waiting=1, slots=4, kv_pages_used=5, kv_pages=10)
+
+
+def test_a_counter_is_given_its_growth_and_a_gauge_its_value(reporter: Reporter, recorder: Recorder) -> None:
+    for tokens in (0, 30, 30, 70):
+        reporter.sample({"engine": snapshot(tokens=tokens)}, 5.0)
+    assert recorder["tokens_generated"] == 70
+    assert (recorder["engine_occupancy"], recorder["kv_pages_used"], recorder["kv_pages_share"]) == (0.75, 5, 0.5)
+    assert recorder.labels["tokens_generated"] == OWN
+
+
+def test_ratios_and_rates_are_of_the_time_since_the_last_sample(reporter: Reporter, recorder: Recorder) -> None:
+    reporter.sample({"engine": snapshot(tokens=1000, decode_forwards=1000, decode_rows=1000, forwards=7)}, 0.0)
+    assert ("forwards_per_second", "") not in recorder.values, "nothing is known of the time before the first sample"
+    later = snapshot(tokens=1060, decode_forwards=1020, decode_rows=1240, masks=80, forwards=17)
+    reporter.sample({"engine": later}, 5.0)
+    assert (recorder["tokens_per_forward"], recorder["p_cache"]) == (3.0, 0.25)
+    assert (recorder["masks_per_forward"], recorder["forwards_per_second"]) == (4.0, 2.0)
+    reporter.sample({"engine": later}, 5.0)
+    assert recorder["forwards_per_second"] == 0.0
+    assert recorder["p_cache"] == 0.25, "a ratio of nothing is not reported"
+
+
+def test_the_driver_reports_units_by_state_and_failures_by_class(reporter: Reporter, recorder: Recorder) -> None:
+    source = DriverSource()
+    source.begin(10)
+    source.dispatcher = SimpleNamespace(waiting=3, running=2)
+    reporter.sample({"driver": source}, 5.0)
+    assert {state: recorder["units", state] for state in source.units} == {
+        "planned": 5, "waiting": 3, "running": 2, "committed": 0
+    }  # fmt: skip
+    lists = source.watch(iter([[record(10, {"RequestError": 2})], [record(5, {"RequestError": 1, "Other": 1})]]))
+    next(lists)
+    assert source.rows == 0, "a unit is committed when the consumer comes back for the next one"
+    assert len(list(lists)) == 1
+    reporter.sample({"driver": source}, 5.0)
+    assert (recorder["tokens_committed"], recorder["input_rows_committed"]) == (15, 16)
+    assert (recorder["failures", "RequestError"], recorder["failures", "Other"]) == (3, 1)
+    assert (recorder["units", "committed"], recorder["units", "planned"]) == (2, 3)
+
+
+def record(tokens: int, failures: dict[str, int]) -> CommitRecord:
+    return CommitRecord(
+        unit_id="u", file_key="f", first_row=0, num_rows=8, failed_rows=sum(failures.values()), samples=8,
+        prompt_tokens=1, completion_tokens=tokens, decode_forwards=1, rows_forwarded=1, staged_bytes=1, data_sha256="",
+        failures=failures,
+    )  # fmt: skip
+
+
+def test_an_actor_reports_its_start_its_predecessors_death_and_its_seconds(
+    reporter: Reporter, recorder: Recorder
+) -> None:
+    actor = ActorSource(gpus=0.5, cpus=2, restarted=True, age=100.0, queue_depth=lambda: 7)
+    reporter.sample({"actor": actor}, 5.0)
+    reporter.sample({"actor": actor}, 5.0)
+    assert (recorder["actor_starts"], recorder["actor_deaths"], recorder["queue_depth"]) == (1, 1, 7)
+    assert recorder["accelerator_seconds"] == pytest.approx(50, abs=5)
+    assert recorder["cpu_seconds"] == pytest.approx(200, abs=20)
+    reporter.observe("actor_start_seconds", 12.5)
+    assert recorder["actor_start_seconds"] == [12.5]
+
+
+def test_a_metric_costs_a_line_of_the_table(
+    reporter: Reporter, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = Metric(name="waiting", kind="gauge", unit="requests", source="engine.waiting", help="Waits.")
+    monkeypatch.setattr("pipeline.cluster.metrics_reporter.METRICS", (*METRICS, new))
+    reporter.sample({"engine": snapshot()}, 5.0)
+    assert recorder["waiting"] == 1
+
+
+def test_sampling_goes_on_after_an_error_and_ends_with_a_last_sample(recorder: Recorder) -> None:
+    reads = []
+
+    def read() -> Mapping[str, Any]:
+        reads.append(time.monotonic())
+        if len(reads) == 2:
+            raise RuntimeError("not now")
+        return {"engine": snapshot(tokens=len(reads))}
+
+    reporter = Reporter(OWN, recorder.make)
+    reporter.start(read, seconds=0.01)
+    while len(reads) < 4:
+        time.sleep(0.01)
+    reporter.close()
+    assert recorder["tokens_generated"] == len(reads)
+
+
+def test_labels_hold_no_credentials() -> None:
+    config = RunConfig(input="in", output="s3://key:hunter2secret@bucket/out", model="tiny")
+    assert labels_of(config, "spot")["pool"] == "spot"
+    assert "hunter2secret" not in str(labels_of(config, ""))
+
+
+# ---- on a cluster
+
+NEVER = {"actor_deaths", "preemptions", "accelerator_seconds"}
+"""Counters that do not grow in a run in which nothing dies, on CPUs, with a pool of pages that is large enough."""
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the nodes' ports said during a run and after it, and the run's own figures."""
+    output = tmp_path_factory.mktemp("metrics") / "out"
+    with serve_cluster(RAY_metrics_report_interval_ms="1000", WEDLM_METRICS_SECONDS="0.5") as cluster:
+        cluster.add_node(cpus=2)
+        command = [sys.executable, "-m", "testing.pipeline.scraped_run", str(output)]
+        done = subprocess.run(command, env=cluster.environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**found, "output": str(output)}
+
+
+def most(scraped: dict[str, Any], metric: str, **labels: str) -> float:
+    """The largest value that was seen of a metric, added up over its series."""
+    (name,) = [m.scraped_name for m in METRICS if m.name == metric]
+    series = [s for s in scraped["series"] if s["name"] == name and labels.items() <= s["labels"].items()]
+    assert series, f"no series of {name} with {labels}"
+    return sum(s["most"] for s in series)
+
+
+def test_a_nodes_port_serves_every_metric_of_the_table_under_its_name(scraped: dict[str, Any]) -> None:
+    names = {s["name"] for s in scraped["series"]}
+    suffixed = {f"{m.scraped_name}_count" if m.kind == "histogram" else m.scraped_name for m in METRICS}
+    assert {name for m in METRICS if m.name in NEVER for name in [m.scraped_name]} >= suffixed - names
+    strange = {name for name in names - suffixed if not name.startswith("ray_wedlm_actor_start_seconds")}
+    assert not strange
+    for series in scraped["series"]:
+        labels = series["labels"]
+        assert (labels["job"], labels["model"]) == (scraped["output"], "tiny")
+        assert not {"row_id", "unit", "unit_id"} & set(labels)
+
+
+def test_what_the_driver_reports_is_what_the_ledger_holds(scraped: dict[str, Any]) -> None:
+    assert most(scraped, "tokens_committed") == scraped["tokens"] == 60 * 200
+    assert most(scraped, "input_rows_committed") == scraped["rows"] == 61
+    assert most(scraped, "units", state="committed") == scraped["units"]
+    assert most(scraped, "units", state="running") > 0
+    classes = [s for s in scraped["series"] if s["name"] == "ray_wedlm_failures_total"]
+    assert [s["last"] for s in classes] == [1.0]
+    assert all(s["labels"]["class"] for s in classes)
+
+
+def test_what_actors_report_is_what_their_engines_did(scraped: dict[str, Any]) -> None:
+    tokens, forwards = most(scraped, "tokens_generated", pool="default"), most(scraped, "decode_forwards")
+    assert 0 < tokens <= scraped["tokens"] + 2, "and two of warming up"
+    assert most(scraped, "forwards") <= forwards <= tokens
+    assert most(scraped, "actor_starts") == 1
+    assert 1 < tokens / forwards < 20
+    assert 0.05 < tokens / most(scraped, "rows_forwarded") < 1.5
+    for ratio in ("tokens_per_forward", "p_cache", "masks_per_forward", "prefix_hit_share"):
+        assert most(scraped, ratio) > 0, "of some half second"
+    assert 0 < most(scraped, "engine_occupancy") <= 1
+    assert most(scraped, "queue_depth") > 0
+    assert most(scraped, "forwards_per_second") > 0
+    assert most(scraped, "kv_pages_used") > 0
+
+
+def test_the_summary_says_what_the_actors_cost(scraped: dict[str, Any]) -> None:
+    used = scraped["cpu_seconds"]
+    assert scraped["gpu_seconds"] == 0
+    assert most(scraped, "cpu_seconds") - 1 <= used <= scraped["seconds"] + 30
+    assert scraped["cost"] == pytest.approx(used), "at one a second"
+    each = used * 1e6 / scraped["tokens"]
+    assert f"{used:.1f} CPU-seconds reserved by actors, {each:.1f} per million tokens" in scraped["summary"]
+
+
+def test_a_private_session_has_no_reporter() -> None:
+    code = """
+from pipeline.cluster.metrics_reporter import _reporter
+from pipeline.cluster.session import ray_session
+from pipeline.config import RunConfig
+with ray_session():
+    print(_reporter(RunConfig(input="in", output="out"), "default"))
+"""  # in a process of its own: this one may have joined a cluster
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["None"], done.stderr[-2000:]

@@ -1,0 +1,97 @@
+"""What an engine has done since it was made, and how full it is: a few whole numbers, kept forward by forward.
+
+Torch-free. The engine's thread adds to them with a handful of sums over arrays per forward; any thread may read them,
+at a cost that does not depend on the number of sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wedlm_core.statistics import BoolArray, IntArray
+
+__all__ = ["EngineCounters", "EngineSnapshot"]
+
+
+@dataclass(kw_only=True)
+class EngineCounters:
+    """Sums over all requests since the engine was made. Each only grows.
+
+    Attributes:
+        forwards: forwards of the model.
+        decode_forwards: decode forwards of each sequence, added up (``CommitStats.decode_forwards``): a forward of 32
+            decoding sequences counts 32 times.
+        prompt_rows: token rows that filled the KV cache with a prompt, or again with what a preempted sequence had.
+        decode_rows: token rows forwarded after the prompts (``CommitStats.rows_forwarded``).
+        masks: masks that were allocated to the windows of the sequences of each forward, before windows are cut at
+            ``max_tokens``.
+        tokens: generated tokens.
+        prompt_tokens: tokens of the prompts of requests that got a slot.
+        cached_prompt_tokens: those of them whose KV was found in the prefix cache.
+        preemptions: times that a sequence lost its pages.
+    """
+
+    forwards: int = 0
+    decode_forwards: int = 0
+    prompt_rows: int = 0
+    decode_rows: int = 0
+    masks: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    preemptions: int = 0
+
+    def add_forward(
+        self, *, prompt_rows: int, rows_D: IntArray, first_D: BoolArray, emit_D: IntArray, masks_D: IntArray
+    ) -> None:
+        """Count one forward of D decoding sequences.
+
+        Args:
+            prompt_rows: rows of prefill, those of the forward's other sequences included.
+            rows_D: int64, decode rows.
+            first_D: bool, where the forward runs the prompt's last token as head, which is prefill.
+            emit_D: int64, tokens that are output.
+            masks_D: int64, masks of the windows; negative where none was planned yet.
+        """
+        first = int(np.count_nonzero(first_D))
+        self.forwards += 1
+        self.decode_forwards += len(first_D) - first
+        self.prompt_rows += prompt_rows + first
+        self.decode_rows += int(rows_D.sum()) - first
+        self.masks += int(np.maximum(masks_D, 0).sum())
+        self.tokens += int(emit_D.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSnapshot:
+    """The counters at one moment, and how full the engine is.
+
+    Read while the engine runs, its numbers may be of two neighbouring forwards.
+
+    Attributes:
+        counters: a copy.
+        running: sequences that hold KV pages.
+        waiting: sequences that wait for a slot, for pages, or to be recomputed.
+        slots: sequences that can run at once.
+        kv_pages_used: pages that some sequence holds.
+        kv_pages: pages of the pool.
+    """
+
+    counters: EngineCounters
+    running: int
+    waiting: int
+    slots: int
+    kv_pages_used: int
+    kv_pages: int
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the slots that run."""
+        return self.running / self.slots
+
+    @property
+    def kv_pages_share(self) -> float:
+        """Share of the pool's pages that some sequence holds."""
+        return self.kv_pages_used / self.kv_pages
