@@ -154,15 +154,14 @@ def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> Ru
     if args.print_config:
         print(as_yaml(config), end="")
         raise SystemExit(0)
-    _warn_of_literals(args)
+    for text in args.settings:
+        _warn_of_literals(parse_setting(text))
     return config
 
 
-def _warn_of_literals(args: argparse.Namespace) -> None:
+def _warn_of_literals(given: Mapping[str, Any]) -> None:
     """Warn of secrets on the command line, where everybody on the machine can read them."""
-    given = [{"storage_options": args.storage_options or {}}, *map(parse_setting, args.settings)]
-    found = [place.lstrip(".") for raw in given for place in literal_secrets(raw, "")]
-    if found:
+    if found := [place.lstrip(".") for place in literal_secrets(given, "")]:
         print(
             f"warning: {', '.join(found)}: on the command line, which every user of this machine can list. Write "
             "{env: NAME} or {file: /path}, here or in --config.",
@@ -223,7 +222,7 @@ def parse_actors(text: str) -> int | dict[str, int]:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Keyword arguments from YAML (or JSON) text, for ``argparse``."""
+    """Keyword arguments from YAML (or JSON) text, for ``argparse``; warns of secrets among them."""
     try:
         options = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -232,6 +231,7 @@ def parse_options(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(
             f"must be a mapping, is a {type(options).__name__}. Write for example {{anon: true}}."
         )
+    _warn_of_literals({"storage_options": options})
     return options
 
 

@@ -222,7 +222,10 @@ def test_a_secret_on_the_command_line_is_warned_of_and_a_reference_is_not(
     given = ["--input", "i", "--output", "o"]
     parsed(*given, "--storage-options", "{secret: ab12-cd, anon: true}", "--set", "dataset_options.token=ef34-gh")
     said = capsys.readouterr().err
-    assert "storage_options.secret, dataset_options.token: on the command line" in said
+    assert "warning: storage_options.secret: on the command line" in said
+    assert "warning: dataset_options.token: on the command line" in said
     assert "ab12" not in said
+    assert status.main([str(tmp_path), "--storage-options", "{secret: ab12-cd}"]) == 2
+    assert "warning: storage_options.secret: on the command line" in capsys.readouterr().err
     parsed(*given, "--storage-options", "{secret: {env: S}}", "--set", "dataset_options.token={file: /t}")
     assert capsys.readouterr().err == ""
