@@ -6,11 +6,13 @@ import os
 import sys
 import time
 import traceback
+import uuid
 
 import pyarrow as pa
 
 from pipeline import layout, stages
 from pipeline.cluster import envelope
+from pipeline.cluster.nodes import own_node
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
 from pipeline.storage.protocol import Storage
@@ -39,7 +41,8 @@ class GenerateActor:
             EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
         """
         self._started = stages.seconds_since_start()
-        verdict = bisection.start_process(_worker_name())
+        process = uuid.uuid4().hex
+        verdict = bisection.start_process(_worker_name(), process, own_node())
         if not verdict.go_on:
             raise EngineDiedError(f"{verdict.deaths} processes in a row died before any unit was done.")
         try:
@@ -51,7 +54,7 @@ class GenerateActor:
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._bisection = bisection
-        self._worker = UnitWorker(job, thread, bisection)
+        self._worker = UnitWorker(job, thread, bisection, process)
 
     def ready(self) -> dict[str, float]:
         """Returns once the model is loaded: the seconds of each stage of this process so far."""
