@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.commands.verify import Verification, verify
     from pipeline.config import RunConfig
     from pipeline.errors import (
+        ClusterLostError,
         ConfigError,
         DamagedError,
         EngineDiedError,
@@ -45,6 +46,7 @@ if __name__ == "pipeline":
 
 __all__ = [
     "ActorRange",
+    "ClusterLostError",
     "ConfigError",
     "DamagedError",
     "EngineConfig",
