@@ -25,7 +25,16 @@ from pipeline.codec import (
     redact_forms,
 )
 from pipeline.errors import ConfigError
-from pipeline.pools import ActorRange, PoolConfig, actor_range, check_actors, check_reserved, is_int, pool_config
+from pipeline.pools import (
+    ActorRange,
+    PoolConfig,
+    actor_range,
+    check_actors,
+    check_reserved,
+    is_int,
+    is_number,
+    pool_config,
+)
 from pipeline.pools import require as _require
 from pipeline.template import check_template
 
@@ -90,6 +99,8 @@ class RunConfig:
         target_part_bytes: published files are closed when they reach about this size.
         max_engine_deaths: times that a generate actor may be lost in a row without any unit being done
             meanwhile, before the job stops.
+        drain_seconds: an actor that has to go (its machine is drained or has a spot notice, or it got SIGTERM) takes no
+            new unit, has so long to finish those it runs, and hands back the rest.
         max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
@@ -144,6 +155,7 @@ class RunConfig:
     target_part_bytes: int = 256 * 2**20
     max_engine_deaths: int = 3
     max_row_deaths: int = 2
+    drain_seconds: float = 20.0
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
     repair: bool = False
@@ -240,6 +252,8 @@ class RunConfig:
                  self.max_engine_deaths, "an integer of 0 or more", "Use 3.")  # fmt: skip
         _require(is_int(self.max_row_deaths) and self.max_row_deaths >= 1, "max_row_deaths",
                  self.max_row_deaths, "an integer of 1 or more", "Use 2.")  # fmt: skip
+        _require(is_number(self.drain_seconds) and self.drain_seconds >= 0, "drain_seconds", self.drain_seconds,
+                 "a number of 0 or more", "Use 20, which fits in the 30 s that Ray and Kubernetes give.")  # fmt: skip
         share = self.max_failed_fraction
         _require(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1,
                  "max_failed_fraction", share, "a share between 0 and 1", "Use 1 to never stop.")  # fmt: skip

@@ -22,11 +22,13 @@ class NodeTable:
 
     Attributes:
         alive: nodes that are there, those that are being drained among them.
+        dead: nodes that are gone.
         draining: node -> until when it will be there, seconds since 1970; ``inf`` where nobody said.
-        expected: nodes that are gone, whose end was announced.
+        expected: those that are gone whose end was announced.
     """
 
     alive: frozenset[str]
+    dead: frozenset[str] = frozenset()
     draining: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
 
@@ -35,12 +37,12 @@ class NodeTable:
         """From what ``ray.nodes()`` gives, and Ray's draining nodes with their deadlines in ms since 1970 (0: none)."""
         listed = list(nodes)
         alive = frozenset(str(node["NodeID"]) for node in listed if node["Alive"])
+        dead = {str(node["NodeID"]): node.get("DeathReason") for node in listed if not node["Alive"]}
         return NodeTable(
             alive=alive,
+            dead=frozenset(dead),
             draining={name: ms / 1000 if ms else math.inf for name, ms in draining.items() if name in alive},
-            expected=frozenset(
-                str(node["NodeID"]) for node in listed if not node["Alive"] and node.get("DeathReason") in _EXPECTED
-            ),
+            expected=frozenset(name for name, reason in dead.items() if reason in _EXPECTED),
         )
 
     def fate(self, node: str) -> Machine:

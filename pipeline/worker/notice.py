@@ -14,10 +14,12 @@ import urllib.request
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["SPOT_NOTICE", "Notice", "spot_notice"]
+__all__ = ["SIGTERM", "SPOT_NOTICE", "Notice", "spot_notice"]
 
 SPOT_NOTICE = "WEDLM_SPOT_NOTICE"
 """Name of the variable that holds a path or an http(s) URL."""
+SIGTERM = "it got SIGTERM"
+"""What :meth:`Notice.wait` says of the signal."""
 POLL_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _NO = frozenset({"", "false", "none", "null"})
@@ -75,7 +77,7 @@ class Notice:
             threading.Thread(target=self._poll, args=(self._place,), name="spot notice", daemon=True).start()
 
     def wait(self, timeout: float | None = None) -> str | None:
-        """Block until there is a notice: why. None if there is none in time. One caller at a time."""
+        """Block until there is a notice: why. None if there is none in time."""
         try:
             said = self._said.get(timeout=timeout)
         except queue.Empty:
@@ -84,7 +86,7 @@ class Notice:
         return said
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        self._said.put("SIGTERM")
+        self._said.put(SIGTERM)
 
     def _poll(self, place: str) -> None:
         pause = threading.Event()

@@ -21,6 +21,7 @@ def test_a_nodes_end_was_announced_or_not() -> None:
         THERE: "there", DRAINING: "drained", LOST: "lost", TAKEN: "drained", IDLE: "drained", ENDED: "drained",
         "never heard of": "lost",
     }  # fmt: skip
+    assert table.dead == {LOST, TAKEN, IDLE, ENDED}
     assert set(table.draining) == {DRAINING}, "a node that is gone is not being drained any more"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.worker.notice import SPOT_NOTICE, Notice, spot_notice
+from pipeline.worker.notice import SIGTERM, SPOT_NOTICE, Notice, spot_notice
 
 
 class Metadata(BaseHTTPRequestHandler):
@@ -68,7 +68,7 @@ def test_sigterm_is_a_notice_and_does_not_end_the_process() -> None:
     try:
         notice.listen()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert notice.wait(10) == "SIGTERM"
+        assert notice.wait(10) == SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)
 
