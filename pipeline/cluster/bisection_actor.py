@@ -62,7 +62,7 @@ class RemoteBisection:
 
 
 def start_bisection(config: RunConfig) -> RemoteBisection:
-    """Start a crash bisection in an actor of this session, on the driver's node if that has room."""
+    """Start a crash bisection in an actor of this session, on the driver's node: it lasts as long as the driver does."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -71,7 +71,7 @@ def start_bisection(config: RunConfig) -> RemoteBisection:
         "num_cpus": 0,
         "max_restarts": -1,
         "max_task_retries": -1,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=True),
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=False),
     }
     remote: Any = ray.remote(CrashBisection).options(**options)  # type: ignore[call-overload]
     return RemoteBisection(remote.remote(config.max_row_deaths, config.max_engine_deaths, fate_of))

@@ -15,6 +15,7 @@ __all__ = ["NodeWatch", "Silence"]
 
 POLL_SECONDS = 2.0
 _STEP_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
 _RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """After so many seconds without the head Ray ends the process, whatever it does."""
 _RAYS_DEFAULT = 60.0
@@ -68,17 +69,19 @@ class NodeWatch:
         self._answered = 0
         self._stop = threading.Event()
         self._ask_now = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="node watch", daemon=True)
         self._listeners: list[Callable[[NodeTable], None]] = []
         self._table: NodeTable | None = None
 
     def start(self) -> None:
         """Begin to ask."""
-        threading.Thread(target=self._run, name="node watch", daemon=True).start()
+        self._thread.start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Ask no more. Waits for the answer to the last question, but not for long."""
         self._stop.set()
         self._ask_now.set()
+        self._thread.join(_CLOSE_SECONDS)
 
     def listen(self, listener: Callable[[NodeTable], None]) -> Callable[[], None]:
         """Call ``listener`` with the table now, if there is one, and with each one that differs, in the watch's thread.

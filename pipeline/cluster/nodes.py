@@ -34,7 +34,7 @@ class NodeTable:
 
     @staticmethod
     def of(nodes: Iterable[Mapping[str, Any]], draining: Mapping[str, int]) -> NodeTable:
-        """From what ``ray.nodes()`` gives, and Ray's draining nodes with their deadlines in ms since 1970 (0: none)."""
+        """From Ray's table of nodes, and its draining nodes with their deadlines in ms since 1970 (0: none)."""
         listed = list(nodes)
         alive = frozenset(str(node["NodeID"]) for node in listed if node["Alive"])
         dead = {str(node["NodeID"]): node.get("DeathReason") for node in listed if not node["Alive"]}
@@ -58,10 +58,10 @@ class NodeTable:
 
 def read_nodes() -> NodeTable:
     """Ask the head. Waits for as long as it does not answer."""
-    import ray
-    from ray._private.state import state  # no public call names the nodes that are being drained
+    # No public call names the nodes that are being drained. And public ones would start a session if there is none.
+    from ray._private.state import state
 
-    return NodeTable.of(ray.nodes(), state.get_draining_nodes())
+    return NodeTable.of(state.node_table(), state.get_draining_nodes())
 
 
 def fate_of(node: str) -> Machine:

@@ -139,6 +139,7 @@ class Cluster:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1",
             # A node that is gone is found out at once by its closed connection; a stopped one within seconds.
             "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5",
+            "RAY_health_check_timeout_ms": "1000",
             "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT), **(environment or {}),
         }  # fmt: skip
         # With the variable a driver takes 127.0.0.1 as it is (and a node could not join, so they go without).
