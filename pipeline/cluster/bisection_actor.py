@@ -62,7 +62,7 @@ class RemoteBisection:
 
 
 def start_bisection(config: RunConfig) -> RemoteBisection:
-    """Start a crash bisection in an actor of this session, on the driver's node: it lasts as long as the driver does."""
+    """Start a crash bisection in an actor of this session, on the node of the driver, so that it lasts as long."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

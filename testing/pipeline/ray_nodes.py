@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -169,6 +170,11 @@ class Cluster:
                     raise
         self.nodes.append(node)
         return node
+
+    def add_nodes(self, count: int, cpus: int, gpus: int = 0) -> list[Node]:
+        """Start several nodes at once; see :meth:`add_node`."""
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(lambda _: self.add_node(cpus, gpus), range(count)))
 
     def drain(self, node: Node, seconds: int) -> None:
         """Ask Ray to drain a node that will be taken away in so many seconds, by its own command."""
