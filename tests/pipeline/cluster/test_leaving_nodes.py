@@ -23,7 +23,7 @@ from testing.pipeline.ray_nodes import Cluster, Node, serve_cluster
 from testing.pipeline.watched_driver import WatchedDriver
 from wedlm_core import LLM, SamplingParams
 
-ROWS, UNIT_ROWS = 480, 8
+ROWS, UNIT_ROWS = 240, 8
 SAMPLING = {"max_tokens": 24, "temperature": 0.8, "window_size": 4, "ignore_eos": True}
 DRAIN_SECONDS = 15.0
 
