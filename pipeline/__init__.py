@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pipeline.commands.verify import Verification, verify
     from pipeline.config import RunConfig
     from pipeline.errors import (
+        ClusterLostError,
         ConfigError,
         DamagedError,
         EngineDiedError,
@@ -48,6 +49,7 @@ if __name__ == "pipeline":
 
 __all__ = [
     "ActorRange",
+    "ClusterLostError",
     "ConfigError",
     "DamagedError",
     "EngineConfig",

@@ -29,7 +29,16 @@ from pipeline.codec import (
     remember,
 )
 from pipeline.errors import ConfigError
-from pipeline.pools import ActorRange, PoolConfig, actor_range, check_actors, check_reserved, is_int, pool_config
+from pipeline.pools import (
+    ActorRange,
+    PoolConfig,
+    actor_range,
+    check_actors,
+    check_reserved,
+    is_int,
+    is_number,
+    pool_config,
+)
 from pipeline.pools import require as _require
 from pipeline.template import check_template
 
@@ -94,6 +103,8 @@ class RunConfig:
         target_part_bytes: published files are closed when they reach about this size.
         max_engine_deaths: times that a generate actor may be lost in a row without any unit being done
             meanwhile, before the job stops.
+        drain_seconds: an actor that has to go (its machine is drained or has a spot notice, or it got SIGTERM) takes no
+            new unit, has so long to finish those it runs, and hands back the rest.
         stop_seconds: what units in flight get to finish once the run is asked to stop (SIGTERM, Ctrl-C); "auto" fits
             in the time that ``ray job stop`` waits: 1.5 of 3 s, or more where RAY_JOB_STOP_WAIT_TIME_S says so.
         max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
@@ -154,6 +165,7 @@ class RunConfig:
     max_engine_deaths: int = 3
     stop_seconds: float | Literal["auto"] = "auto"
     max_row_deaths: int = 2
+    drain_seconds: float = 20.0
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
     repair: bool = False
@@ -273,6 +285,8 @@ class RunConfig:
         fine = isinstance(price, (int, float)) and not isinstance(price, bool) and math.isfinite(price) and price >= 0
         _require(price is None or fine, "price_per_hour", price, "None or a price of 0 or more",
                  "Give the price of one accelerator for an hour, or leave it out.")  # fmt: skip
+        _require(is_number(self.drain_seconds) and self.drain_seconds >= 0, "drain_seconds", self.drain_seconds,
+                 "a number of 0 or more", "Use 20, which fits in the 30 s that Ray and Kubernetes give.")  # fmt: skip
         share = self.max_failed_fraction
         _require(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1,
                  "max_failed_fraction", share, "a share between 0 and 1", "Use 1 to never stop.")  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipeline.codec import CoreConfigError, redact
 
 __all__ = [
+    "ClusterLostError",
     "ConfigError",
     "DamagedError",
     "EngineDiedError",
@@ -75,6 +76,10 @@ class StoppedError(PipelineError):
 
 class ResourceError(PipelineError):
     """The cluster does not have what the actors ask for."""
+
+
+class ClusterLostError(PipelineError):
+    """The head of the Ray cluster is gone; what was committed stays, a re-run on a new head continues."""
 
 
 class EngineDiedError(PipelineError):

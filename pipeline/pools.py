@@ -21,6 +21,7 @@ __all__ = [
     "check_actors",
     "check_reserved",
     "is_int",
+    "is_number",
     "pool_config",
     "require",
 ]
@@ -50,7 +51,8 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number, and no truth value."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -78,7 +80,7 @@ class ActorRange:
         require(is_int(self.max) and self.max >= 1, "actors.max", self.max, "an integer of 1 or more", "Give a count.")
         require(self.min <= self.max, "actors.min", self.min, f"at most actors.max, which is {self.max}",
                 "Lower min, or raise max.")  # fmt: skip
-        require(_is_number(self.idle_seconds) and self.idle_seconds >= 0, "actors.idle_seconds", self.idle_seconds,
+        require(is_number(self.idle_seconds) and self.idle_seconds >= 0, "actors.idle_seconds", self.idle_seconds,
                 "a number of 0 or more", "Use 60.")  # fmt: skip
 
 
@@ -170,7 +172,7 @@ def check_reserved(config: Any) -> None:
     """
     for name in ("gpus_per_actor", "cpus_per_actor"):
         value = getattr(config, name)
-        require(value == "auto" or (_is_number(value) and value >= 0), name, value, '"auto" or a number of 0 or more',
+        require(value == "auto" or (is_number(value) and value >= 0), name, value, '"auto" or a number of 0 or more',
                 'Use "auto".')  # fmt: skip
     gpus = config.gpus_per_actor
     require(gpus == "auto" or gpus <= 1 or float(gpus).is_integer(), "gpus_per_actor", gpus,
@@ -185,7 +187,7 @@ def check_reserved(config: Any) -> None:
         require(isinstance(name, str) and name != "" and not name.startswith(_RAYS_OWN), "resources_per_actor", name,
                 f"a custom resource, none of Ray's own ({', '.join(_RAYS_OWN)})",
                 "Use cpus_per_actor, gpus_per_actor or accelerator_type for those.")  # fmt: skip
-        fine = _is_number(amount) and amount >= _LEAST_SHARE and (amount <= 1 or float(amount).is_integer())
+        fine = is_number(amount) and amount >= _LEAST_SHARE and (amount <= 1 or float(amount).is_integer())
         require(fine, f"resources_per_actor.{name}", amount, "0.0001 to 1, or a whole number", "Round it.")
     per_node = config.actors_per_node
     require(per_node is None or (is_int(per_node) and 1 <= per_node <= 1 / _LEAST_SHARE), "actors_per_node", per_node,

@@ -13,7 +13,10 @@ from typing import Any
 
 from pipeline import stages
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
+from pipeline.cluster.leaving import Leaving
 from pipeline.cluster.members import Members
+from pipeline.cluster.node_watch import NodeWatch
+from pipeline.cluster.nodes import NodeTable
 from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.stopping import Stop
@@ -50,7 +53,15 @@ class _Failed:
     """Whose call it was; None: of the prefetch thread."""
 
 
-_Event = _Ready | _Result | _Failed | PreparedUnit | None
+@dataclass(frozen=True, kw_only=True)
+class _Watched:
+    """``answer``: see :meth:`GenerateActor.watch`."""
+
+    actor: int
+    answer: tuple[str, str, str | None]
+
+
+_Event = _Ready | _Result | _Failed | _Watched | NodeTable | PreparedUnit | None
 """None: there are no more units."""
 
 
@@ -63,6 +74,8 @@ def generate(
     *,
     starts: list[Mapping[str, float]] | None = None,
     refit: Callable[[], Mapping[str, int]] | None = None,
+    nodes: NodeWatch | None = None,
+    drain_seconds: float = 0.0,
 ) -> Iterator[CommitRecord]:
     """Run units on the actors; yields the commit record of each unit once, in the order in which they finish.
 
@@ -76,6 +89,8 @@ def generate(
         stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
         starts: filled with the seconds of each stage of the start of every actor.
         refit: see :class:`Members`.
+        nodes: says which nodes go; None if none ever does.
+        drain_seconds: in which an actor that has to go may finish units.
     """
     # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
     most = {name: own + max(1, own // 4) for name, own in held.items()}
@@ -95,8 +110,11 @@ def generate(
 
     def watch(actor: int) -> None:
         _when_done(pool.ready(actor), events, partial(_ready, actor), actor)
+        _when_done(pool.watch(actor, ""), events, partial(_watched, actor), actor)
 
     members = Members(pool, dispatcher, most, time.monotonic(), watch, refit)
+    leaving = Leaving(members, drain_seconds)
+    unlisten = nodes.listen(events.put) if nodes is not None else lambda: None
     reader.start()
     try:
         while not dispatcher.finished and not _is_drained(stop, dispatcher.running):
@@ -122,8 +140,13 @@ def generate(
                 for record in _settle(dispatcher, pool, event, prepared, now):
                     left -= 1
                     yield record
+            elif isinstance(event, NodeTable):
+                leaving.seen(event, now)
+            elif isinstance(event, _Watched):
+                _follow(leaving, members, pool, event, events, now)
             elif event is None:
                 dispatcher.end_input()
+            leaving.settle(now)
             while not stop.asked and (given := dispatcher.next(now)) is not None:
                 if given.unit_id in fresh:
                     fresh.remove(given.unit_id)
@@ -135,6 +158,7 @@ def generate(
     finally:
         if starts is not None:
             starts += members.starts
+        unlisten()
         room.close()
         reader.join(_STOP_SECONDS if stop.asked else _END_SECONDS)
 
@@ -196,6 +220,21 @@ def _settle(
     yield CommitRecord.from_json(result.record)
 
 
+def _follow(
+    leaving: Leaving, members: Members, pool: Pool, event: _Watched, events: queue.SimpleQueue[_Event], now: float
+) -> None:
+    """Take up what an actor says of itself, and ask again."""
+    process, node, why = event.answer
+    if event.actor not in members:
+        return
+    if why is not None:
+        leaving.noticed(event.actor, why, now)
+        return
+    leaving.moved(event.actor, node, now)
+    if event.actor in members:
+        _when_done(pool.watch(event.actor, process), events, partial(_watched, event.actor), event.actor)
+
+
 class _Timeout:
     """No event came in time."""
 
@@ -225,6 +264,10 @@ def _read(
 
 def _ready(actor: int, taken: Mapping[str, float]) -> _Event:
     return _Ready(actor=actor, taken=taken)
+
+
+def _watched(actor: int, answer: tuple[str, str, str | None]) -> _Event:
+    return _Watched(actor=actor, answer=answer)
 
 
 def _tell(taken: Mapping[str, float], *, first: bool) -> None:

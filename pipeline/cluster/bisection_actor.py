@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline.cluster.nodes import fate_of
 from pipeline.config import RunConfig
 from pipeline.worker.crash_bisection import Attempt, CrashBisection, Rows, Verdict
 
@@ -16,9 +17,9 @@ class RemoteBisection:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def start_process(self, worker: str) -> Verdict:
+    def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
         """Blocks for the answer."""
-        return self._ask("start_process", worker)
+        return self._ask("start_process", worker, process, machine)
 
     def end_process(self, worker: str) -> None:
         """Does not block."""
@@ -61,7 +62,7 @@ class RemoteBisection:
 
 
 def start_bisection(config: RunConfig) -> RemoteBisection:
-    """Start a crash bisection in an actor of this session, on the driver's node if that has room."""
+    """Start a crash bisection in an actor of this session, on the node of the driver, so that it lasts as long."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -70,8 +71,7 @@ def start_bisection(config: RunConfig) -> RemoteBisection:
         "num_cpus": 0,
         "max_restarts": -1,
         "max_task_retries": -1,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=True),
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=False),
     }
-    return RemoteBisection(
-        ray.remote(CrashBisection).options(**options).remote(config.max_row_deaths, config.max_engine_deaths)
-    )
+    remote: Any = ray.remote(CrashBisection).options(**options)
+    return RemoteBisection(remote.remote(config.max_row_deaths, config.max_engine_deaths, fate_of))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipeline import stages
 from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
+from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.pool import Pool, first_actors
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools
 from pipeline.cluster.session import ensure_ray, start_probe
@@ -85,6 +86,7 @@ class Background:
         self._workers = actors + _HELPERS
         self._thread: ThreadPoolExecutor | None = None
         self._session: Future[bool] | None = None
+        self._watch: NodeWatch | None = None
         self._crew: Future[Crew] | None = None
 
     def start(self) -> None:
@@ -102,6 +104,12 @@ class Background:
         self.start()
         assert self._session is not None
         self._session.result()
+
+    def watch(self) -> NodeWatch:
+        """The watch of the session's nodes, once that has started."""
+        self.wait()
+        assert self._watch is not None
+        return self._watch
 
     def start_crew(self, make: Callable[[], Crew]) -> None:
         """Begin to start a crew, for :meth:`crew`."""
@@ -126,6 +134,8 @@ class Background:
         if self._crew is not None:
             with suppress(Exception):  # nobody waits for it any more
                 self._crew.result().close()
+        if self._watch is not None:
+            self._watch.close()
         if self._session.exception() is None and self._session.result():
             import ray
 
@@ -136,7 +146,12 @@ class Background:
 
     def _start(self) -> bool:
         with stages.stage("Ray started"):
-            return ensure_ray(self._workers)
+            started = ensure_ray(self._workers)
+        import ray
+
+        self._watch = NodeWatch(ray.get_runtime_context().gcs_address)
+        self._watch.start()
+        return started
 
     def _assembled(self, make: Callable[[], Crew]) -> Crew:
         self.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 __all__ = ["drain"]
@@ -15,10 +15,11 @@ _MAX_WAITING = 4096
 _POLL_SECONDS = 1.0
 
 
-def drain(items: Iterator[_T]) -> Iterator[list[_T]]:
+def drain(items: Iterator[_T], check: Callable[[], None] = lambda: None) -> Iterator[list[_T]]:
     """Lists of the items that became ready since the last list: one item for a fast consumer, many for a slow one.
 
     A thread of its own draws from ``items``. An exception of ``items`` is raised here, after the items before it.
+    ``check`` is called about every second while there is nothing, and may raise: ``items`` may never come back.
     """
     inbox: queue.Queue[_T | _End] = queue.Queue(_MAX_WAITING)
     stopped = threading.Event()
@@ -47,7 +48,11 @@ def drain(items: Iterator[_T]) -> Iterator[list[_T]]:
         while True:
             ready: list[_T] = []
             while not ready or (not inbox.empty() and len(ready) < _MAX_WAITING):
-                item = inbox.get()
+                try:
+                    item = inbox.get(timeout=_POLL_SECONDS)
+                except queue.Empty:
+                    check()
+                    continue
                 if isinstance(item, _End):
                     if ready:
                         yield ready

@@ -18,6 +18,7 @@ from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
 from pipeline.cluster.metrics_reporter import report_run
+from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
@@ -37,6 +38,7 @@ from pipeline.worker.load_engine import EngineLoader, load_engine
 __all__ = ["Executor", "RayExecutor", "units_per_actor"]
 
 _ADVICE = re.compile(r"\nFailed to .+? after \d+/\d+ attempts.*", re.DOTALL)
+_POLL_SECONDS = 1.0
 _SMALL_PART = 64
 """Units of a part that is written by the driver if it is the only one: a task's process takes longer to start."""
 _ROWS_PER_SLOT = 3
@@ -136,12 +138,13 @@ class RayExecutor:
             crew = self._assemble(job, work.units)
         self._stop.listen()
         self._lives.append(crew.pool.seconds)
-        return self._reported(crew, work, drain(self._run_graph(job, work, crew, begin)))
+        watch = self._background.watch()
+        return self._reported(crew, work, drain(self._run_graph(job, work, crew, watch, begin), watch.check))
 
     def _assemble(self, job: Job, units: int) -> Crew:
         return assemble(job, self._load, units, private=self._private)
 
-    def _run_graph(self, job: Job, work: Work, crew: Crew, begin: float) -> Iterator[CommitRecord]:
+    def _run_graph(self, job: Job, work: Work, crew: Crew, watch: NodeWatch, begin: float) -> Iterator[CommitRecord]:
         """The records of the units, as they are done; the crew's actors are killed at the end."""
         import ray
 
@@ -152,8 +155,12 @@ class RayExecutor:
         refit = None if self._private else _refit(job.config, crew.resources, work.units)
         try:
             with closing(crew), self._stop.draining():
-                yield from generate(crew.pool, units, held, work.units, self._stop, starts=self._starts, refit=refit)
+                yield from generate(
+                    crew.pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
+                    drain_seconds=job.config.drain_seconds,
+                )  # fmt: skip
         except ray.exceptions.RayError as error:
+            watch.confirm()
             raise _explained(error, job.storage, begin) from error
 
     def _reported(
@@ -184,10 +191,19 @@ class RayExecutor:
         running: deque[Any] = deque()
         for job in chain(first, drawn):
             if len(running) >= at_once:
-                yield ray.get(running.popleft())
+                yield self._result(running.popleft())
             running.append(remote.remote(job))
         while running:
-            yield ray.get(running.popleft())
+            yield self._result(running.popleft())
+
+    def _result(self, reference: Any) -> Any:
+        """``ray.get``, for as long as the cluster's head is there."""
+        import ray
+
+        while True:
+            with suppress(ray.exceptions.GetTimeoutError):
+                return ray.get(reference, timeout=_POLL_SECONDS)
+            self._background.watch().check()
 
 
 def _write_part(job: PartJob) -> PartRecord | PartDamage:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import traceback
+import uuid
 
 import pyarrow as pa
 
 from pipeline import layout, stages
 from pipeline.cluster import envelope
 from pipeline.cluster.metrics_reporter import report_actor
+from pipeline.cluster.nodes import own_node
 from pipeline.codec import masked_errors, redact
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
@@ -19,6 +22,7 @@ from pipeline.storage.protocol import Storage
 from pipeline.types import Unit
 from pipeline.worker.engine_thread import DroppedError, EngineThread
 from pipeline.worker.load_engine import EngineLoader
+from pipeline.worker.notice import SIGTERM, Notice
 from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.unit_worker import UnitWorker
 
@@ -29,6 +33,9 @@ POOL = "default"
 
 ENGINE_DIED = 70
 """Exit status of an actor whose engine failed: its device state cannot be trusted, so a new process takes over."""
+_TERMINATED = 143
+_LATE_SECONDS = 10.0
+"""After its time is over a process that got SIGTERM waits so long for the driver to end it, then ends by itself."""
 _SWITCH_SECONDS = 2e-4
 """Python's thread switch interval in the actor. The engine's thread needs the interpreter lock many times per step;
 with Python's default of 5 ms it would wait that long each time while another thread encodes a unit."""
@@ -46,7 +53,11 @@ class GenerateActor:
             EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
         """
         self._started = stages.seconds_since_start()
-        verdict = bisection.start_process(_worker_name())
+        self._process = uuid.uuid4().hex
+        self._notice = Notice.of_environment()
+        self._notice.listen()
+        threading.Thread(target=self._end_late, args=(job.config.drain_seconds,), name="end", daemon=True).start()
+        verdict = bisection.start_process(_worker_name(), self._process, own_node())
         if not verdict.go_on:
             raise EngineDiedError(f"{verdict.deaths} processes in a row died before any unit was done.")
         with masked_errors():  # Ray writes them to its logs
@@ -59,12 +70,21 @@ class GenerateActor:
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._bisection = bisection
-        self._worker = UnitWorker(job, thread, bisection)
+        self._worker = UnitWorker(job, thread, bisection, self._process)
         self._metrics = report_actor(job.config, thread, pool, restarted=verdict.deaths > 0)
 
     def ready(self) -> dict[str, float]:
         """Returns once the model is loaded: the seconds of each stage of this process so far."""
         return {"process started": self._started, **stages.taken()}
+
+    def watch(self, known: str) -> tuple[str, str, str | None]:
+        """Where this process is, at once if it is another one than ``known``; else when it has to go, and why.
+
+        Returns:
+            Its name and its node, and why it has to go; None if it need not.
+        """
+        why = self._notice.wait() if known == self._process else None
+        return self._process, own_node(), why
 
     def run(self, label: str, execution: int, block: pa.Table) -> str | None:
         """Run a unit.
@@ -89,6 +109,12 @@ class GenerateActor:
     def drop(self, unit_id: str, execution: int) -> None:
         """See :meth:`UnitWorker.drop`."""
         self._worker.drop(unit_id, execution)
+
+    def _end_late(self, budget: float) -> None:
+        """End this process after SIGTERM, should the driver fail to: whoever sent it wants it to end."""
+        if self._notice.wait() == SIGTERM:  # else the machine is to go, and takes this process with it
+            time.sleep(budget + _LATE_SECONDS)
+            os._exit(_TERMINATED)
 
 
 def _worker_name() -> str:

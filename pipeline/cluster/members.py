@@ -44,6 +44,7 @@ class Actors(Protocol):
 class _State:
     asked: float
     ready: bool = False
+    leaving: bool = False
     busy: float = 0.0
     """When it became ready, was last given a unit or last did one."""
 
@@ -89,7 +90,7 @@ class Members:
     @property
     def ready(self) -> int:
         """Actors that take units."""
-        return sum(state.ready for state in self._states.values())
+        return sum(state.ready and not state.leaving for state in self._states.values())
 
     def __contains__(self, actor: int) -> bool:
         return actor in self._states
@@ -107,6 +108,17 @@ class Members:
         """An actor was given a unit, or has done one."""
         if actor in self._states:
             self._states[actor].busy = now
+
+    def held(self, actor: int) -> int:
+        """Units that an actor holds."""
+        state = self._states.get(actor)
+        return self._dispatcher.held_by(actor) if state is not None and state.ready else 0
+
+    def depart(self, actor: int) -> None:
+        """An actor has to go: it takes no new unit, and another one may be asked for in its place."""
+        if actor in self._states:
+            self._states[actor].leaving = True
+            self._dispatcher.retire(actor)
 
     def end(self, actor: int) -> list[str]:
         """An actor leaves, whatever it holds, and is ended. Returns the units that go back to the queue."""
@@ -166,7 +178,7 @@ class Members:
             Member(actor=actor, pool=self._pool.names[actor], ready=state.ready,
                    held=self._dispatcher.held_by(actor) if state.ready else 0,
                    since=state.busy if state.ready else state.asked)
-            for actor, state in self._states.items()
+            for actor, state in self._states.items() if not state.leaving
         ]  # fmt: skip
 
     def _tell(self, now: float) -> None:

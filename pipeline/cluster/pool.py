@@ -91,7 +91,7 @@ class Pool:
         self._shared = ray.cloudpickle.dumps((ray.put(job), bisection))
         self._bisection = bisection
         # The pool is made before the units are planned. What an actor is given at once is up to the dispatcher.
-        groups = {"units": job.config.most_units_in_flight(), "control": _CONTROL_CALLS}
+        groups = {"units": job.config.most_units_in_flight(), "control": _CONTROL_CALLS, "watch": 1}
         self._kind: Any = ray.remote(concurrency_groups=groups)(PooledGenerateActor)  # type: ignore[call-overload]  # which Ray's stubs lack
         self._options = {name: _options(own) for name, own in resources.items()}
         for name, count in first_actors(resources).items():
@@ -116,6 +116,8 @@ class Pool:
         if handle is not None:
             with contextlib.suppress(Exception):  # the session may be gone
                 ray.kill(handle, no_restart=True)
+                # After that: what it was running has not killed it.
+                self._bisection.end_process(handle._actor_id.hex())
 
     def close(self) -> None:
         """End all actors."""
@@ -142,6 +144,10 @@ class Pool:
     def ready(self, actor: int) -> Any:
         """A reference that resolves once the actor has loaded its model."""
         return self.actors[actor].ready.options(concurrency_group="control").remote()
+
+    def watch(self, actor: int, process: str) -> Any:
+        """A reference to what :meth:`GenerateActor.watch` returns."""
+        return self.actors[actor].watch.options(concurrency_group="watch").remote(process)
 
     def run(self, given: Assignment, unit: PreparedUnit) -> Any:
         """A reference to what :meth:`GenerateActor.run` returns."""

@@ -9,6 +9,7 @@ from functools import partial
 import pyarrow as pa
 
 from pipeline.cluster import envelope
+from pipeline.cluster.nodes import own_node
 from pipeline.codec import Failure, masked_errors
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
@@ -28,7 +29,7 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
         EngineDiedError: more processes than allowed died in a row while they prepared these units.
     """
     process, task = uuid.uuid4().hex, f"read.{units[0].unit_id}"
-    verdict = bisection.start_process(task)
+    verdict = bisection.start_process(task, process, own_node())
     if not verdict.go_on:
         raise EngineDiedError(
             f"{verdict.deaths} processes in a row died while they were reading {_place(units[0], job)} and what follows"

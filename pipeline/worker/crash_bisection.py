@@ -4,22 +4,32 @@ Plain logic, one instance per session, kept outside the processes that may die. 
 runs with fewer concurrent units: an eighth of those in the last process that died, then an eighth of these, until it is
 alone in its process. If that process dies too, the unit's rows are halved, until one row runs alone. After
 ``max_row_deaths`` deaths while it ran alone, that row is quarantined and the unit is finished without it. A death says
-nothing about rows that were not running; rows that only ran beside the fatal one (or whose machine was taken away) are
-run again.
+nothing about rows that were not running; rows that only ran beside the fatal one are run again.
+
+A process that goes with its machine is no evidence: a machine that was drained never, one that was lost without notice
+a few times in a row. A row that takes the machine down with it is found after that.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
-__all__ = ["Attempt", "CrashBisection", "Rows", "Verdict"]
+__all__ = ["Attempt", "CrashBisection", "Machine", "Rows", "Verdict"]
 
 _SHARED_DEATHS = 2
 """Deaths with any number of concurrent units before that number is limited: a single death may be chance."""
 _CUT = 8
 """Divisor of the number of concurrent units after each such death. A larger one needs fewer deaths, each of which
 costs a process start; a smaller one keeps the engine fuller."""
+
+_EXCUSED_LOSSES = 2
+"""Machines lost in a row, without notice, under one unit or one worker, before a loss counts as a death like others."""
+
+Machine = Literal["there", "lost", "drained"]
+"""What became of a machine: it is there, was lost without notice, or is or was being drained."""
 
 Rows = tuple[int, int]
 """Consecutive rows of a unit: first and one past the last."""
@@ -69,6 +79,7 @@ class _Trial:
 
     pieces: list[_Piece]
     shared_deaths: int = 0
+    losses: int = 0
     concurrent_units: int | None = None
     process: str | None = None
     running: tuple[_Piece, ...] = ()
@@ -83,20 +94,38 @@ class CrashBisection:
         max_row_deaths: deaths while a row ran alone, after which it is quarantined.
         max_engine_deaths: deaths in a row of one worker's processes without any progress, after which the job ends;
             more are allowed while the search for a row goes on.
+        machine: what became of a machine, by its name; asked when a process on it has ended.
     """
 
-    def __init__(self, max_row_deaths: int, max_engine_deaths: int) -> None:
+    def __init__(
+        self, max_row_deaths: int, max_engine_deaths: int, machine: Callable[[str], Machine] = lambda name: "there"
+    ) -> None:
         self._max_row_deaths = max_row_deaths
         self._max_engine_deaths = max_engine_deaths
         self._trials: dict[str, _Trial] = {}
+        self._machine = machine
+        self._machines: dict[str, str] = {}
+        self._processes: dict[str, str] = {}
         self._deaths: dict[str, int] = {}
+        self._losses: dict[str, int] = {}
         self._running: dict[str, set[str]] = {}
         self._searched = 0
         self._achieved = False
 
-    def start_process(self, worker: str) -> Verdict:
-        """A process of ``worker`` begins; it replaces the one before, if there was one, which has died."""
-        deaths = self._deaths[worker] = self._deaths.get(worker, -1) + 1
+    def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
+        """A process of ``worker`` begins; it replaces the one before, if there was one, which has died.
+
+        ``machine``: the name of the machine that ``process`` runs on.
+        """
+        before = self._processes.get(worker, "")
+        if worker not in self._deaths:
+            self._deaths[worker] = 0
+        elif self._is_evidence(before, self._losses.get(worker, 0)):
+            self._deaths[worker] += 1
+        else:
+            self._losses[worker] = self._losses.get(worker, 0) + (self._fate(before) == "lost")
+        self._processes[worker], self._machines[process] = process, machine
+        deaths = self._deaths[worker]
         allowed = self._max_engine_deaths
         if self._searched and self._achieved:
             # Processes have finished rows before. Every row of a unit may kill, and the job goes on. More deaths than
@@ -108,8 +137,15 @@ class CrashBisection:
         return Verdict(go_on=deaths <= allowed, deaths=deaths)
 
     def end_process(self, worker: str) -> None:
-        """The worker has ended normally."""
-        self._deaths.pop(worker, None)
+        """The worker has ended normally, or is ended on purpose: what it was running has not killed it."""
+        for record in (self._deaths, self._losses):
+            record.pop(worker, None)
+        process = self._processes.pop(worker, "")
+        self._machines.pop(process, None)
+        self._running.pop(process, None)
+        for trial in self._trials.values():
+            if process and trial.process == process:
+                trial.running = ()
 
     def begin_unit(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
         """``process`` receives a unit of ``rows`` rows. If another process had the unit, that one has died.
@@ -147,7 +183,7 @@ class CrashBisection:
             for piece in trial.running:
                 piece.survived, piece.deaths = True, 0
             trial.running = ()
-            self._running[process].discard(unit_id)
+            self._running.get(process, set()).discard(unit_id)
             self._succeed()
 
     def finish_unit(self, unit_id: str) -> None:
@@ -178,23 +214,37 @@ class CrashBisection:
     def _succeed(self) -> None:
         self._achieved = True
         self._deaths = dict.fromkeys(self._deaths, 0)
+        self._losses.clear()
         self._searched = 0
 
     def _record_death(self, trial: _Trial) -> None:
         """The process that had the unit died: limit the concurrent units, or narrow down the rows."""
         if not trial.running:
             return  # no row of it was running: the death says nothing about this unit
+        assert trial.process is not None
+        if not self._is_evidence(trial.process, trial.losses):
+            trial.losses += self._fate(trial.process) == "lost"
+            return
         if trial.concurrent_units != 1:
             trial.shared_deaths += 1
             if trial.shared_deaths >= _SHARED_DEATHS:
-                assert trial.process is not None
-                trial.concurrent_units = max(1, len(self._running[trial.process]) // _CUT)
+                trial.concurrent_units = max(1, len(self._running.get(trial.process, ())) // _CUT)
             return
         for piece in trial.running:
             piece.survived = False
         if len(trial.running) == 1:
             self._suspect(trial, trial.running[0])
         # Else each piece survived alone before: chance, or too much at once. They are tried one by one again.
+
+    def _fate(self, process: str) -> Machine:
+        """What became of the machine of a process."""
+        name = self._machines.get(process)
+        return "there" if not name else self._machine(name)
+
+    def _is_evidence(self, process: str, losses: int) -> bool:
+        """Whether the end of a process may be the fault of what it ran. ``losses``: machines lost in a row before."""
+        fate = self._fate(process)
+        return fate == "there" or (fate == "lost" and losses >= _EXCUSED_LOSSES)
 
     def _suspect(self, trial: _Trial, piece: _Piece) -> None:
         if piece.size == 1:

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 class BisectionLike(Protocol):
     """A :class:`pipeline.worker.crash_bisection.CrashBisection`, in this process or another."""
 
-    def start_process(self, worker: str) -> Verdict:
+    def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
         """See there."""
         ...
 

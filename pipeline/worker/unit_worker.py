@@ -35,14 +35,17 @@ class UnitWorker:
         job: the resolved run.
         engine: the thread that owns the engine.
         bisection: the session's crash bisection; None uses one for this process only.
+        process: the name by which the bisection knows this process; None makes one.
     """
 
-    def __init__(self, job: Job, engine: EngineThread, bisection: BisectionLike | None = None) -> None:
+    def __init__(
+        self, job: Job, engine: EngineThread, bisection: BisectionLike | None = None, process: str | None = None
+    ) -> None:
         self._job = job
         self._engine = engine
         config = job.config
         self._isolation = RowIsolation(
-            bisection or CrashBisection(config.max_row_deaths, config.max_engine_deaths), uuid.uuid4().hex
+            bisection or CrashBisection(config.max_row_deaths, config.max_engine_deaths), process or uuid.uuid4().hex
         )
         self._calls = itertools.count()
         self._runs = Runs(engine.drop)

@@ -33,11 +33,13 @@ class Work:
 class CountedEngine:
     """Forwards every call to ``engine`` and keeps the counts in a memory-mapped file, which outlives the process.
 
-    ``poison``: a step with this prompt ends the process with SIGKILL.
+    ``poison``: a step with this prompt ends the process with SIGKILL. ``pace``: seconds that a step takes at least, as
+    on a slower device.
     """
 
-    def __init__(self, engine: EngineLike, path: Path, poison: tuple[int, ...] | None) -> None:
+    def __init__(self, engine: EngineLike, path: Path, poison: tuple[int, ...] | None, pace: float = 0.0) -> None:
         self._engine = engine
+        self._pace = pace
         self._poison = poison
         self._live: dict[str, Request] = {}
         self._finished = self._steps = 0
@@ -62,7 +64,9 @@ class CountedEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         begin = time.perf_counter()
         done = self._engine.step()
-        self._busy += time.perf_counter() - begin
+        took = time.perf_counter() - begin
+        self._busy += took
+        time.sleep(max(0.0, self._pace - took))
         for generation in done:
             del self._live[generation.request_id]
             self._finished += len(generation.token_ids)
@@ -74,11 +78,13 @@ class CountedEngine:
         return done
 
 
-def counted_engine(job: Job, num_threads: int | None, folder: str, poison: str | None = None) -> CountedEngine:
+def counted_engine(
+    job: Job, num_threads: int | None, folder: str, poison: str | None = None, pace: float = 0.0
+) -> CountedEngine:
     """The job's engine; the counts are in ``folder``, in a file named after this process's id."""
     engine = load_engine(job, num_threads)
     ids = None if poison is None else tuple(engine.tokenizer.encode(poison))  # type: ignore[attr-defined]
-    return CountedEngine(engine, Path(folder) / f"{os.getpid()}-{time.time_ns()}", ids)
+    return CountedEngine(engine, Path(folder) / f"{os.getpid()}-{time.time_ns()}", ids, pace)
 
 
 def work_done(folder: Path) -> Mapping[int, Work]:

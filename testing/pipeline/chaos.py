@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from testing.engine.counted_engine import Work, work_done
 from testing.pipeline.ray_nodes import Cluster
 from testing.pipeline.vandal import STAGING, Vandal
@@ -237,16 +235,7 @@ class Chaos:
 
     def _actors(self) -> list[int]:
         """Process ids of live generate actors of this cluster's nodes."""
-        found = []
-        for node in self._cluster.nodes:
-            raylet = node.raylet
-            for worker in raylet.children(recursive=True) if raylet is not None else []:
-                try:
-                    if "GenerateActor" in " ".join(worker.cmdline()):
-                        found.append(worker.pid)
-                except psutil.Error:
-                    continue
-        return found
+        return [worker.pid for node in self._cluster.nodes for worker in node.actors()]
 
     def _busy(self) -> float:
         return sum(work.busy_seconds for work in work_done(self._counters).values())

@@ -2,7 +2,8 @@
 
 The specification: ``config`` (fields of RunConfig), ``counters`` (folder of the engines' counts), ``failures``
 (probability with which an operation on the output fails), ``poison`` (a prompt that kills its process, or null),
-``ttl`` (seconds for which a lease holds).
+``ttl`` (seconds for which a lease holds), and if given ``pace`` (seconds of an engine's step, at least) and
+``progress`` (a file to which the units done are appended, with their time, as lines of JSON).
 Exit status as that of ``jobs.generate``: 0 done, 1 failed, 143 ended by SIGTERM.
 """
 
@@ -12,10 +13,12 @@ import functools
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
 import pipeline
+from jobs.cli import show_stages
 from pipeline import layout
 from pipeline.cluster.executor import RayExecutor
 from pipeline.commands.run import run_on
@@ -31,18 +34,26 @@ def _stop(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)
 
 
+def _record(path: str | None, progress: pipeline.Progress) -> None:
+    if path is not None:
+        with Path(path).open("a") as file:
+            file.write(json.dumps({"time": time.time(), "units": progress.done.units}) + "\n")
+
+
 def main() -> int:
     """Run the specified job."""
     spec = json.loads(Path(sys.argv[1]).read_text())
     signal.signal(signal.SIGTERM, _stop)
+    show_stages()
     lease.TTL_SECONDS = spec["ttl"]
     config = RunConfig.from_mapping(spec["config"])
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     if spec["failures"]:
         storage = RetryingStorage(FaultyStorage(storage.inner, FailAtRandom(probability=spec["failures"])))
-    load = functools.partial(counted_engine, folder=spec["counters"], poison=spec["poison"])
+    pace = spec.get("pace", 0.0)
+    load = functools.partial(counted_engine, folder=spec["counters"], poison=spec["poison"], pace=pace)
     try:
-        run_on(RayExecutor(config, load), config, storage, lambda progress: None)
+        run_on(RayExecutor(config, load), config, storage, functools.partial(_record, spec.get("progress")))
     except pipeline.PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import secrets
 import shutil
@@ -12,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,7 +22,7 @@ import psutil
 
 from testing.repository import ROOT
 
-__all__ = ["Cluster", "Node", "serve_cluster"]
+__all__ = ["Cluster", "Node", "free_port", "serve_cluster", "start_command"]
 
 # Ray's command, which would replace 127.0.0.1 by the interface's address, and listens on all interfaces for any other.
 _RAY = (
@@ -34,24 +36,63 @@ _STARTS = 3
 
 
 class Node:
-    """A started node: ``process`` is ``ray start --block``, whose children are the node's; ``log``: what it says."""
+    """A started node: ``pid`` is ``ray start --block``, whose children are the node's.
 
-    def __init__(self, log: Path, process: subprocess.Popen[bytes]) -> None:
+    Attributes:
+        name: its node id in Ray.
+        pid: of the process that started it, which leads a process group.
+        log: what it says; None if another process started it.
+        process: the handle of ``pid``; None if another process started it.
+    """
+
+    def __init__(
+        self, name: str, pid: int, log: Path | None = None, process: subprocess.Popen[bytes] | None = None
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.pid = pid
         self.log = log
         self.process = process
 
     @property
     def raylet(self) -> psutil.Process | None:
         """Its raylet, while it lives."""
-        for child in psutil.Process(self.process.pid).children():
+        for child in psutil.Process(self.pid).children():
             if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
                 return child
         return None
 
     def processes(self) -> list[psutil.Process]:
         """All of its processes."""
-        root = psutil.Process(self.process.pid)
+        root = psutil.Process(self.pid)
         return [root, *root.children(recursive=True)]
+
+    def actors(self) -> list[psutil.Process]:
+        """Processes of its generate actors."""
+        raylet, found = self.raylet, []
+        for worker in raylet.children(recursive=True) if raylet is not None else []:
+            with suppress(psutil.Error):
+                if "GenerateActor" in " ".join(worker.cmdline()):
+                    found.append(worker)
+        return found
+
+    def freeze(self) -> None:
+        """SIGSTOP to every process of it, as if the machine stood still: its memory and sockets stay."""
+        stopped: set[int] = set()
+        while left := [process for process in self.processes() if process.pid not in stopped]:
+            for process in left:  # again, as one of them may have started another before it was stopped
+                stopped.add(process.pid)
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT to every process of it."""
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM to ``ray start --block``, as a platform does that stops a machine: Ray drains the node."""
+        os.kill(self.pid, signal.SIGTERM)
 
     def kill_raylet(self) -> None:
         """SIGKILL to the raylet: the node is lost, and its workers end with it."""
@@ -62,58 +103,116 @@ class Node:
     def end(self) -> None:
         """End whatever is left of it."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+            os.killpg(self.pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+
+def start_command(address: str | None, *options: str) -> list[str]:
+    """The command of a node that joins the head at ``address``; of a head if that is None."""
+    role = ["--head"] if address is None else [f"--address={address}"]
+    # Ray takes fixed ports, as if the node had the machine for itself: two that start at once would both fail.
+    names = ("node-manager", "object-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "metrics-export",
+             "runtime-env-agent")  # fmt: skip
+    ports = [*(f"--{name}-port={free_port()}" for name in names), "--min-worker-port=0", "--max-worker-port=0"]
+    return [sys.executable, "-c", _RAY, "start", "--block", f"--node-ip-address={_ADDRESS}", "--disable-usage-stats",
+            "--object-store-memory=100000000", *ports, *role, *options]  # fmt: skip
 
 
 class Cluster:
     """A head without CPUs for work, and nodes that come and go. ``environment``: for drivers.
 
-    ``settings``: further environment variables of its processes.
+    Args:
+        folder: for sessions and logs.
+        head: further options of the head's ``ray start``.
+        environment: further variables of all nodes.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, head: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
         self._numbers = itertools.count()
+        self._head_options = tuple(head)
         token = folder / "token"
         token.write_text(secrets.token_hex(32))
-        self._port = _free_port()
+        self._port = free_port()
         self.address = f"{_ADDRESS}:{self._port}"
         self._base = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1",
             # A node that is gone is found out at once by its closed connection; a stopped one within seconds.
             "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5",
-            "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT), **settings,
+            "RAY_health_check_timeout_ms": "1000",
+            "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT), **(environment or {}),
         }  # fmt: skip
         # With the variable a driver takes 127.0.0.1 as it is (and a node could not join, so they go without).
         self.environment = self._base | {"RAY_ADDRESS": self.address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
         self.nodes: list[Node] = []
-        self.head = self._start(["--head", f"--port={self._port}", f"--temp-dir={folder}", "--num-cpus=0",
-                                  f"--ray-client-server-port={_free_port()}", "--include-dashboard=false"])  # fmt: skip
-        self._wait_until_up(self.head)
+        self.head = self._start_head()
 
-    def add_node(self, cpus: int) -> Node:
-        """Start a node and wait until the head knows it."""
+    def _start_head(self) -> Node:
+        # A session of its own each time: a head that comes after another knows nothing of it.
+        session = self.folder / f"h{next(self._numbers)}"
+        head = self._start(None, f"--port={self._port}", f"--temp-dir={session}", "--num-cpus=0",
+                           f"--ray-client-server-port={free_port()}", "--include-dashboard=false",
+                           *self._head_options)  # fmt: skip
+        self._wait_until_up(head)
+        return head
+
+    def add_node(self, cpus: int, gpus: int = 0, resources: Mapping[str, float] | None = None) -> Node:
+        """Start a node and wait until the head knows it. ``gpus`` are made up: Ray counts them, nothing uses them."""
+        options = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--resources={json.dumps(resources or {})}"]
         for left in reversed(range(_STARTS)):
-            node = self._start([f"--address={self.address}", f"--num-cpus={cpus}"])
+            node = self._start(self.address, *options)
             try:
                 self._wait_until_up(node)
                 break
             except RuntimeError:  # Ray draws free ports before it takes them: another process may be faster
-                if not left or node.process.poll() is None:
+                if not left or node.process is None or node.process.poll() is None:
                     raise
         self.nodes.append(node)
         return node
 
-    def _start(self, arguments: list[str]) -> Node:
-        command = [sys.executable, "-c", _RAY, "start", "--block", f"--node-ip-address={_ADDRESS}",
-                   "--disable-usage-stats", "--object-store-memory=100000000", *arguments]  # fmt: skip
-        path = self._folder / f"node-{next(self._numbers)}.log"
+    def add_nodes(self, count: int, cpus: int, gpus: int = 0) -> list[Node]:
+        """Start several nodes at once; see :meth:`add_node`."""
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(lambda _: self.add_node(cpus, gpus), range(count)))
+
+    def drain(self, node: Node, seconds: int) -> None:
+        """Ask Ray to drain a node that will be taken away in so many seconds, by its own command."""
+        subprocess.run(
+            [sys.executable, "-c", _RAY, "drain-node", f"--address={self.address}", f"--node-id={node.name}",
+             "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot capacity is needed elsewhere",
+             f"--deadline-remaining-seconds={seconds}"], env=self._base, check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+
+    def kill_head(self) -> None:
+        """SIGKILL to every process of the head."""
+        self.head.end()
+
+    def start_head(self) -> None:
+        """Start another head at the same address, with no memory of the one before; nodes of that one are ended."""
+        for node in self.nodes:
+            node.end()
+        self.nodes.clear()
+        self.head = self._start_head()
+
+    def _head_name(self) -> str:
+        """Node id of the next head."""
+        return secrets.token_hex(28)
+
+    def _start(self, address: str | None, *options: str) -> Node:
+        number = next(self._numbers)
+        name = self._head_name() if address is None else secrets.token_hex(28)
+        path = self.folder / f"node-{number}.log"
+        environment = self._base | {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": name, "RAY_CLOUD_INSTANCE_ID": name}
         with path.open("wb") as log:
-            process = subprocess.Popen(command, env=self._base, stdout=log, stderr=log, start_new_session=True)
-        return Node(path, process)
+            process = subprocess.Popen(
+                start_command(address, *options), env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        return Node(name, process.pid, path, process)
 
     def _wait_until_up(self, node: Node) -> None:
+        assert node.log is not None
+        assert node.process is not None
         deadline = time.monotonic() + 60
         while b"Ray runtime started" not in node.log.read_bytes():
             if node.process.poll() is not None or time.monotonic() > deadline:
@@ -129,10 +228,10 @@ class Cluster:
 
 @contextmanager
 def serve_cluster(**settings: str) -> Iterator[Cluster]:
-    """A head, for the duration of the block. ``settings``: see :class:`Cluster`."""
+    """A head, for the duration of the block. ``settings``: further environment variables of its processes."""
     # Sockets live below this folder, and their paths may not be longer than about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="wr-", dir="/tmp"))
-    cluster = Cluster(folder, settings)
+    cluster = Cluster(folder, environment=settings)
     try:
         yield cluster
     finally:
@@ -140,7 +239,8 @@ def serve_cluster(**settings: str) -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((_ADDRESS, 0))
         return int(probe.getsockname()[1])

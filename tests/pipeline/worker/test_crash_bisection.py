@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.worker.crash_bisection import Attempt, CrashBisection
+from pipeline.worker.crash_bisection import Attempt, CrashBisection, Machine
 from pipeline.worker.row_isolation import Gate, RowIsolation
 
 
@@ -41,7 +41,7 @@ class Cluster:
         queue = list(range(len(sizes)))
         while queue and not self.gave_up:
             process = f"p{self.deaths}"
-            if not self.bisection.start_process("worker").go_on:
+            if not self.bisection.start_process("worker", process, f"machine of {process}").go_on:
                 self.gave_up = True
                 return
             try:
@@ -214,6 +214,49 @@ def test_deaths_without_progress_end_the_job_and_progress_forgives() -> None:
     fresh = CrashBisection(2, max_engine_deaths=0)
     assert all(fresh.start_process(worker).go_on for worker in "abc"), "the first process of a worker replaces none"
     assert not fresh.start_process("b").go_on
+
+
+def lose(bisection: CrashBisection, times: int) -> tuple[Attempt, list[bool]]:
+    """A unit of eight rows comes to one process after another; its last attempt, and whether each process may begin."""
+    goes_on = []
+    for number in range(times + 1):
+        goes_on.append(bisection.start_process("actor", f"p{number}", f"m{number}").go_on)
+        attempt = bisection.begin_unit("u", 8, f"p{number}")
+    return attempt, goes_on
+
+
+@pytest.mark.parametrize("fate", ["drained", "lost"])
+def test_a_process_that_goes_with_its_machine_is_no_evidence_against_rows(fate: Machine) -> None:
+    times = 20 if fate == "drained" else 2
+    attempt, goes_on = lose(CrashBisection(2, max_engine_deaths=0, machine=lambda name: fate), times)
+    assert attempt.concurrent_units is None
+    assert all(goes_on), "nor does it count as the death of an engine"
+    attempt, goes_on = lose(CrashBisection(2, max_engine_deaths=0), times)
+    assert attempt.concurrent_units == 1
+    assert goes_on[:3] == [True, False, False]
+
+
+def test_a_loss_is_forgiven_once_units_are_done_in_between() -> None:
+    bisection = CrashBisection(2, max_engine_deaths=0, machine=lambda name: "lost")
+    for number in range(20):
+        assert bisection.start_process("actor", f"p{number}", f"m{number}").go_on
+        assert bisection.begin_unit(f"u{number}", 8, f"p{number}").concurrent_units is None
+        bisection.finish_unit(f"u{number}")
+
+
+def test_a_row_that_takes_its_machine_down_is_found_all_the_same() -> None:
+    cluster = Cluster(CrashBisection(2, 10**6, machine=lambda name: "lost"), {(1, 3)})
+    cluster.run([4, 8, 4], 3)
+    assert cluster.results == {0: [0, 1, 2, 3], 1: [0, 1, 2, "quarantined after 2", 4, 5, 6, 7], 2: [0, 1, 2, 3]}
+
+
+def test_an_actor_that_is_ended_on_purpose_leaves_no_suspicion() -> None:
+    bisection = CrashBisection(2, max_engine_deaths=0)
+    for number in range(9):
+        assert bisection.start_process(f"actor {number}", f"p{number}", "m").go_on
+        assert bisection.begin_unit("u", 8, f"p{number}").concurrent_units is None
+        bisection.end_process(f"actor {number}")
+    assert not bisection.is_suspect("u")
 
 
 def test_a_unit_that_raised_leaves_no_suspicion() -> None:

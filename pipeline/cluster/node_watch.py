@@ -1,0 +1,148 @@
+"""Watches the cluster's nodes from the driver: asks the head at a bounded rate, and notices when it is gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from pipeline.cluster.nodes import NodeTable, read_nodes
+from pipeline.errors import ClusterLostError
+
+__all__ = ["NodeWatch", "Silence"]
+
+POLL_SECONDS = 2.0
+_STEP_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
+_RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""After so many seconds without the head Ray ends the process, whatever it does."""
+_RAYS_DEFAULT = 60.0
+
+
+class Silence:
+    """How long the other side has not answered, in seconds that this process was running.
+
+    A process that was stopped, or a machine that slept, has not listened meanwhile: of such a gap little counts.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._last = now
+        self.seconds = 0.0
+
+    def answered(self, now: float) -> None:
+        """It answered."""
+        self._last, self.seconds = now, 0.0
+
+    def tick(self, now: float) -> float:
+        """Still no answer: since when. To be called about every second."""
+        self.seconds += min(now - self._last, _STEP_SECONDS)
+        self._last = now
+        return self.seconds
+
+
+class NodeWatch:
+    """Reads the node table every few seconds in a thread. It begins with :meth:`start`.
+
+    Args:
+        address: of the head, for messages.
+        read: asks the head; may block for as long as it does not answer.
+        poll_seconds: between two questions.
+        limit: seconds without an answer, after which the head is taken for lost. None: half of Ray's own limit.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        read: Callable[[], NodeTable] = read_nodes,
+        poll_seconds: float = POLL_SECONDS,
+        limit: float | None = None,
+    ) -> None:
+        self._address = address
+        self._read = read
+        self._poll_seconds = poll_seconds
+        self._limit = limit if limit is not None else float(os.environ.get(_RAYS_LIMIT, _RAYS_DEFAULT)) / 2
+        self._lock = threading.Lock()
+        self._silence = Silence(time.monotonic())
+        self._answers = threading.Condition()
+        self._answered = 0
+        self._stop = threading.Event()
+        self._ask_now = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="node watch", daemon=True)
+        self._listeners: list[Callable[[NodeTable], None]] = []
+        self._table: NodeTable | None = None
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more. Waits for the answer to the last question, but not for long."""
+        self._stop.set()
+        self._ask_now.set()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def listen(self, listener: Callable[[NodeTable], None]) -> Callable[[], None]:
+        """Call ``listener`` with the table now, if there is one, and with each one that differs, in the watch's thread.
+
+        Returns:
+            A function that ends this.
+        """
+        with self._answers:
+            self._listeners.append(listener)
+            if self._table is not None:
+                listener(self._table)
+
+        def end() -> None:
+            with self._answers:
+                self._listeners.remove(listener)
+
+        return end
+
+    def check(self) -> None:
+        """To be called about every second by whoever waits for the cluster.
+
+        Raises:
+            ClusterLostError: the head has not answered for too long.
+        """
+        with self._lock:
+            silent = self._silence.tick(time.monotonic())
+        if silent > self._limit:
+            raise ClusterLostError(
+                f"the head of the Ray cluster at {self._address} has not answered for {self._limit:.0f} s: it is gone, "
+                "and with it what was running there. What is committed stays; run the same command again, on the "
+                "cluster's new head, to continue."
+            )
+
+    def confirm(self) -> None:
+        """Return once the head answers a question that was asked after this call.
+
+        Raises:
+            ClusterLostError: it does not.
+        """
+        with self._answers:
+            # The answer under way may be to a question from before; the one after it is not.
+            wanted = self._answered + 2
+            while self._answered < wanted and not self._stop.is_set():
+                self._ask_now.set()
+                self._answers.wait(timeout=1.0)
+                self.check()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with suppress(Exception):  # Ray has many names for a head that is away; check() tells
+                self._take(self._read())
+            self._ask_now.wait(self._poll_seconds)
+            self._ask_now.clear()
+
+    def _take(self, table: NodeTable) -> None:
+        with self._lock:
+            self._silence.answered(time.monotonic())
+        with self._answers:
+            self._answered += 1
+            if table != self._table and not self._stop.is_set():
+                self._table = table
+                for listener in self._listeners:
+                    listener(table)
+            self._answers.notify_all()

@@ -1,0 +1,132 @@
+"""Actors that have to go: no new unit, what they can within their time, the rest back to the queue, others instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.cluster.dispatcher import Dispatcher
+from pipeline.cluster.leaving import Leaving
+from pipeline.cluster.members import Members
+from pipeline.cluster.nodes import NodeTable
+from pipeline.cluster.resources import ActorResources
+
+BUDGET, HELD = 20.0, 3
+
+
+class Actors:
+    """Numbers actors, and notes who was ended."""
+
+    def __init__(self, count: int) -> None:
+        self.resources = {"": ActorResources(actors=count, least=count, cpus=1, gpus=1, threads=1)}
+        self.names = dict.fromkeys(range(count), "")
+        self.ended: list[int] = []
+
+    def start(self, pool: str) -> int:
+        number = 1 + max(self.names, default=-1)
+        self.names[number] = pool
+        return number
+
+    def end(self, actor: int) -> None:
+        self.ended.append(actor)
+
+    def is_placed(self, actor: int) -> bool:
+        return True
+
+
+class Cluster:
+    """Two actors on nodes "a" and "b" hold three units each of eight."""
+
+    def __init__(self) -> None:
+        self.actors = Actors(2)
+        self.dispatcher = Dispatcher(held=HELD, max_overtakes=10)
+        self.members = Members(self.actors, self.dispatcher, {"": HELD}, 0.0, lambda actor: None)
+        self.leaving = Leaving(self.members, BUDGET)
+        for unit in range(8):
+            self.dispatcher.offer(f"u{unit}", {})
+        self.dispatcher.end_input()
+        for actor, node in enumerate("ab"):
+            self.leaving.moved(actor, node, 0.0)
+            self.members.join(actor, {}, 0.0)
+        self.given = list(self.give(0.0))
+
+    def give(self, now: float) -> Iterator[tuple[int, str]]:
+        while (given := self.dispatcher.next(now)) is not None:
+            yield given.actor, given.unit_id
+
+    def units_of(self, actor: int) -> list[str]:
+        return [unit for name, unit in self.given if name == actor]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    assert [len(cluster.units_of(actor)) for actor in (0, 1)] == [HELD, HELD]
+    return cluster
+
+
+def test_an_actor_with_notice_takes_no_new_unit_and_leaves_when_it_has_done_its_own(cluster: Cluster) -> None:
+    cluster.leaving.noticed(0, "it got SIGTERM", 1.0)
+    for unit in cluster.units_of(0):
+        assert 0 not in cluster.actors.ended
+        assert cluster.dispatcher.done(unit, 0, 2.0) == []
+        assert list(cluster.give(2.0)) == [], "the other one is full, and this one takes nothing"
+        cluster.leaving.settle(2.0)
+    assert cluster.actors.ended == [0]
+    assert cluster.dispatcher.waiting == 2, "nothing was handed back"
+    assert 0 not in cluster.members
+
+
+def test_what_is_not_done_in_time_is_handed_back_and_goes_next(cluster: Cluster) -> None:
+    first, *rest = cluster.units_of(0)
+    cluster.leaving.noticed(0, "it got SIGTERM", 1.0)
+    cluster.dispatcher.done(first, 0, 5.0)
+    cluster.leaving.settle(1.0 + BUDGET - 0.1)
+    assert cluster.actors.ended == []
+    cluster.leaving.settle(1.0 + BUDGET)
+    assert cluster.actors.ended == [0]
+    for unit in cluster.units_of(1):
+        cluster.dispatcher.done(unit, 1, 30.0)
+    assert [unit for _, unit in cluster.give(30.0)][:2] == rest, "before units that nobody has begun"
+
+
+def test_another_actor_is_asked_for_as_soon_as_one_has_to_go(cluster: Cluster) -> None:
+    cluster.members.adjust(2, 0.5)
+    assert set(cluster.actors.names) == {0, 1}
+    cluster.leaving.noticed(0, "it got SIGTERM", 1.0)
+    cluster.members.adjust(2, 2.0)
+    assert set(cluster.actors.names) == {0, 1, 2}
+    cluster.members.adjust(2, 4.0)
+    assert set(cluster.actors.names) == {0, 1, 2}, "one for one"
+    assert cluster.members.ready == 1
+
+
+def test_a_lost_node_hands_back_at_once_and_a_late_result_still_counts_once(cluster: Cluster) -> None:
+    late, *_ = cluster.units_of(0)
+    cluster.leaving.seen(NodeTable(alive=frozenset({"b"}), dead=frozenset({"a"})), 3.0)
+    assert cluster.actors.ended == [0]
+    assert cluster.dispatcher.waiting == 2 + HELD
+    assert cluster.dispatcher.done(late, 0, 4.0) == [], "it had staged the unit before it was lost"
+    assert cluster.dispatcher.waiting == 2 + HELD - 1
+    assert cluster.dispatcher.done(late, 0, 5.0) is None, "a second time it is ignored"
+
+
+def test_all_nodes_may_go_and_the_work_waits_for_others(cluster: Cluster) -> None:
+    cluster.leaving.seen(NodeTable(alive=frozenset(), dead=frozenset({"a", "b"})), 3.0)
+    assert sorted(cluster.actors.ended) == [0, 1]
+    assert list(cluster.give(3.0)) == []
+    assert not cluster.dispatcher.finished
+    cluster.members.adjust(8, 4.0)
+    assert set(cluster.actors.names) == {0, 1, 2, 3}
+    cluster.leaving.moved(3, "c", 60.0)
+    cluster.members.join(3, {}, 60.0)
+    assert len(list(cluster.give(60.0))) == HELD
+
+
+def test_an_actor_that_comes_up_with_notice_gets_nothing(cluster: Cluster) -> None:
+    cluster.leaving.noticed(1, "it got SIGTERM", 1.0)
+    cluster.members.adjust(2, 2.0)
+    cluster.leaving.seen(NodeTable(alive=frozenset("abc"), draining={"c": float("inf")}), 3.0)
+    cluster.leaving.moved(2, "c", 4.0)
+    assert cluster.actors.ended == [2], "before it has joined"
