@@ -24,9 +24,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import yaml
+
 import pipeline
 from jobs.cli import Parser, add_config_options, collect, show_stages
 from jobs.generate import RUN_ENDS, print_progress, report_end, stop
+from jobs.resolved_yaml import as_yaml
 from pipeline import ConfigError
 from pipeline.commands.etl import describe_intake, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
@@ -92,8 +95,10 @@ def make_config(args: argparse.Namespace) -> EtlConfig:
 
     Raises:
         ConfigError: an unknown field or a bad value; names it.
+        SystemExit: with status 0, after ``--print-config``.
     """
     apart: dict[str, Any] = {"etl": None}
+    printing, args.print_config = args.print_config, False
     run = collect(args, apart)
     given = apart["etl"] or {}
     if not isinstance(given, Mapping):
@@ -111,7 +116,16 @@ def make_config(args: argparse.Namespace) -> EtlConfig:
             values[name] = str(values[name])  # YAML reads a date or a number
     if values.get("backfill") is not None:
         values["backfill"] = tuple(map(str, values["backfill"]))
-    return EtlConfig(run=run, **values)
+    config = EtlConfig(run=run, **values)
+    if printing:
+        print(as_yaml(run) + yaml.safe_dump({"etl": _schedule(config)}, sort_keys=False), end="")
+        raise SystemExit(0)
+    return config
+
+
+def _schedule(config: EtlConfig) -> dict[str, Any]:
+    values = {name: getattr(config, name) for name in _OWN}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _print_plan(intake: Intake) -> None:

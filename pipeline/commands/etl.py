@@ -40,6 +40,7 @@ from pipeline.sources.finding import source_file
 from pipeline.sources.formats import all_suffixes
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.listing import found_of, list_files
+from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
@@ -91,18 +92,22 @@ def etl(config: EtlConfig, on_progress: Callable[[Progress], None] | None = None
     """Process the files below ``config.run.input`` that the table does not hold yet, and append them exactly once.
 
     Which files it holds is part of the record by which rows become visible, so a run that is killed at any moment
-    leaves either both or neither. With nothing to do it returns without Ray, and without a lease.
+    leaves either both or neither. With nothing to do it returns without Ray, and without a lease. SIGTERM and Ctrl-C
+    stop it as they stop :func:`pipeline.run`.
 
     Raises:
         ConfigError, SourceError, OutputError, ResourceError: before anything is generated; the message says what to do.
         LeaseError: another run was at work for all of ``config.wait``.
         EngineDiedError, SinkError, TooManyFailuresError, LeaseLostError: during the run; the next one continues.
+        StoppedError: a signal stopped the run, and its own handler did nothing.
     """
     run = config.run
     storage = open_storage(run.output, layout.SCRATCH, run.output_options)
     check_output_url(run.output, run.output_options)
     check_apart(run.input, run.output)
-    return etl_on(RayExecutor(run), config, storage, on_progress or (lambda progress: None))
+    stop = Stop(stop_budget(run.stop_seconds))
+    with stop.on_signals():
+        return etl_on(RayExecutor(run, stop=stop), config, storage, on_progress or (lambda progress: None))
 
 
 def etl_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from testing.repository import ROOT
 @pytest.fixture(autouse=True)
 def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units run in this process."""
-    monkeypatch.setattr(command, "RayExecutor", lambda config: InlineExecutor())
+    monkeypatch.setattr(command, "RayExecutor", lambda config, stop: InlineExecutor())
     monkeypatch.setattr(command, "_POLL_SECONDS", 0.02)
 
 
@@ -82,7 +83,9 @@ def test_a_run_in_which_every_row_failed_is_status_3(
     assert etl.main(argv(table)) == 3
     assert "--retry-failed" in capsys.readouterr().err
     assert etl.main(argv(table)) == 0, "nothing new"
-    monkeypatch.setattr(command, "RayExecutor", lambda config: InlineExecutor(engine=lambda: FakeEngine(bans=False)))
+    monkeypatch.setattr(
+        command, "RayExecutor", lambda config, stop: InlineExecutor(engine=lambda: FakeEngine(bans=False))
+    )
     assert etl.main(argv(table, "--retry-failed")) == 0
 
 
@@ -101,6 +104,22 @@ def test_the_configuration_file_has_the_schedule_too_and_options_win(
     path.write_text("etl: {sinse: 2026-11-21}\n")
     assert etl.main(argv(table, "--config", str(path))) == 2
     assert "no fields ['sinse']" in capsys.readouterr().err
+
+
+def test_the_resolved_configuration_is_one_that_gives_itself(
+    table: ScheduledTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        etl.main(argv(table, "--backfill", "2026-11-20", "2026-11-21", "--wait", "--print-config"))
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "resolved.yaml"
+    path.write_text(printed)
+    config = etl.make_config(etl.make_parser("etl").parse_args(["--config", str(path)]))
+    assert (config.backfill, config.wait, config.run.model) == (
+        ("2026-11-20", "2026-11-21"), math.inf, table.config.run.model,
+    )  # fmt: skip
+    assert not table.storage.keys(".")
 
 
 def nothing_new(table: ScheduledTable) -> tuple[float, dict[str, Any]]:
