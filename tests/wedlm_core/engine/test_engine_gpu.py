@@ -167,6 +167,7 @@ def test_a_forward_that_cannot_be_captured_runs_eagerly(
     monkeypatch.setattr(ModelRunner, "run_device_rows", asking)
     engine = engine_of(agreeing_folder)
     assert "cannot be captured" in caplog.text
+    torch.randn(3, device="cuda")  # which a recording that failed would refuse
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert tokens(run(engine, some_requests("verified"))) == tokens(expected)
 

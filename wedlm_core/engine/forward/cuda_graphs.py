@@ -187,6 +187,7 @@ class DecoderGraphs:
         except Exception:
             logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
             self._stale = True
+            _forget_recording(self._device)
             return
         left, _ = torch.cuda.mem_get_info(self._device)
         self._graphs[key] = _Captured(graph, hidden_TD, self._holds())
@@ -208,3 +209,10 @@ class DecoderGraphs:
                     graph.capture_end()
         finally:
             torch.cuda.set_stream(current)
+
+
+def _forget_recording(device: torch.device) -> None:
+    """Let torch's generator of this device draw again: it takes a recording that failed for still going on."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    for generator in torch.cuda.default_generators[index : index + 1]:
+        generator.graphsafe_set_state(generator.clone_state())
