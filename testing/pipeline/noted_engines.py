@@ -36,7 +36,7 @@ class _SlowEngine(FakeEngine):
         time.sleep(_STEP_SECONDS)
         done = super().step()
         self._rows += len(done)
-        self._note.write_text(json.dumps({**self._facts, "rows": self._rows}))
+        _write(self._note, {**self._facts, "rows": self._rows})
         return done
 
 
@@ -45,8 +45,15 @@ def _note(job: Job) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     note = {"devices": os.environ.get("CUDA_VISIBLE_DEVICES"), "slots": job.config.engine.max_num_seqs}
     path = folder / f"{os.getpid()}.json"
-    path.write_text(json.dumps(note))
+    _write(path, note)
     return path
+
+
+def _write(path: Path, note: dict[str, Any]) -> None:
+    """In one piece: the process may be killed at any moment."""
+    aside = path.with_suffix(".aside")
+    aside.write_text(json.dumps(note))
+    aside.replace(path)
 
 
 def noted_engine(job: Job, num_threads: int | None) -> EngineLike:

@@ -106,7 +106,8 @@ def main(endpoint: str, model: str) -> None:
 
     with ray_session():
         outcome("killed actor", lambda: pipeline.run(
-            output="s3://plant/out", storage_options=options, on_progress=kill_an_actor, **common,
+            output="s3://plant/out", storage_options=options, on_progress=kill_an_actor,
+            **{**common, "units_in_flight": 1},
         ).summary.total)  # fmt: skip
         outcome("literal", lambda: pipeline.run(output="s3://plant/literal", storage_options=literal, **common))
         outcome("read", lambda: pipeline.read("s3://plant/out", storage_options=options).dataset.count())

@@ -42,6 +42,14 @@ def send(number: int) -> None:
     time.sleep(0.01)
 
 
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def exits_on_sigterm() -> Iterator[None]:
     def leave(number: int, frame: Any) -> None:

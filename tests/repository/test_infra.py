@@ -197,27 +197,27 @@ def test_commands_are_found_in_manifests() -> None:
     assert ("jobs.generate", ["--input", "--output", "--model", "--actors"]) in found
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
-def test_nodes_are_started_with_options_that_ray_has(cluster: dict[str, Any]) -> None:
+@pytest.mark.parametrize("made", CLUSTERS)
+def test_nodes_are_started_with_options_that_ray_has(made: dict[str, Any]) -> None:
     options = ray_options("start")
-    for group in groups_of(cluster):
+    for group in groups_of(made):
         assert not [name for name in group["rayStartParams"] if f"--{name}" not in options]
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
-def test_metrics_are_served_at_the_port_that_pods_declare(cluster: dict[str, Any]) -> None:
-    for group in groups_of(cluster):
+@pytest.mark.parametrize("made", CLUSTERS)
+def test_metrics_are_served_at_the_port_that_pods_declare(made: dict[str, Any]) -> None:
+    for group in groups_of(made):
         ports = {port["name"]: port["containerPort"] for port in group["template"]["spec"]["containers"][0]["ports"]}
         assert str(ports["metrics"]) == group["rayStartParams"]["metrics-export-port"]
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
-def test_a_head_does_no_work_and_a_worker_drains_within_its_grace(cluster: dict[str, Any]) -> None:
-    head = cluster["headGroupSpec"]
+@pytest.mark.parametrize("made", CLUSTERS)
+def test_a_head_does_no_work_and_a_worker_drains_within_its_grace(made: dict[str, Any]) -> None:
+    head = made["headGroupSpec"]
     assert (head["rayStartParams"]["num-cpus"], head["rayStartParams"]["num-gpus"]) == ("0", "0")
     assert "tolerations" not in head["template"]["spec"], "on demand: nodes for spot have a taint"
-    assert cluster["enableInTreeAutoscaling"]
-    for group in cluster["workerGroupSpecs"]:
+    assert made["enableInTreeAutoscaling"]
+    for group in made["workerGroupSpecs"]:
         assert group["minReplicas"] == 0 < group["maxReplicas"]
         pod = group["template"]["spec"]
         shell, flag, script = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
@@ -235,11 +235,11 @@ def test_a_head_does_no_work_and_a_worker_drains_within_its_grace(cluster: dict[
         assert pod["terminationGracePeriodSeconds"] > deadline + 10, "and then for their processes"
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
-def test_pods_have_no_privileges_and_can_write_where_the_image_says(cluster: dict[str, Any]) -> None:
+@pytest.mark.parametrize("made", CLUSTERS)
+def test_pods_have_no_privileges_and_can_write_where_the_image_says(made: dict[str, Any]) -> None:
     caches = set(re.findall(r"=(/cache)/", CONTAINERFILE))
     assert caches
-    for group in groups_of(cluster):
+    for group in groups_of(made):
         pod = group["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert f"USER {pod['securityContext']['runAsUser']}\n" in CONTAINERFILE

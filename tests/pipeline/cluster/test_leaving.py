@@ -60,73 +60,73 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    assert [len(cluster.units_of(actor)) for actor in (0, 1)] == [HELD, HELD]
-    return cluster
+def simulated() -> Cluster:
+    simulated = Cluster()
+    assert [len(simulated.units_of(actor)) for actor in (0, 1)] == [HELD, HELD]
+    return simulated
 
 
-def test_an_actor_with_notice_takes_no_new_unit_and_leaves_when_it_has_done_its_own(cluster: Cluster) -> None:
-    cluster.leaving.noticed(0, "it got SIGTERM", 1.0)
-    for unit in cluster.units_of(0):
-        assert 0 not in cluster.actors.ended
-        assert cluster.dispatcher.done(unit, 0, 2.0) == []
-        assert list(cluster.give(2.0)) == [], "the other one is full, and this one takes nothing"
-        cluster.leaving.settle(2.0)
-    assert cluster.actors.ended == [0]
-    assert cluster.dispatcher.waiting == 2, "nothing was handed back"
-    assert 0 not in cluster.members
+def test_an_actor_with_notice_takes_no_new_unit_and_leaves_when_it_has_done_its_own(simulated: Cluster) -> None:
+    simulated.leaving.noticed(0, "it got SIGTERM", 1.0)
+    for unit in simulated.units_of(0):
+        assert 0 not in simulated.actors.ended
+        assert simulated.dispatcher.done(unit, 0, 2.0) == []
+        assert list(simulated.give(2.0)) == [], "the other one is full, and this one takes nothing"
+        simulated.leaving.settle(2.0)
+    assert simulated.actors.ended == [0]
+    assert simulated.dispatcher.waiting == 2, "nothing was handed back"
+    assert 0 not in simulated.members
 
 
-def test_what_is_not_done_in_time_is_handed_back_and_goes_next(cluster: Cluster) -> None:
-    first, *rest = cluster.units_of(0)
-    cluster.leaving.noticed(0, "it got SIGTERM", 1.0)
-    cluster.dispatcher.done(first, 0, 5.0)
-    cluster.leaving.settle(1.0 + BUDGET - 0.1)
-    assert cluster.actors.ended == []
-    cluster.leaving.settle(1.0 + BUDGET)
-    assert cluster.actors.ended == [0]
-    for unit in cluster.units_of(1):
-        cluster.dispatcher.done(unit, 1, 30.0)
-    assert [unit for _, unit in cluster.give(30.0)][:2] == rest, "before units that nobody has begun"
+def test_what_is_not_done_in_time_is_handed_back_and_goes_next(simulated: Cluster) -> None:
+    first, *rest = simulated.units_of(0)
+    simulated.leaving.noticed(0, "it got SIGTERM", 1.0)
+    simulated.dispatcher.done(first, 0, 5.0)
+    simulated.leaving.settle(1.0 + BUDGET - 0.1)
+    assert simulated.actors.ended == []
+    simulated.leaving.settle(1.0 + BUDGET)
+    assert simulated.actors.ended == [0]
+    for unit in simulated.units_of(1):
+        simulated.dispatcher.done(unit, 1, 30.0)
+    assert [unit for _, unit in simulated.give(30.0)][:2] == rest, "before units that nobody has begun"
 
 
-def test_another_actor_is_asked_for_as_soon_as_one_has_to_go(cluster: Cluster) -> None:
-    cluster.members.adjust(2, 0.5)
-    assert set(cluster.actors.names) == {0, 1}
-    cluster.leaving.noticed(0, "it got SIGTERM", 1.0)
-    cluster.members.adjust(2, 2.0)
-    assert set(cluster.actors.names) == {0, 1, 2}
-    cluster.members.adjust(2, 4.0)
-    assert set(cluster.actors.names) == {0, 1, 2}, "one for one"
-    assert cluster.members.ready == 1
+def test_another_actor_is_asked_for_as_soon_as_one_has_to_go(simulated: Cluster) -> None:
+    simulated.members.adjust(2, 0.5)
+    assert set(simulated.actors.names) == {0, 1}
+    simulated.leaving.noticed(0, "it got SIGTERM", 1.0)
+    simulated.members.adjust(2, 2.0)
+    assert set(simulated.actors.names) == {0, 1, 2}
+    simulated.members.adjust(2, 4.0)
+    assert set(simulated.actors.names) == {0, 1, 2}, "one for one"
+    assert simulated.members.ready == 1
 
 
-def test_a_lost_node_hands_back_at_once_and_a_late_result_still_counts_once(cluster: Cluster) -> None:
-    late, *_ = cluster.units_of(0)
-    cluster.leaving.seen(NodeTable(alive=frozenset({"b"}), dead=frozenset({"a"})), 3.0)
-    assert cluster.actors.ended == [0]
-    assert cluster.dispatcher.waiting == 2 + HELD
-    assert cluster.dispatcher.done(late, 0, 4.0) == [], "it had staged the unit before it was lost"
-    assert cluster.dispatcher.waiting == 2 + HELD - 1
-    assert cluster.dispatcher.done(late, 0, 5.0) is None, "a second time it is ignored"
+def test_a_lost_node_hands_back_at_once_and_a_late_result_still_counts_once(simulated: Cluster) -> None:
+    late, *_ = simulated.units_of(0)
+    simulated.leaving.seen(NodeTable(alive=frozenset({"b"}), dead=frozenset({"a"})), 3.0)
+    assert simulated.actors.ended == [0]
+    assert simulated.dispatcher.waiting == 2 + HELD
+    assert simulated.dispatcher.done(late, 0, 4.0) == [], "it had staged the unit before it was lost"
+    assert simulated.dispatcher.waiting == 2 + HELD - 1
+    assert simulated.dispatcher.done(late, 0, 5.0) is None, "a second time it is ignored"
 
 
-def test_all_nodes_may_go_and_the_work_waits_for_others(cluster: Cluster) -> None:
-    cluster.leaving.seen(NodeTable(alive=frozenset(), dead=frozenset({"a", "b"})), 3.0)
-    assert sorted(cluster.actors.ended) == [0, 1]
-    assert list(cluster.give(3.0)) == []
-    assert not cluster.dispatcher.finished
-    cluster.members.adjust(8, 4.0)
-    assert set(cluster.actors.names) == {0, 1, 2, 3}
-    cluster.leaving.moved(3, "c", 60.0)
-    cluster.members.join(3, {}, 60.0)
-    assert len(list(cluster.give(60.0))) == HELD
+def test_all_nodes_may_go_and_the_work_waits_for_others(simulated: Cluster) -> None:
+    simulated.leaving.seen(NodeTable(alive=frozenset(), dead=frozenset({"a", "b"})), 3.0)
+    assert sorted(simulated.actors.ended) == [0, 1]
+    assert list(simulated.give(3.0)) == []
+    assert not simulated.dispatcher.finished
+    simulated.members.adjust(8, 4.0)
+    assert set(simulated.actors.names) == {0, 1, 2, 3}
+    simulated.leaving.moved(3, "c", 60.0)
+    simulated.members.join(3, {}, 60.0)
+    assert len(list(simulated.give(60.0))) == HELD
 
 
-def test_an_actor_that_comes_up_with_notice_gets_nothing(cluster: Cluster) -> None:
-    cluster.leaving.noticed(1, "it got SIGTERM", 1.0)
-    cluster.members.adjust(2, 2.0)
-    cluster.leaving.seen(NodeTable(alive=frozenset("abc"), draining={"c": float("inf")}), 3.0)
-    cluster.leaving.moved(2, "c", 4.0)
-    assert cluster.actors.ended == [2], "before it has joined"
+def test_an_actor_that_comes_up_with_notice_gets_nothing(simulated: Cluster) -> None:
+    simulated.leaving.noticed(1, "it got SIGTERM", 1.0)
+    simulated.members.adjust(2, 2.0)
+    simulated.leaving.seen(NodeTable(alive=frozenset("abc"), draining={"c": float("inf")}), 3.0)
+    simulated.leaving.moved(2, "c", 4.0)
+    assert simulated.actors.ended == [2], "before it has joined"

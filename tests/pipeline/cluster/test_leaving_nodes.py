@@ -71,6 +71,9 @@ def nodes_at_work(cluster: Cluster, driver: WatchedDriver) -> list[Node]:
     raise RuntimeError(f"the actors do not start: {driver.said()[-3000:]}")
 
 
+pytestmark = pytest.mark.slow  # a head and nodes that are killed, drained and frozen: 40 s on a quiet machine
+
+
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, qwen3_folder: Path) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("leaving")

@@ -184,6 +184,7 @@ def most(scraped: dict[str, Any], metric: str, **labels: str) -> float:
     return sum(s["most"] for s in series)
 
 
+@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
 def test_a_nodes_port_serves_every_metric_of_the_table_under_its_name(scraped: dict[str, Any]) -> None:
     names = {s["name"] for s in scraped["series"]}
     suffixed = {f"{m.scraped_name}_count" if m.kind == "histogram" else m.scraped_name for m in METRICS}
@@ -196,6 +197,7 @@ def test_a_nodes_port_serves_every_metric_of_the_table_under_its_name(scraped: d
         assert not {"row_id", "unit", "unit_id"} & set(labels)
 
 
+@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
 def test_what_the_driver_reports_is_what_the_ledger_holds(scraped: dict[str, Any]) -> None:
     assert most(scraped, "tokens_committed") == scraped["tokens"] == 60 * 200
     assert most(scraped, "input_rows_committed") == scraped["rows"] == 61
@@ -206,6 +208,7 @@ def test_what_the_driver_reports_is_what_the_ledger_holds(scraped: dict[str, Any
     assert all(s["labels"]["class"] for s in classes)
 
 
+@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
 def test_what_actors_report_is_what_their_engines_did(scraped: dict[str, Any]) -> None:
     tokens, forwards = most(scraped, "tokens_generated", pool="default"), most(scraped, "decode_forwards")
     assert 0 < tokens <= scraped["tokens"] + 2, "and two of warming up"
@@ -221,6 +224,7 @@ def test_what_actors_report_is_what_their_engines_did(scraped: dict[str, Any]) -
     assert most(scraped, "kv_pages_used") > 0
 
 
+@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
 def test_the_summary_says_what_the_actors_cost(scraped: dict[str, Any]) -> None:
     used = scraped["cpu_seconds"]
     assert scraped["gpu_seconds"] == 0

@@ -95,6 +95,7 @@ def test_a_pool_whose_engine_could_not_hold_every_row_is_refused(qwen3_folder: P
         go(config, noted_engine)
 
 
+@pytest.mark.slow  # a session of its own with made-up GPUs, 25 s on a quiet machine
 def test_actors_see_their_own_accelerator_and_those_without_room_are_asked_of_an_autoscaler(tmp_path: Path) -> None:
     """One node that claims two GPUs, in a session and a process of their own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "CUDA_"))}

@@ -26,6 +26,7 @@ NAMES = sorted({name for share in SHARES for name in share} - {"defaults"})
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux"),
+    pytest.mark.slow,  # two minutes of two cores
     pytest.mark.timeout(600),  # the scenarios take about 50 s of processor time, and a machine may be busy
 ]
 
