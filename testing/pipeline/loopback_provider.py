@@ -95,10 +95,14 @@ class LoopbackProvider(NodeProvider):  # Ray's class has no types
             draft.replace(self._folder / f"{name}.json")
 
     def terminate_node(self, node_id: str) -> None:
-        """End a machine at once. Where the autoscaler ends it for being idle, Ray has drained it before."""
+        """End a machine at once. Where the autoscaler ends it for being idle, Ray has drained it before.
+
+        One that cannot be reached (there is a file ``NODE.unreachable``) is forgotten, and runs on.
+        """
         path = self._folder / f"{node_id}.json"
-        with suppress(FileNotFoundError, ProcessLookupError):
-            os.killpg(json.loads(path.read_text())["pid"], signal.SIGKILL)
+        if not path.with_suffix(".unreachable").exists():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                os.killpg(json.loads(path.read_text())["pid"], signal.SIGKILL)
         path.unlink(missing_ok=True)
 
     @staticmethod

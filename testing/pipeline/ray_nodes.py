@@ -86,7 +86,7 @@ class Node:
 
     def thaw(self) -> None:
         """SIGCONT to every process of it."""
-        for process in self.processes():
+        for process in self.processes() if psutil.pid_exists(self.pid) else []:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
 

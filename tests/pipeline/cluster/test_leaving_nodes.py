@@ -128,11 +128,11 @@ def test_every_row_comes_out_once_and_as_a_bare_engine_gives_it(story: Story) ->
 
 
 def test_a_node_that_is_killed_is_told_and_its_actor_replaced(story: Story) -> None:
-    assert "1 actor lost, as its node was lost" in story.said
+    assert "1 actor lost (the node was lost)" in story.said
 
 
 def test_a_node_that_is_drained_loses_nothing_and_ends_as_soon_as_its_units_are_done(story: Story) -> None:
-    assert f"1 actor to leave, as its node is being drained: {DRAIN_SECONDS:.0f} s for" in story.said
+    assert f"1 actor to leave (the node is being drained): {DRAIN_SECONDS:.0f} s for" in story.said
     assert "1 actor left; 0 units handed back" in story.said
     assert story.drain < DRAIN_SECONDS
 
