@@ -58,6 +58,14 @@ def checksum_of(output: str) -> str:
     return data_checksum(rows, ("prompt", *DATA_COLUMNS))
 
 
+def keep_logs(cluster: AutoscaledCluster, folder: Path) -> None:
+    """Copy what Ray's processes said, for whoever looks into a failure."""
+    folder.mkdir()
+    for path in [*cluster.folder.glob("machines/*.log"), *cluster.folder.glob("h*/session_latest/logs/*.*")]:
+        if path.is_file():
+            shutil.copy(path, folder / f"{path.parts[3]}-{path.name}")
+
+
 class Life:
     """The job on the cluster, blow by blow."""
 
@@ -79,6 +87,8 @@ class Life:
         line.mark("a node is killed")
         self._at_work()
         self._drain()
+        self._at_work()
+        self._notice()
         self._at_work()
         frozen = self._victim()
         self._cluster.freeze(frozen)
@@ -128,6 +138,18 @@ class Life:
             time.sleep(0.2)
         self._line.mark("it has ended, drained")
 
+    def _notice(self) -> None:
+        node = self._victim()
+        self._cluster.give_notice(node)
+        self._line.mark("a node has a spot notice")
+        begin = self._line.now
+        while node.actors():
+            assert self._line.now < begin + DRAIN_SECONDS + 15, "the actor of a node that has notice leaves"
+            time.sleep(0.2)
+        self._line.mark("its actor has left")
+        node.end()
+        self._line.mark("the node is taken away")
+
     def _lose_head(self) -> None:
         self._cluster.kill_head()
         self._line.mark("the head is killed")
@@ -145,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run it, check it, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("out/cluster_life"), help="for working files")
-    parser.add_argument("--rows", type=int, default=3200)
+    parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--pace", type=float, default=0.5, help="seconds of an engine's step, at least")
     args = parser.parse_args(argv)
     folder = args.folder.absolute()
@@ -166,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             driver.end()
             line.save(folder / "timeline")
             (folder / "driver.txt").write_text(driver.said())
+            keep_logs(cluster, folder / "logs")
     pipeline.run(config=pipeline.RunConfig.from_mapping(config_of(folder, "undisturbed")))
     sums = [checksum_of(str(folder / name)) for name in ("out", "undisturbed")]
     assert sums[0] == sums[1], "the data columns are those of an undisturbed run"

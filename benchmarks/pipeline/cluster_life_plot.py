@@ -28,7 +28,7 @@ def draw(line: Timeline, path: Path) -> None:
     above.set_ylim(0, top + 1.2)
     above.set_yticks(range(top + 1))
     above.set_ylabel("count")
-    above.legend(loc="lower right", framealpha=0.9)
+    figure.legend(*above.get_legend_handles_labels(), loc="outside upper right", ncols=2)
     below.plot(seconds, [sample.units for sample in line.samples], color="tab:green", linewidth=2.0)
     below.set_ylabel("units done")
     below.set_xlabel("seconds")

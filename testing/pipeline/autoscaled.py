@@ -74,6 +74,10 @@ class AutoscaledCluster(Cluster):
                     found.append(Node(name, machine["pid"]))
         return found
 
+    def give_notice(self, node: Node) -> None:
+        """Let the actors of a node know that it will be taken away, in the way of a spot notice."""
+        (self._machines / f"{node.name}.spot").write_text("capacity is needed elsewhere")
+
     def freeze(self, node: Node) -> None:
         """Stop every process of a node, and keep its platform from ending it: as if both had lost their network."""
         (self._machines / f"{node.name}.unreachable").touch()

@@ -23,7 +23,7 @@ from testing.pipeline.ray_nodes import Cluster, Node, serve_cluster
 from testing.pipeline.watched_driver import WatchedDriver
 from wedlm_core import LLM, SamplingParams
 
-ROWS, UNIT_ROWS = 240, 8
+ROWS, UNIT_ROWS = 160, 8
 SAMPLING = {"max_tokens": 24, "temperature": 0.8, "window_size": 4, "ignore_eos": True}
 DRAIN_SECONDS = 15.0
 
@@ -81,7 +81,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, qwen3_folder: Path) -> Itera
               "gpus_per_actor": 1, "cpus_per_actor": 0.5, "drain_seconds": DRAIN_SECONDS}  # fmt: skip
     with serve_cluster() as cluster:
         cluster.add_nodes(4, cpus=1, gpus=1)
-        driver = WatchedDriver(cluster, folder / "driver", config, pace=0.1)
+        driver = WatchedDriver(cluster, folder / "driver", config, pace=0.08)
         driver.start()
         try:
             lost, drained, frozen = nodes_at_work(cluster, driver)
