@@ -19,6 +19,8 @@ from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.nodes import NodeTable
 from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import PreparedUnit
+from pipeline.cluster.room import Room
+from pipeline.cluster.watching import Watched, Watching
 from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 
@@ -53,15 +55,7 @@ class _Failed:
     """Whose call it was; None: of the prefetch thread."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Watched:
-    """``answer``: see :meth:`GenerateActor.watch`."""
-
-    actor: int
-    answer: tuple[str, str, str | None]
-
-
-_Event = _Ready | _Result | _Failed | _Watched | NodeTable | PreparedUnit | None
+_Event = _Ready | _Result | _Failed | Watched | NodeTable | PreparedUnit | None
 """None: there are no more units."""
 
 
@@ -101,16 +95,18 @@ def generate(
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     # As many prefetched units may wait for an actor as the actors hold, and enough to choose from.
     always = max(1, sum(own.least for own in pool.resources.values()))
-    room = _Room(always * each)
+    room = Room(always * each)
     reader = threading.Thread(target=_read, args=(units, events, room), name="prefetch", daemon=True)
     prepared: dict[str, PreparedUnit] = {}
     fresh: set[str] = set()
     """Units that were never given to an actor."""
     left = count
 
+    watching = Watching(pool, events.put)
+
     def watch(actor: int) -> None:
         _when_done(pool.ready(actor), events, partial(_ready, actor), actor)
-        _when_done(pool.watch(actor, ""), events, partial(_watched, actor), actor)
+        watching.begin(actor)
 
     members = Members(pool, dispatcher, most, time.monotonic(), watch, refit)
     leaving = Leaving(members, drain_seconds)
@@ -142,11 +138,12 @@ def generate(
                     yield record
             elif isinstance(event, NodeTable):
                 leaving.seen(event, now)
-            elif isinstance(event, _Watched):
-                _follow(leaving, members, pool, event, events, now)
+            elif isinstance(event, Watched):
+                watching.take(event, members, leaving, now)
             elif event is None:
                 dispatcher.end_input()
             leaving.settle(now)
+            watching.again(members, now)
             while not stop.asked and (given := dispatcher.next(now)) is not None:
                 if given.unit_id in fresh:
                     fresh.remove(given.unit_id)
@@ -168,41 +165,6 @@ def _is_drained(stop: Stop, in_flight: int) -> bool:
     return stop.asked and (not in_flight or stop.overdue)
 
 
-class _Room:
-    """How many prefetched units may wait for an actor. The limit follows the actors."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken = 0
-        self._closed = False
-        self._changed = threading.Condition()
-
-    def take(self) -> bool:
-        """Wait for room and take it; False if there will be none any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._taken < self._limit)
-            self._taken += 1
-            return not self._closed
-
-    def release(self) -> None:
-        """A unit waits no more."""
-        with self._changed:
-            self._taken -= 1
-            self._changed.notify()
-
-    def resize(self, limit: int) -> None:
-        """Change the limit."""
-        with self._changed:
-            self._limit = limit
-            self._changed.notify()
-
-    def close(self) -> None:
-        """End all waiting."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
 def _settle(
     dispatcher: Dispatcher, pool: Pool, result: _Result, prepared: dict[str, PreparedUnit], now: float
 ) -> Iterator[CommitRecord]:
@@ -220,21 +182,6 @@ def _settle(
     yield CommitRecord.from_json(result.record)
 
 
-def _follow(
-    leaving: Leaving, members: Members, pool: Pool, event: _Watched, events: queue.SimpleQueue[_Event], now: float
-) -> None:
-    """Take up what an actor says of itself, and ask again."""
-    process, node, why = event.answer
-    if event.actor not in members:
-        return
-    if why is not None:
-        leaving.noticed(event.actor, why, now)
-        return
-    leaving.moved(event.actor, node, now)
-    if event.actor in members:
-        _when_done(pool.watch(event.actor, process), events, partial(_watched, event.actor), event.actor)
-
-
 class _Timeout:
     """No event came in time."""
 
@@ -249,7 +196,7 @@ def _next(events: queue.SimpleQueue[_Event]) -> _Event | _Timeout:
 def _read(
     units: Generator[PreparedUnit, None, None],
     events: queue.SimpleQueue[_Event],
-    room: _Room,
+    room: Room,
 ) -> None:
     try:
         with contextlib.closing(units):
@@ -264,10 +211,6 @@ def _read(
 
 def _ready(actor: int, taken: Mapping[str, float]) -> _Event:
     return _Ready(actor=actor, taken=taken)
-
-
-def _watched(actor: int, answer: tuple[str, str, str | None]) -> _Event:
-    return _Watched(actor=actor, answer=answer)
 
 
 def _tell(taken: Mapping[str, float], *, first: bool) -> None:

@@ -76,13 +76,13 @@ class Departures:
     def _check(self, actor: int, now: float) -> list[Departure]:
         node = self._nodes[actor]
         if node in self._table.dead:
-            why = "its node is gone" if node in self._table.expected else "its node was lost"
+            why = "the node is gone" if node in self._table.expected else "the node was lost"
             return self._begin(Departure(actor=actor, until=now, why=why, lost=True))
         if node not in self._table.draining:
             return []
         left = self._table.seconds_left(node, time.time()) - _MARGIN_SECONDS
         return self._begin(
-            Departure(actor=actor, until=now + max(0.0, min(self._budget, left)), why="its node is being drained")
+            Departure(actor=actor, until=now + max(0.0, min(self._budget, left)), why="the node is being drained")
         )
 
     def _begin(self, departure: Departure) -> list[Departure]:

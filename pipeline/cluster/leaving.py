@@ -55,12 +55,12 @@ class Leaving:
             self._members.depart(departure.actor)
         for (why, lost), count in Counter((departure.why, departure.lost) for departure in departures).items():
             if lost:
-                stages.announce(f"{_count(count, 'actor')} lost, as {why}")
+                stages.announce(f"{_count(count, 'actor')} lost ({why})")
                 continue
             until = min(departure.until for departure in departures if departure.why == why)
             held = sum(self._members.held(departure.actor) for departure in departures if departure.why == why)
             stages.announce(
-                f"{_count(count, 'actor')} to leave, as {why}: {until - now:.0f} s for {_count(held, 'unit')}"
+                f"{_count(count, 'actor')} to leave ({why}): {until - now:.0f} s for {_count(held, 'unit')}"
             )
         self.settle(now)
 

@@ -147,7 +147,8 @@ class Pool:
 
     def watch(self, actor: int, process: str) -> Any:
         """A reference to what :meth:`GenerateActor.watch` returns."""
-        return self.actors[actor].watch.options(concurrency_group="watch").remote(process)
+        # Not retried: Ray would tell the user of each one that the end of its actor cuts off.
+        return self.actors[actor].watch.options(concurrency_group="watch", max_task_retries=0).remote(process)
 
     def run(self, given: Assignment, unit: PreparedUnit) -> Any:
         """A reference to what :meth:`GenerateActor.run` returns."""

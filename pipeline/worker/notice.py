@@ -18,7 +18,7 @@ __all__ = ["SIGTERM", "SPOT_NOTICE", "Notice", "spot_notice"]
 
 SPOT_NOTICE = "WEDLM_SPOT_NOTICE"
 """Name of the variable that holds a path or an http(s) URL."""
-SIGTERM = "it got SIGTERM"
+SIGTERM = "SIGTERM"
 """What :meth:`Notice.wait` says of the signal."""
 POLL_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
@@ -92,4 +92,4 @@ class Notice:
         pause = threading.Event()
         while (said := spot_notice(place)) is None:
             pause.wait(self._poll_seconds)
-        self._said.put(f"its machine is to go: {said}")
+        self._said.put(f"notice of its machine: {said}")

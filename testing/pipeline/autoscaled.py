@@ -37,6 +37,7 @@ class AutoscaledCluster(Cluster):
         self._shape = {"CPU": cpus, "GPU": gpus}
         self._most = most
         self._idle_seconds = idle_seconds
+        self._unreachable: list[Node] = []
         super().__init__(
             folder, [f"--autoscaling-config={self._yaml}"],
             {"RAY_enable_autoscaler_v2": "1", "AUTOSCALER_UPDATE_INTERVAL_S": str(_UPDATE_SECONDS)},
@@ -73,10 +74,20 @@ class AutoscaledCluster(Cluster):
                     found.append(Node(name, machine["pid"]))
         return found
 
+    def give_notice(self, node: Node) -> None:
+        """Let the actors of a node know that it will be taken away, in the way of a spot notice."""
+        (self._machines / f"{node.name}.spot").write_text("capacity is needed elsewhere")
+
+    def freeze(self, node: Node) -> None:
+        """Stop every process of a node, and keep its platform from ending it: as if both had lost their network."""
+        (self._machines / f"{node.name}.unreachable").touch()
+        self._unreachable.append(node)
+        node.freeze()
+
     def end(self) -> None:
         """End the head first, and with it the autoscaler, then every machine."""
         self.head.end()
-        for node in self.machines():
+        for node in [*self._unreachable, *self.machines()]:
             node.end()
         super().end()
 

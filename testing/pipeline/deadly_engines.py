@@ -21,6 +21,7 @@ __all__ = [
     "harmless_engine",
     "one_hangs_engine",
     "one_is_slow_engine",
+    "steady_engine",
 ]
 
 DEADLY_TOKEN = 6
@@ -73,6 +74,11 @@ def one_hangs_engine(job: Job, num_threads: int | None) -> FakeEngine:
 def one_is_slow_engine(job: Job, num_threads: int | None) -> FakeEngine:
     """The job's first engine is twenty times slower than the others."""
     return _LateEngine(1.0 if _first(job) else 0.05)
+
+
+def steady_engine(job: Job, num_threads: int | None) -> FakeEngine:
+    """Every engine takes 0.3 s for a step."""
+    return _LateEngine(0.3)
 
 
 def _first(job: Job) -> bool:

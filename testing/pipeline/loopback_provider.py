@@ -19,7 +19,8 @@ import psutil
 from ray.autoscaler.node_provider import NodeProvider
 from ray.autoscaler.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
 
-from testing.pipeline.ray_nodes import start_command
+from pipeline.worker.notice import SPOT_NOTICE
+from testing.pipeline.ray_nodes import SOCKETS, start_command
 
 __all__ = ["HEAD_TYPE", "LoopbackProvider", "machines_in"]
 
@@ -83,7 +84,8 @@ class LoopbackProvider(NodeProvider):  # Ray's class has no types
             options = [f"--num-cpus={given.pop('CPU', 0):g}", f"--num-gpus={given.pop('GPU', 0):g}",
                        f"--resources={json.dumps(given)}"]  # fmt: skip
             own = {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": name, "RAY_CLOUD_INSTANCE_ID": name,
-                   "RAY_NODE_TYPE_NAME": tags[TAG_RAY_USER_NODE_TYPE]}  # fmt: skip
+                   "RAY_NODE_TYPE_NAME": tags[TAG_RAY_USER_NODE_TYPE],
+                   SOCKETS: str(self._folder / name[:8]), SPOT_NOTICE: str(self._folder / f"{name}.spot")}  # fmt: skip
             with (self._folder / f"{name}.log").open("wb") as log:
                 process = subprocess.Popen(
                     start_command(self.provider_config["address"], *options), env=os.environ | own, stdout=log,
@@ -95,10 +97,14 @@ class LoopbackProvider(NodeProvider):  # Ray's class has no types
             draft.replace(self._folder / f"{name}.json")
 
     def terminate_node(self, node_id: str) -> None:
-        """End a machine at once. Where the autoscaler ends it for being idle, Ray has drained it before."""
+        """End a machine at once. Where the autoscaler ends it for being idle, Ray has drained it before.
+
+        One that cannot be reached (there is a file ``NODE.unreachable``) is forgotten, and runs on.
+        """
         path = self._folder / f"{node_id}.json"
-        with suppress(FileNotFoundError, ProcessLookupError):
-            os.killpg(json.loads(path.read_text())["pid"], signal.SIGKILL)
+        if not path.with_suffix(".unreachable").exists():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                os.killpg(json.loads(path.read_text())["pid"], signal.SIGKILL)
         path.unlink(missing_ok=True)
 
     @staticmethod

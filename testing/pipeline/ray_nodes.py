@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -22,16 +23,13 @@ import psutil
 
 from testing.repository import ROOT
 
-__all__ = ["Cluster", "Node", "free_port", "serve_cluster", "start_command"]
+__all__ = ["SOCKETS", "Cluster", "Node", "free_port", "serve_cluster", "start_command"]
 
-# Ray's command, which would replace 127.0.0.1 by the interface's address, and listens on all interfaces for any other.
-_RAY = (
-    "import ray._private.services as services; services.resolve_ip_for_localhost = lambda host: host; "
-    "from ray.scripts.scripts import main; main()"
-)
+SOCKETS = "TESTING_RAY_SOCKETS"
+"""Name of the variable for the beginning of the paths of a node's sockets."""
+_RAY = [sys.executable, "-m", "testing.pipeline.ray_command"]
 _ADDRESS = "127.0.0.1"
-
-
+_PORTS = (15_000, 32_000)
 _STARTS = 3
 
 
@@ -86,7 +84,7 @@ class Node:
 
     def thaw(self) -> None:
         """SIGCONT to every process of it."""
-        for process in self.processes():
+        for process in self.processes() if psutil.pid_exists(self.pid) else []:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
 
@@ -111,11 +109,11 @@ class Node:
 def start_command(address: str | None, *options: str) -> list[str]:
     """The command of a node that joins the head at ``address``; of a head if that is None."""
     role = ["--head"] if address is None else [f"--address={address}"]
-    # Ray takes fixed ports, as if the node had the machine for itself: two that start at once would both fail.
+    # Ray takes fixed ports, as if the node had the machine for itself.
     names = ("node-manager", "object-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "metrics-export",
              "runtime-env-agent")  # fmt: skip
     ports = [*(f"--{name}-port={free_port()}" for name in names), "--min-worker-port=0", "--max-worker-port=0"]
-    return [sys.executable, "-c", _RAY, "start", "--block", f"--node-ip-address={_ADDRESS}", "--disable-usage-stats",
+    return [*_RAY, "start", "--block", f"--node-ip-address={_ADDRESS}", "--disable-usage-stats",
             "--object-store-memory=100000000", *ports, *role, *options]  # fmt: skip
 
 
@@ -179,7 +177,7 @@ class Cluster:
     def drain(self, node: Node, seconds: int) -> None:
         """Ask Ray to drain a node that will be taken away in so many seconds, by its own command."""
         subprocess.run(
-            [sys.executable, "-c", _RAY, "drain-node", f"--address={self.address}", f"--node-id={node.name}",
+            [*_RAY, "drain-node", f"--address={self.address}", f"--node-id={node.name}",
              "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot capacity is needed elsewhere",
              f"--deadline-remaining-seconds={seconds}"], env=self._base, check=True, capture_output=True, timeout=60,
         )  # fmt: skip
@@ -203,7 +201,8 @@ class Cluster:
         number = next(self._numbers)
         name = self._head_name() if address is None else secrets.token_hex(28)
         path = self.folder / f"node-{number}.log"
-        environment = self._base | {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": name, "RAY_CLOUD_INSTANCE_ID": name}
+        environment = self._base | {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": name, "RAY_CLOUD_INSTANCE_ID": name,
+                                    SOCKETS: str(path.with_suffix(""))}  # fmt: skip
         with path.open("wb") as log:
             process = subprocess.Popen(
                 start_command(address, *options), env=environment, stdout=log, stderr=log, start_new_session=True
@@ -240,7 +239,12 @@ def serve_cluster(**settings: str) -> Iterator[Cluster]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((_ADDRESS, 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that nobody listens on now, of those that the system gives to nobody by itself.
+
+    Ray's processes take their ports seconds after they were drawn: a connection could have one of the others by then.
+    """
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((_ADDRESS, port))
+            return port

@@ -50,8 +50,8 @@ def test_an_actor_whose_node_is_gone_is_lost_at_once() -> None:
     departures.see(table("a", "b", "c", draining={"b": 60.0}), 1.0)
     gone = departures.see(table("c", dead=frozenset({"a", "b"}), expected=frozenset({"b"})), 5.0)
     assert gone == [
-        Departure(actor=1, until=5.0, why="its node was lost", lost=True),
-        Departure(actor=2, until=5.0, why="its node is gone", lost=True),
+        Departure(actor=1, until=5.0, why="the node was lost", lost=True),
+        Departure(actor=2, until=5.0, why="the node is gone", lost=True),
     ]
     assert sorted(departures.due(5.0)) == [1, 2]
 

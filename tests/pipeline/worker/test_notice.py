@@ -55,8 +55,8 @@ def test_a_file_gives_notice_by_being_there(tmp_path: Path) -> None:
     assert notice.wait(0.05) is None
     (tmp_path / "draft").write_text("rebalance\n")
     (tmp_path / "draft").rename(file)
-    assert notice.wait(10) == "its machine is to go: rebalance"
-    assert notice.wait(10) == "its machine is to go: rebalance", "it stays"
+    assert notice.wait(10) == "notice of its machine: rebalance"
+    assert notice.wait(10) == "notice of its machine: rebalance", "it stays"
     file.write_text("")
     assert spot_notice(str(file)) == f"{file} is there"
     assert spot_notice(str(tmp_path)) is None, "a folder is no notice"
@@ -80,6 +80,6 @@ def test_the_environment_names_the_place(tmp_path: Path, monkeypatch: pytest.Mon
     try:
         notice = Notice.of_environment()
         notice.listen()
-        assert notice.wait(10) == "its machine is to go: soon"
+        assert notice.wait(10) == "notice of its machine: soon"
     finally:
         signal.signal(signal.SIGTERM, before)
