@@ -25,7 +25,7 @@ def _name_sockets(prefix: str) -> None:
         make(self, *args, **options)
         self.raylet_socket_name, self.plasma_store_socket_name = f"{prefix}.raylet", f"{prefix}.store"
 
-    RayParams.__init__ = init
+    RayParams.__init__ = init  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
