@@ -190,13 +190,13 @@ class EngineThread:
             future.set_exception(DroppedError())
 
     def _fail(self, error: BaseException) -> None:
+        if self._on_fatal is not None:
+            self._on_fatal(error)  # meanwhile submissions wait: none may be told before
         with self._lock:
             self._fatal = error
             waiting = {id(s): s for s in self._waiting.values()}
             while not self._inbox.empty():
                 if isinstance(late := self._inbox.get(), _Submission):
                     waiting[id(late)] = late
-        if self._on_fatal is not None:
-            self._on_fatal(error)
         for submission in waiting.values():
             submission.future.set_exception(error)

@@ -29,7 +29,7 @@ ENDS = {
     "other settings": "FingerprintError",
     "wrong bucket": "OutputError",
     "wrong input": "SourceError",
-    "leaky engine": "RuntimeError",
+    "leaky engine": "EngineDiedError",
     "leaky start": "EngineDiedError",
     "wrong credentials": "OutputError",
     "wrong literal": "OutputError",

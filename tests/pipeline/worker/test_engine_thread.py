@@ -1,0 +1,35 @@
+"""An engine that fails: nobody is told before the process had its chance to end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pipeline.codec import Request, SamplingParams
+from pipeline.worker.engine_thread import EngineThread
+from testing.pipeline.fakes import FakeEngine
+
+
+def request(name: str) -> Request:
+    return Request(request_id=name, prompt_token_ids=(1, 2), params=SamplingParams(max_tokens=2))
+
+
+def test_no_unit_is_told_of_a_fatal_error_while_the_process_may_still_end_for_it() -> None:
+    """Neither those that waited before nor those that come meanwhile: their error would reach the driver first."""
+    told, go_on = threading.Event(), threading.Event()
+
+    def on_fatal(error: BaseException) -> None:
+        told.set()
+        assert go_on.wait(10)
+
+    thread = EngineThread(FakeEngine(fail_at_step=1), on_fatal)
+    before = thread.submit([request("before")])
+    assert told.wait(10)
+    meanwhile = thread.submit([request("meanwhile")])
+    for future in (before, meanwhile):
+        with pytest.raises(TimeoutError):
+            future.result(timeout=0.1)
+    go_on.set()
+    for future in (before, meanwhile, thread.submit([request("later")])):
+        assert future.exception(timeout=10) is not None
