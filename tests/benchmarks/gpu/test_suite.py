@@ -26,6 +26,7 @@ def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.slow  # half a minute of both cores
 def test_every_section_runs_on_a_cpu_and_the_result_says_that_it_is_not_of_a_gpu(tmp_path: Path) -> None:
     done = suite("--device", "cpu", "--tiny", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
