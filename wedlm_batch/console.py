@@ -7,6 +7,7 @@ the job's; 2 for a sub-command that there is none of.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -49,7 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {_unknown(command)}", file=sys.stderr)
         return 2
     job = importlib.import_module(f"{load('jobs').__name__}.{command}")
-    return job.main(rest, prog=f"{PROGRAM} {command}") or 0
+    try:
+        status = job.main(rest, prog=f"{PROGRAM} {command}") or 0
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
 
 
 def _help() -> str:
