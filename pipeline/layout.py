@@ -31,6 +31,7 @@ __all__ = [
     "STATE",
     "UNITS",
     "Segment",
+    "count_of",
     "crash_note",
     "dead_letters",
     "discard_mark",
@@ -116,9 +117,15 @@ def run_record(epoch: int) -> str:
     return f"{RUN}/{epoch:08d}.json"
 
 
-def manifest(epoch: int, decided: int) -> str:
-    """Key of a manifest of so many publications; of one epoch the one with the most counts."""
-    return f"{MANIFEST}/{epoch:08d}-{decided:06d}.json"
+def manifest(epoch: int, number: int) -> str:
+    """Key of a manifest; of one epoch the one with the highest number counts, which is the publications' at least."""
+    return f"{MANIFEST}/{epoch:08d}-{number:06d}.json"
+
+
+def count_of(key: str) -> int:
+    """The number in the name of a manifest; -1 for other files."""
+    found = re.fullmatch(r"\d+-(\d+)\.json", key.rsplit("/", 1)[-1])
+    return -1 if found is None else int(found[1])
 
 
 def epoch_of(key: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,18 +80,31 @@ def check_writable(storage: Storage) -> None:
     Raises:
         OutputError: that fails.
     """
+    probe = f"{_PROBE}-{uuid.uuid4().hex[:12]}"  # of several processes each has its own
     try:
-        with storage.create(_PROBE) as file:
-            file.write(b"probe")
-        if storage.read(_PROBE) != b"probe":
-            raise OSError("what was written reads back otherwise")
-        storage.delete(_PROBE)
+        _write_and_read(storage, probe)
+        storage.delete(probe)
         if not storage.keys(layout.STATE):
             storage.delete(layout.STATE)
     except (OSError, SinkError) as error:
         raise OutputError(
             f"{storage.url}: cannot be written to ({error}). Check path, space and permissions."
         ) from error
+
+
+def _write_and_read(storage: Storage, key: str) -> None:
+    """Raises OSError or SinkError if that fails. The holder of the lease may sweep unfinished files in between."""
+    for last in (False, False, True):
+        with storage.create(key) as file:
+            file.write(b"probe")
+        try:
+            if storage.read(key) != b"probe":
+                raise OSError("what was written reads back otherwise")
+        except FileNotFoundError:
+            if last:
+                raise
+        else:
+            return
 
 
 def check_foreign(config: RunConfig, storage: Storage) -> None:

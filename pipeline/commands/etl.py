@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.etl_config import EtlConfig
+from pipeline.commands.etl_repair import repair_records, unproven
 from pipeline.commands.progress import Progress
 from pipeline.commands.run import run_held
 from pipeline.commands.scheduled import ScheduledRun, check_scheduled
@@ -27,14 +28,13 @@ from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import FENCE, Manifest
 from pipeline.commit.recover import recover
-from pipeline.commit.repair import find_published_damage
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, LeaseError
-from pipeline.plan.intake import Intake, decide_intake
+from pipeline.plan.intake import Intake, IntakeCounts, compare, draw_intake
 from pipeline.plan.job import named_columns
-from pipeline.sources import FileSource, check_apart
+from pipeline.sources import FileSource, check_apart, stamp_now
 from pipeline.sources.evolving import open_added_files
 from pipeline.sources.finding import source_file
 from pipeline.sources.formats import all_suffixes
@@ -44,12 +44,13 @@ from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
-from pipeline.storage.urls import plain_name
+from pipeline.storage.urls import join, plain_name
 from pipeline.types import ListedFile
 
-__all__ = ["EtlResult", "describe_intake", "etl", "etl_on", "plan_etl"]
+__all__ = ["EtlResult", "describe_counts", "etl", "etl_on", "plan_etl"]
 
 _POLL_SECONDS = 1.0
+_TAKEN_ANEW = "Run again: it is taken as it is then. With settle_seconds, files that are still written are left alone."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,34 +59,46 @@ class EtlResult:
 
     Attributes:
         outcome: "done"; "nothing new"; or "busy", if another run is at work on the table.
-        intake: what there was to do.
+        intake: what there was to do; of a run that did it in rounds, the first one.
+        counts: the numbers of files, over all rounds.
         summary: of the run; None if it had nothing to do.
     """
 
     outcome: Literal["done", "nothing new", "busy"]
     intake: Intake
+    counts: IntakeCounts = field(default_factory=IntakeCounts)
     summary: RunSummary | None = None
 
     def describe(self) -> str:
         """A few lines for people."""
         if self.outcome == "busy":
             return "another run is at work on this table; nothing was done"
-        text = describe_intake(self.intake)
+        text = describe_counts(self.counts)
+        if self.outcome == "nothing new" and self.counts.new:
+            text += "; without a row, looked at again by the next run"
         return text if self.summary is None else f"{text}\n{self.summary.describe()}"
 
 
-def describe_intake(intake: Intake) -> str:
-    """What there is to do, in one line."""
-    parts = [f"{len(intake.new)} new files" if intake.new else "nothing new"]
-    if intake.targets:
-        parts.append(f"{len(intake.targets)} files again, in place of their old rows")
-    if intake.removed:
-        parts.append(f"rows of {len(intake.removed)} files removed")
-    if kept := len(intake.changed) + len(intake.vanished) if not intake.gone else 0:
-        parts.append(f"{kept} changed or vanished files ignored")
-    if intake.settling:
-        parts.append(f"{intake.settling} files are empty or too young, left for a later run")
+def describe_counts(counts: IntakeCounts, left: int = 0) -> str:
+    """What there is to do, in one line. ``left``: files for further rounds."""
+    parts = [f"{_files(counts.new, 'new ')}" if counts.new else "nothing new"]
+    if counts.again:
+        parts.append(f"{_files(counts.again)} again, in place of the old rows")
+    if counts.removed:
+        parts.append(f"rows of {_files(counts.removed)} removed")
+    if left:
+        parts.append(f"{_files(left)} more in further rounds")
+    if counts.ignored:
+        parts.append(f"{_files(counts.ignored, 'changed or vanished ')} ignored")
+    if counts.settling:
+        parts.append(f"{_files(counts.settling)} empty or too young, left for a later run")
+    if counts.undated:
+        parts.append(f"{_files(counts.undated)} in no folder of the partition key, left out")
     return "Input: " + "; ".join(parts)
+
+
+def _files(count: int, kind: str = "") -> str:
+    return f"{count} {kind}file{'s' * (count != 1)}"
 
 
 def etl(config: EtlConfig, on_progress: Callable[[Progress], None] | None = None) -> EtlResult:
@@ -117,9 +130,10 @@ def etl_on(
     with Inputs() as inputs:
         origin = Origin.of(storage)
         manifest = _settled(config.run, storage, origin)
-        intake = None if manifest is None else _intake(config, storage, origin, inputs, manifest)
-    if intake is not None and intake.is_nothing:
-        return EtlResult(outcome="nothing new", intake=intake)
+        undated = None if manifest is None else _compare(config, storage, origin, inputs, manifest)
+        intake = None if undated is None else _draw(config, inputs, most=0, undated=undated)
+    if intake is not None and not intake.left:
+        return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
     check_writable(storage)
     check_setup(config.run)
     try:
@@ -132,7 +146,7 @@ def etl_on(
 
 
 def plan_etl(config: EtlConfig) -> Intake:
-    """What :func:`etl` would process now; changes nothing, and needs no lease.
+    """What :func:`etl` would process now (of more than ``max_files``, first); changes nothing, and needs no lease.
 
     Raises:
         SourceError, OutputError: as :func:`etl`.
@@ -140,7 +154,8 @@ def plan_etl(config: EtlConfig) -> Intake:
     storage = open_storage(config.run.output, layout.SCRATCH, config.run.output_options)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        return _intake(config, storage, origin, inputs, Manifest.load(storage, origin))
+        undated = _compare(config, storage, origin, inputs, Manifest.load(storage, origin))
+        return _draw(config, inputs, undated=undated)
 
 
 def _run(
@@ -151,24 +166,53 @@ def _run(
     inputs: Inputs,
     on_progress: Callable[[Progress], None],
 ) -> EtlResult:
+    """What there is to do, in rounds of ``max_files``: memory holds the files of one, and each is published by itself."""
     origin = prepare_output(config.run, storage, lease)
+    if config.run.repair:
+        repair_records(storage, lease, origin, lambda key: _is_listed(config, key))
     manifest = recover(storage, lease, origin).manifest
     # Again, under the lease: another run may have done some of it in the meantime.
-    intake = _intake(config, storage, origin, inputs, manifest)
+    undated = _compare(config, storage, origin, inputs, manifest)
+    first = intake = _draw(config, inputs, undated=undated)
     if intake.is_nothing:
-        return EtlResult(outcome="nothing new", intake=intake)
-    state = RunState.load(storage)
+        return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
+    counts, summary = first.counts, None
+    with executor.session():
+        while True:
+            last = _round(executor, config, storage, lease, origin, inputs, intake, on_progress)
+            summary = last if summary is None or last is None else last.following(summary)
+            if not intake.left:
+                break
+            intake = _draw(config, inputs, after=intake.last)
+            counts = counts.plus(intake)
+    return EtlResult(outcome="nothing new" if summary is None else "done", intake=first, counts=counts, summary=summary)
+
+
+def _round(
+    executor: Executor,
+    config: EtlConfig,
+    storage: Storage,
+    lease: Lease,
+    origin: Origin,
+    inputs: Inputs,
+    intake: Intake,
+    on_progress: Callable[[Progress], None],
+) -> RunSummary | None:
+    """Process and publish an intake; None if its files have no rows."""
+    state, manifest = RunState.load(storage), Manifest.load(storage, origin)
     scheduled = ScheduledRun(
         intake=intake,
         source=_source(config.run, intake, None if state is None else state.columns),
         inputs=inputs,
         revisions={p.position: p.revision for p in manifest.publications if p.position in intake.gone},
         columns=None if state is None else state.columns,
+        within=config.within,
     )
+    if not intake.gone and not scheduled.has_rows:
+        return None
     # What is to be done again is done as a further version of its files, see _again.
     run = replace(config.run, retry_failed=False, repair=False)
-    summary = run_held(executor, run, storage, lease, origin, on_progress, scheduled)
-    return EtlResult(outcome="done", intake=intake, summary=summary)
+    return run_held(executor, run, storage, lease, origin, on_progress, scheduled)
 
 
 def _source(run: RunConfig, intake: Intake, table: pa.Schema | None) -> FileSource:
@@ -177,15 +221,18 @@ def _source(run: RunConfig, intake: Intake, table: pa.Schema | None) -> FileSour
         own = [*table, *(pa.field(name, pa.string()) for name in named_columns(run) if name not in table.names)]
         return ParquetSource((), pa.schema(own), {}, ())
     found = [found_of(file) for file in intake.files]
-    return open_added_files(
+    source = open_added_files(
         plain_name(run.input), found, run.input_options, table=table, versions=intake.versions
     )  # fmt: skip
+    source.remedy = _TAKEN_ANEW
+    return source
 
 
-def _intake(
-    config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest
-) -> Intake:  # fmt: skip
-    """What there is to do, by the watermark and a listing of the input, which are entered in the index.
+def _compare(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest) -> int:
+    """Enter the watermark, a listing of the input and what differs in the index.
+
+    Returns:
+        The number of files that lie in no folder of the partition key, where there is a range.
 
     Raises:
         DamagedError: the watermark cannot be read.
@@ -193,43 +240,73 @@ def _intake(
         SourceError: the input cannot be listed; or a file has changed or is gone, and that is an error.
     """
     check_scheduled(RunState.load(storage), storage)
-    options, suffixes, now = config.run.input_options, all_suffixes(), time.time()
+    options, suffixes = config.run.input_options, all_suffixes()
     load_watermark(storage, manifest, inputs)
-    listed = list_files(config.run.input, options, config.within)
-    inputs.list(file for file in listed if file.key.endswith(suffixes))
+    undated = 0
 
-    def ready(file: ListedFile) -> bool:
-        age = math.inf if file.modified is None else now - file.modified
-        return file.size > 0 and age >= config.settle_seconds
+    def left_out(key: str) -> None:
+        nonlocal undated
+        undated += key.endswith(suffixes)
+
+    listed = list_files(config.run.input, options, config.within, left_out)
+    settled = time.time() - config.settle_seconds if config.settle_seconds else math.inf
+    inputs.list((file for file in listed if file.key.endswith(suffixes)), settled=settled)
 
     def same(files: Sequence[tuple[ListedFile, ProcessedFile]]) -> Iterator[bool]:
         digests = map_ahead(lambda pair: source_file(found_of(pair[0]), options).digest, files)
         return (digest == known.digest for digest, (_, known) in zip(digests, files, strict=True))
 
-    redo = _again(config.run, storage, origin, manifest, inputs)
-    return decide_intake(
-        inputs, within=config.within, on_changed=config.on_changed, ready=ready, same=same, redo=redo
+    redo = _again(config, storage, origin, manifest, inputs)
+    compare(inputs, within=config.within, on_changed=config.on_changed, same=same, redo=redo)
+    return undated
+
+
+def _draw(
+    config: EtlConfig, inputs: Inputs, *, most: int | None = None, after: str = "", undated: int = 0
+) -> Intake:  # fmt: skip
+    most = config.max_files if most is None else most
+    return draw_intake(
+        inputs, within=config.within, on_changed=config.on_changed, most=most, after=after, undated=undated
     )  # fmt: skip
 
 
+def _is_listed(config: EtlConfig, key: str) -> bool:
+    """Whether the input has a file; asked of single files."""
+    place = join(plain_name(config.run.input), key)
+    try:
+        stamp_now(place, config.run.input_options)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _again(
-    config: RunConfig, storage: Storage, origin: Origin, manifest: Manifest, inputs: Inputs
-) -> Collection[str]:  # fmt: skip
+    config: EtlConfig, storage: Storage, origin: Origin, manifest: Manifest, inputs: Inputs
+) -> Iterator[str]:  # fmt: skip
     """Keys of the files to do again.
 
     With ``retry_failed`` those of which a row has failed, with ``repair`` those of publications that are damaged.
+
+    Raises:
+        DamagedError: a publication is damaged, and a file whose rows it holds cannot be read again.
     """
-    keys: set[str] = set()
-    if config.retry_failed:
+    if config.run.retry_failed:
         with Index() as index:
             read_ledger(storage, index.records, origin.begun)
-            keys |= {own.file_key for record in index.records if record.failed_rows for own in record.stretches}
-    if config.repair:
-        damaged = {damage.key for damage in find_published_damage(storage, manifest, prove=True)}
-        for publication in manifest.publications:
-            if not damaged.isdisjoint(publication.keys):
-                keys |= {file.key for file in inputs.at(publication.position)}
-    return keys
+            for record in index.records:
+                yield from (own.file_key for own in record.stretches if record.failed_rows)
+    if not config.run.repair:
+        return
+    for publication, fault in unproven(storage, manifest, origin):
+        for file in inputs.at(publication.position):
+            if inputs.listed(file.key) is None and config.on_changed != "reprocess":
+                raise DamagedError(
+                    f"{storage.url}/{publication.name}: {fault}. It holds rows of {file.key!r}, which is gone or "
+                    "outside of the partitions given, so they cannot be generated anew",
+                    "Put the input file back and widen the range; restore the published file from a copy; or use "
+                    "on_changed='reprocess', which removes the rows of files that are gone.",
+                )
+            yield file.key
 
 
 def _settled(config: RunConfig, storage: Storage, origin: Origin) -> Manifest | None:

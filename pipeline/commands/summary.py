@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.codec import redact
@@ -52,6 +52,15 @@ class RunSummary:
     start_up: StartUp = field(default_factory=StartUp)
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
     price_per_hour: float | None = None
+
+    def following(self, earlier: RunSummary) -> RunSummary:
+        """The summary of a call that has done ``earlier`` first. What actors used is counted over the call anyway."""
+        return replace(
+            self,
+            session=earlier.session.merged_with(self.session),
+            seconds=earlier.seconds + self.seconds,
+            generating_seconds=earlier.generating_seconds + self.generating_seconds,
+        )
 
     @property
     def seconds_per_million_tokens(self) -> float | None:

@@ -211,9 +211,12 @@ class Manifest:
         """Write the manifest, as the holder of the lease of this epoch."""
         parts = {f"{p.name}/{part.name}": part.rows for p in self.publications for part in p.parts}
         raw = {**_without_schemas(p.to_dict() for p in self.decided), "parts": parts}
-        key = layout.manifest(epoch, len(self.decided))
+        before = storage.keys(layout.MANIFEST)
+        own = [layout.count_of(key) for key in before if layout.epoch_of(key) == epoch]
+        # Publications may have been withdrawn since the last one of this epoch was written.
+        key = layout.manifest(epoch, max([len(self.decided), *(count + 1 for count in own)]))
         storage.put(key, seal(raw))
-        storage.delete_objects([other for other in storage.keys(layout.MANIFEST) if other < key])
+        storage.delete_objects([other for other in before if other < key])
 
 
 @lru_cache(maxsize=64)
