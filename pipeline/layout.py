@@ -18,6 +18,7 @@ __all__ = [
     "DISCARDED",
     "EARLIER_RUN",
     "FENCES",
+    "HEADS",
     "INPUT",
     "INPUTS",
     "LEASES",
@@ -78,6 +79,7 @@ INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
 DEAD_LETTERS = f"{STATE}/dead_letters"
 DISCARDED = f"{STATE}/discards"
+HEADS = f"{STATE}/heads"
 UNITS = f"{STATE}/units"
 INPUTS = f"{STATE}/inputs"
 

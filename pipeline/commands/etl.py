@@ -27,6 +27,7 @@ from pipeline.commit.index import Index, Inputs, ProcessedFile
 from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import FENCE, Manifest
+from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.recover import recover
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
@@ -129,8 +130,8 @@ def etl_on(
     """:func:`etl` with a given executor and storage."""
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        manifest = _settled(config.run, storage, origin)
-        undated = None if manifest is None else _compare(config, storage, origin, inputs, manifest)
+        head = _settled(config.run, storage, origin)
+        undated = None if head is None else _compare(config, storage, origin, inputs, head)
         intake = None if undated is None else _draw(config, inputs, most=0, undated=undated)
     if intake is not None and not intake.left:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
@@ -154,7 +155,7 @@ def plan_etl(config: EtlConfig) -> Intake:
     storage = open_storage(config.run.output, layout.SCRATCH, config.run.output_options)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        undated = _compare(config, storage, origin, inputs, Manifest.load(storage, origin))
+        undated = _compare(config, storage, origin, inputs, Manifest.load(storage, origin).head)
         return _draw(config, inputs, undated=undated)
 
 
@@ -170,9 +171,9 @@ def _run(
     origin = prepare_output(config.run, storage, lease)
     if config.run.repair:
         repair_records(storage, lease, origin, lambda key: _is_listed(config, key))
-    manifest = recover(storage, lease, origin).manifest
+    head = recover(storage, lease, origin).manifest.head
     # Again, under the lease: another run may have done some of it in the meantime.
-    undated = _compare(config, storage, origin, inputs, manifest)
+    undated = _compare(config, storage, origin, inputs, head)
     first = intake = _draw(config, inputs, undated=undated)
     if intake.is_nothing:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
@@ -228,7 +229,7 @@ def _source(run: RunConfig, intake: Intake, table: pa.Schema | None) -> FileSour
     return source
 
 
-def _compare(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest) -> int:
+def _compare(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, head: ManifestHead) -> int:
     """Enter the watermark, a listing of the input and what differs in the index.
 
     Returns:
@@ -241,7 +242,7 @@ def _compare(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs
     """
     check_scheduled(RunState.load(storage), storage)
     options, suffixes = config.run.input_options, all_suffixes()
-    load_watermark(storage, manifest, inputs)
+    load_watermark(storage, head, inputs)
     undated = 0
 
     def left_out(key: str) -> None:
@@ -256,7 +257,7 @@ def _compare(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs
         digests = map_ahead(lambda pair: source_file(found_of(pair[0]), options).digest, files)
         return (digest == known.digest for digest, (_, known) in zip(digests, files, strict=True))
 
-    redo = _again(config, storage, origin, manifest, inputs)
+    redo = _again(config, storage, origin, inputs)
     compare(inputs, within=config.within, on_changed=config.on_changed, same=same, redo=redo)
     return undated
 
@@ -280,9 +281,7 @@ def _is_listed(config: EtlConfig, key: str) -> bool:
     return True
 
 
-def _again(
-    config: EtlConfig, storage: Storage, origin: Origin, manifest: Manifest, inputs: Inputs
-) -> Iterator[str]:  # fmt: skip
+def _again(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs) -> Iterator[str]:
     """Keys of the files to do again.
 
     With ``retry_failed`` those of which a row has failed, with ``repair`` those of publications that are damaged.
@@ -297,7 +296,7 @@ def _again(
                 yield from (own.file_key for own in record.stretches if record.failed_rows)
     if not config.run.repair:
         return
-    for publication, fault in unproven(storage, manifest, origin):
+    for publication, fault in unproven(storage, Manifest.load(storage, origin), origin):
         for file in inputs.at(publication.position):
             if inputs.listed(file.key) is None and config.on_changed != "reprocess":
                 raise DamagedError(
@@ -309,18 +308,18 @@ def _again(
             yield file.key
 
 
-def _settled(config: RunConfig, storage: Storage, origin: Origin) -> Manifest | None:
-    """The manifest; None if there is something to do whatever the input is, or if it needs a run that corrects it."""
+def _settled(config: RunConfig, storage: Storage, origin: Origin) -> ManifestHead | None:
+    """The manifest's head; None if there is something to do whatever the input is, or if it needs a run that corrects it."""
     if config.mode == "new" or config.repair or is_discarding(storage):
         return None
     try:
-        manifest = Manifest.load(storage, origin)
+        head = ManifestHead.load(storage, origin) or Manifest.load(storage, origin).head
     except DamagedError:
         return None
-    following = manifest.next_number
+    following = head.next_number
     records = (key for key in storage.keys(layout.PUBLICATIONS) if layout.number_of(key)[0] >= following)
     undone = any(layout.number_of(key)[1] >= origin.begun and not _is_fence(storage, key) for key in records)
-    return None if undone else manifest
+    return None if undone else head
 
 
 def _is_fence(storage: Storage, key: str) -> bool:
