@@ -31,6 +31,7 @@ __all__ = [
     "STAGED",
     "STATE",
     "UNITS",
+    "USAGE",
     "Segment",
     "count_of",
     "crash_note",
@@ -61,6 +62,7 @@ __all__ = [
     "staged_rows",
     "time_of_crash_note",
     "units",
+    "usage",
 ]
 
 STATE = "__wedlm"
@@ -79,6 +81,7 @@ INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
 DEAD_LETTERS = f"{STATE}/dead_letters"
 DISCARDED = f"{STATE}/discards"
+USAGE = f"{STATE}/usage"
 HEADS = f"{STATE}/heads"
 UNITS = f"{STATE}/units"
 INPUTS = f"{STATE}/inputs"
@@ -128,6 +131,11 @@ def count_of(key: str) -> int:
     """The number in the name of a manifest; -1 for other files."""
     found = re.fullmatch(r"\d+-(\d+)\.json", key.rsplit("/", 1)[-1])
     return -1 if found is None else int(found[1])
+
+
+def usage(epoch: int) -> str:
+    """Key of the record of what actors have used; the one with the highest epoch counts."""
+    return f"{USAGE}/{epoch:08d}.json"
 
 
 def epoch_of(key: str) -> int:

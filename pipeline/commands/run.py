@@ -27,6 +27,7 @@ from pipeline.commit.publish import publish
 from pipeline.commit.repair import revoke
 from pipeline.commit.revise import outdated, revise
 from pipeline.commit.run_record import Origin
+from pipeline.commit.usage import Usage
 from pipeline.config import RunConfig
 from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError
@@ -117,8 +118,15 @@ def run_held(
         if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
             say([surplus])
         session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
+        tokens = index.records.totals().completion_tokens
+        usage = Usage(storage, epoch=lease.epoch, since=origin.begun, tokens=tokens, used=executor.used)
         if index.units.work_units or not _is_published(begun, index):
-            session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
+            try:
+                session, seconds, manifest = _generate_and_publish(
+                    executor, begun, index, lease, on_progress, usage.tick
+                )  # fmt: skip
+            finally:
+                usage.save()
         return RunSummary(
             output=storage.url,
             total=index.records.totals(),
@@ -129,6 +137,8 @@ def run_held(
             format=config.output_format,
             start_up=StartUp.of(executor.starts),
             used=executor.used(),
+            used_by_all=usage.total,
+            uncounted_tokens=usage.uncounted_tokens,
             price_per_hour=config.price_per_hour,
         )
 
@@ -143,9 +153,16 @@ def _is_published(begun: Begun, index: Index) -> bool:
 
 
 def _generate_and_publish(
-    executor: Executor, begun: Begun, index: Index, lease: Lease, on_progress: Callable[[Progress], None]
+    executor: Executor,
+    begun: Begun,
+    index: Index,
+    lease: Lease,
+    on_progress: Callable[[Progress], None],
+    tick: Callable[[], None],
 ) -> tuple[Progress, float, Manifest]:
     """Generate the marked units and publish them; units that turn out to be damaged are generated again, once.
+
+    ``tick`` is called whenever units were committed.
 
     Returns:
         The progress of this session, its wall-clock seconds, and the manifest.
@@ -155,7 +172,7 @@ def _generate_and_publish(
     repeated: set[str] = set()
     while True:
         if index.units.work_units:
-            last, elapsed = _generate(executor, job, index, ledger, lease, on_progress)
+            last, elapsed = _generate(executor, job, index, ledger, lease, on_progress, tick)
             session, seconds = session.followed_by(last), seconds + elapsed
         _check_inputs(job, index)
         try:
@@ -192,6 +209,7 @@ def _generate(
     ledger: Ledger,
     lease: Lease,
     on_progress: Callable[[Progress], None],
+    tick: Callable[[], None],
 ) -> tuple[Progress, float]:
     """Generate and commit the marked units; returns this session's last progress and its wall-clock seconds."""
     units = index.units
@@ -210,6 +228,7 @@ def _generate(
                 _LOG.warning("%s; all rows of its unit were generated anew", record.redone)
             tracker.add(record, before)
         limit.check(tracker.now().done)
+        tick()
     missing = units.missing()
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing} have no record")

@@ -39,6 +39,8 @@ class RunSummary:
         format: of the published parts.
         start_up: what the start of this call's actors was made of.
         used: what this call's actors used, from the start of their processes until they were given back.
+        used_by_all: what the actors of all calls used that have worked on this output, as far as it is recorded.
+        uncounted_tokens: committed tokens of the time before it was.
         price_per_hour: of one accelerator or CPU, if it was given.
     """
 
@@ -51,6 +53,8 @@ class RunSummary:
     format: str = "parquet"
     start_up: StartUp = field(default_factory=StartUp)
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
+    used_by_all: ResourceSeconds = field(default_factory=ResourceSeconds)
+    uncounted_tokens: int = 0
     price_per_hour: float | None = None
 
     def following(self, earlier: RunSummary) -> RunSummary:
@@ -71,6 +75,11 @@ class RunSummary:
     def cost(self) -> float | None:
         """Price of this call's accelerators, in the currency of ``price_per_hour``; None if that was not given."""
         return None if self.price_per_hour is None else self.used.cost(self.price_per_hour)
+
+    @property
+    def cost_of_all(self) -> float | None:
+        """:attr:`cost` over all calls."""
+        return None if self.price_per_hour is None else self.used_by_all.cost(self.price_per_hour)
 
     @property
     def glob(self) -> str:
@@ -102,6 +111,9 @@ class RunSummary:
                 lines.append(f"Cost of this run: {cost}")
         else:
             lines.append("This run: nothing was left to do")
+        if self.used_by_all.priced > self.used.priced:  # calls before this one
+            tokens = max(0, total.completion_tokens - self.uncounted_tokens)
+            lines.append(f"Cost of all runs: {describe_cost(self.used_by_all, tokens, self.price_per_hour)}")
         if self.start_up.actors:
             lines.append(self.start_up.describe())
         if self.publications:
