@@ -22,6 +22,7 @@ from pyarrow.dataset import dataset
 import pipeline
 from jobs.cli import Parser
 from jobs.generate import RUN_ENDS, print_progress, report_end
+from jobs.quiet_end import end_quietly
 from wedlm_core import SamplingParams
 
 __all__ = ["main", "regime_lines"]
@@ -88,4 +89,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "demo"))

@@ -29,6 +29,7 @@ import yaml
 import pipeline
 from jobs.cli import Parser, add_config_options, collect, show_stages
 from jobs.generate import RUN_ENDS, print_progress, report_end, stop
+from jobs.quiet_end import end_quietly
 from jobs.resolved_yaml import as_yaml
 from pipeline import ConfigError
 from pipeline.commands.etl import describe_counts, etl, plan_etl
@@ -60,8 +61,12 @@ def make_parser(prog: str) -> Parser:
                      help="files that were processed and are changed or gone: error (the default), reprocess (their "
                           "rows are replaced or removed), ignore (the rows stay)")  # fmt: skip
     own.add_argument("--settle-seconds", type=float, metavar="S", help="leave files younger than this for a later run")
-    own.add_argument("--max-files", type=int, metavar="N",
-                     help="files that are published at once (50000); more are done in rounds of the same run")
+    own.add_argument(
+        "--max-files",
+        type=int,
+        metavar="N",
+        help="files that are published at once (50000); more are done in rounds of the same run",
+    )
     own.add_argument("--wait", type=float, nargs="?", const=math.inf, metavar="SECONDS",
                      help="wait for another run of this table to end; without a number, for any time")  # fmt: skip
     parser.add_argument("--print-plan", action="store_true", help="list what would be processed; changes nothing")
@@ -138,4 +143,4 @@ def _print_plan(intake: Intake) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "etl"))

@@ -23,6 +23,7 @@ from types import FrameType
 
 import pipeline
 from jobs.cli import Parser, add_config_options, collect, show_stages
+from jobs.quiet_end import end_quietly
 from pipeline import Progress, RunConfig, format_progress
 from pipeline.codec import WeDLMError, redact
 
@@ -138,4 +139,4 @@ def stop(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "generate"))

@@ -7,7 +7,6 @@ the job's; 2 for a sub-command that there is none of.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -49,13 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"error: {_unknown(command)}", file=sys.stderr)
         return 2
-    job = importlib.import_module(f"{load('jobs').__name__}.{command}")
-    try:
-        status = job.main(rest, prog=f"{PROGRAM} {command}") or 0
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has what it wants
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    jobs = load("jobs").__name__
+    job = importlib.import_module(f"{jobs}.{command}")
+    end_quietly = importlib.import_module(f"{jobs}.quiet_end").end_quietly
+    status: int = end_quietly(lambda: job.main(rest, prog=f"{PROGRAM} {command}"), command)
     return status
 
 

@@ -66,12 +66,20 @@ def check_secrets(config: RunConfig) -> None:
         ConfigError: it does.
     """
     found = config.literal_secrets()
-    if found and not stays_on_this_machine():
+    if not found or stays_on_this_machine():
+        return
+    urls = [name for name in found if name in ("input", "output", "model")]
+    if urls:
         raise ConfigError(
-            f"{', '.join(found)}: given literally, and on a cluster that would be stored and sent to every node. Write "
-            "{env: NAME} or {file: /path} (each node has the variable or file), or leave it out where the nodes have "
-            "a role or profile."
+            f"{', '.join(urls)}: credentials in the URL, and on a cluster they would be stored and sent to every node. "
+            "Give them in storage_options, as {env: NAME} or {file: /path} (each node has the variable or file). What "
+            "only a signed URL gives: copy it to where the nodes can read it."
         )
+    raise ConfigError(
+        f"{', '.join(found)}: given literally, and on a cluster that would be stored and sent to every node. Write "
+        "{env: NAME} or {file: /path} (each node has the variable or file), or leave it out where the nodes have "
+        "a role or profile."
+    )
 
 
 def check_writable(storage: Storage) -> None:
