@@ -1,4 +1,4 @@
-"""Reads YAML as ``yaml.safe_load`` does, but for a key that stands twice in one mapping, of which that takes the last."""
+"""Reads YAML as ``yaml.safe_load`` does, and refuses a key that stands twice in one mapping."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ def read_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: it is none, or a key stands twice in a mapping.
     """
-    return yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
+    return yaml.load(text, Loader=_Loader)  # a safe loader

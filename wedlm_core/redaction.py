@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["MASK", "has_url_credentials", "is_secret_name", "keep_secret", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
+__all__ = ["MASK", "has_url_credentials", "is_secret_name",
+           "keep_secret", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
            "redact_forms", "reference_kind"]  # fmt: skip
 
 MASK = "***"
@@ -62,8 +63,10 @@ def is_secret_name(name: object) -> bool:
 
 
 def has_url_credentials(text: object) -> bool:
-    """Whether this is a URL with a password, a token or a signature in it. A name before an ``@`` alone is none: such are
-    containers (``abfs://container@account``) and users, except of http."""
+    """Whether this is a URL with a password, a token or a signature in it.
+
+    A name before an ``@`` alone is none: such are containers (``abfs://container@account``) and users, except of http.
+    """
     if not isinstance(text, str) or "://" not in text:
         return False
     password, token, parameter = (form for form, _ in _FORMS[:3])

@@ -93,7 +93,8 @@ def _resolved(value: Any, place: str) -> Any:
     if kind == "env":
         # As of a file, and as secrets that were made by echo have it: no store takes a line end.
         return _kept(
-            os.environ.get(value["env"], "").rstrip("\r\n"), f"{place} refers to {{env: {value['env']}}}, which is not set, or empty,"
+            os.environ.get(value["env"], "").rstrip("\r\n"),
+            f"{place} refers to {{env: {value['env']}}}, which is not set, or empty,",
         )
     if kind == "file":
         return _kept(_content(value["file"], place), f"{place} refers to {{file: {value['file']}}}, which is empty")

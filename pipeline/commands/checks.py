@@ -56,7 +56,7 @@ def check_setup(config: RunConfig) -> None:
     check_secrets(config)
     check_model(config)
     if is_private():
-        check_resources(config)
+        check_resources(config, runs=True)
 
 
 def check_secrets(config: RunConfig) -> None:
@@ -131,8 +131,12 @@ def check_foreign(config: RunConfig, storage: Storage) -> None:
         )
 
 
-def check_resources(config: RunConfig) -> None:
+def check_resources(config: RunConfig, *, runs: bool = False) -> None:
     """Check that the cluster can hold the actors; asks the Ray session there is, or looks at this machine.
+
+    Args:
+        config: asks for actors.
+        runs: whether a run is about to begin here. Else ``expect_autoscaling`` means that it will elsewhere.
 
     Raises:
         ResourceError: it cannot, or has no use for so many, or no such device.
@@ -149,7 +153,7 @@ def check_resources(config: RunConfig) -> None:
     here = dict(local_node())
     if any(run.device.startswith("cuda") for run in config.runs_of_pools().values()) and not here["GPU"]:
         here["GPU"] = float(count_gpus())  # of a driver that does not say so in /proc
-    fit_pools(config, [here], private=True)
+    fit_pools(config, [here], private=runs or not config.expect_autoscaling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
-
-import pyarrow as pa
 
 from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.etl_config import EtlConfig
-from pipeline.commands.etl_repair import repair_records, unproven
+from pipeline.commands.etl_intake import compare_input, draw, is_listed, source_of_intake
+from pipeline.commands.etl_repair import repair_records
 from pipeline.commands.progress import Progress
 from pipeline.commands.run import run_held
-from pipeline.commands.scheduled import ScheduledRun, check_scheduled
+from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.summary import RunSummary
 from pipeline.commit.discard import is_discarding
-from pipeline.commit.index import Index, Inputs, ProcessedFile
+from pipeline.commit.index import Inputs
 from pipeline.commit.lease import Lease, hold_lease
-from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import FENCE, Manifest
 from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.recover import recover
 from pipeline.commit.run_record import Origin, RunState
-from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, LeaseError
-from pipeline.plan.intake import Intake, IntakeCounts, compare, draw_intake
-from pipeline.plan.job import named_columns
-from pipeline.sources import FileSource, check_apart, stamp_now
-from pipeline.sources.evolving import open_added_files
-from pipeline.sources.finding import source_file
-from pipeline.sources.formats import all_suffixes
-from pipeline.sources.formats.parquet import ParquetSource
-from pipeline.sources.listing import found_of, list_files
+from pipeline.plan.intake import Intake, IntakeCounts
+from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
-from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
-from pipeline.storage.urls import join, plain_name
-from pipeline.types import ListedFile
 
 __all__ = ["EtlResult", "describe_counts", "etl", "etl_on", "plan_etl"]
 
 _POLL_SECONDS = 1.0
-_TAKEN_ANEW = "Run again: it is taken as it is then. With settle_seconds, files that are still written are left alone."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +117,8 @@ def etl_on(
     with Inputs() as inputs:
         origin = Origin.of(storage)
         head = _settled(config.run, storage, origin)
-        undated = None if head is None else _compare(config, storage, origin, inputs, head)
-        intake = None if undated is None else _draw(config, inputs, most=0, undated=undated)
+        undated = None if head is None else compare_input(config, storage, origin, inputs, head)
+        intake = None if undated is None else draw(config, inputs, most=0, undated=undated)
     if intake is not None and not intake.left:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
     check_writable(storage)
@@ -155,8 +141,8 @@ def plan_etl(config: EtlConfig) -> Intake:
     storage = open_storage(config.run.output, layout.SCRATCH, config.run.output_options)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        undated = _compare(config, storage, origin, inputs, Manifest.load(storage, origin).head)
-        return _draw(config, inputs, undated=undated)
+        undated = compare_input(config, storage, origin, inputs, Manifest.load(storage, origin).head)
+        return draw(config, inputs, undated=undated)
 
 
 def _run(
@@ -167,14 +153,14 @@ def _run(
     inputs: Inputs,
     on_progress: Callable[[Progress], None],
 ) -> EtlResult:
-    """What there is to do, in rounds of ``max_files``: memory holds the files of one, and each is published by itself."""
+    """What there is to do, in rounds of ``max_files``: memory holds the files of one, and each is published itself."""
     origin = prepare_output(config.run, storage, lease)
     if config.run.repair:
-        repair_records(storage, lease, origin, lambda key: _is_listed(config, key))
+        repair_records(storage, lease, origin, lambda key: is_listed(config, key))
     head = recover(storage, lease, origin).manifest.head
     # Again, under the lease: another run may have done some of it in the meantime.
-    undated = _compare(config, storage, origin, inputs, head)
-    first = intake = _draw(config, inputs, undated=undated)
+    undated = compare_input(config, storage, origin, inputs, head)
+    first = intake = draw(config, inputs, undated=undated)
     if intake.is_nothing:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
     counts, summary = first.counts, None
@@ -184,7 +170,7 @@ def _run(
             summary = last if summary is None or last is None else last.following(summary)
             if not intake.left:
                 break
-            intake = _draw(config, inputs, after=intake.last)
+            intake = draw(config, inputs, after=intake.last)
             counts = counts.plus(intake)
     return EtlResult(outcome="nothing new" if summary is None else "done", intake=first, counts=counts, summary=summary)
 
@@ -203,7 +189,7 @@ def _round(
     state, manifest = RunState.load(storage), Manifest.load(storage, origin)
     scheduled = ScheduledRun(
         intake=intake,
-        source=_source(config.run, intake, None if state is None else state.columns),
+        source=source_of_intake(config.run, intake, None if state is None else state.columns),
         inputs=inputs,
         revisions={p.position: p.revision for p in manifest.publications if p.position in intake.gone},
         columns=None if state is None else state.columns,
@@ -216,100 +202,8 @@ def _round(
     return run_held(executor, run, storage, lease, origin, on_progress, scheduled)
 
 
-def _source(run: RunConfig, intake: Intake, table: pa.Schema | None) -> FileSource:
-    """The files of the intake; with rows to remove only, a source without files that has the table's columns."""
-    if not intake.files and table is not None:
-        own = [*table, *(pa.field(name, pa.string()) for name in named_columns(run) if name not in table.names)]
-        return ParquetSource((), pa.schema(own), {}, ())
-    found = [found_of(file) for file in intake.files]
-    source = open_added_files(
-        plain_name(run.input), found, run.input_options, table=table, versions=intake.versions
-    )  # fmt: skip
-    source.remedy = _TAKEN_ANEW
-    return source
-
-
-def _compare(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, head: ManifestHead) -> int:
-    """Enter the watermark, a listing of the input and what differs in the index.
-
-    Returns:
-        The number of files that lie in no folder of the partition key, where there is a range.
-
-    Raises:
-        DamagedError: the watermark cannot be read.
-        OutputError: another command writes this output.
-        SourceError: the input cannot be listed; or a file has changed or is gone, and that is an error.
-    """
-    check_scheduled(RunState.load(storage), storage)
-    options, suffixes = config.run.input_options, all_suffixes()
-    load_watermark(storage, head, inputs)
-    undated = 0
-
-    def left_out(key: str) -> None:
-        nonlocal undated
-        undated += key.endswith(suffixes)
-
-    listed = list_files(config.run.input, options, config.within, left_out)
-    settled = time.time() - config.settle_seconds if config.settle_seconds else math.inf
-    inputs.list((file for file in listed if file.key.endswith(suffixes)), settled=settled)
-
-    def same(files: Sequence[tuple[ListedFile, ProcessedFile]]) -> Iterator[bool]:
-        digests = map_ahead(lambda pair: source_file(found_of(pair[0]), options).digest, files)
-        return (digest == known.digest for digest, (_, known) in zip(digests, files, strict=True))
-
-    redo = _again(config, storage, origin, inputs)
-    compare(inputs, within=config.within, on_changed=config.on_changed, same=same, redo=redo)
-    return undated
-
-
-def _draw(
-    config: EtlConfig, inputs: Inputs, *, most: int | None = None, after: str = "", undated: int = 0
-) -> Intake:  # fmt: skip
-    most = config.max_files if most is None else most
-    return draw_intake(
-        inputs, within=config.within, on_changed=config.on_changed, most=most, after=after, undated=undated
-    )  # fmt: skip
-
-
-def _is_listed(config: EtlConfig, key: str) -> bool:
-    """Whether the input has a file; asked of single files."""
-    place = join(plain_name(config.run.input), key)
-    try:
-        stamp_now(place, config.run.input_options)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _again(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs) -> Iterator[str]:
-    """Keys of the files to do again.
-
-    With ``retry_failed`` those of which a row has failed, with ``repair`` those of publications that are damaged.
-
-    Raises:
-        DamagedError: a publication is damaged, and a file whose rows it holds cannot be read again.
-    """
-    if config.run.retry_failed:
-        with Index() as index:
-            read_ledger(storage, index.records, origin.begun)
-            for record in index.records:
-                yield from (own.file_key for own in record.stretches if record.failed_rows)
-    if not config.run.repair:
-        return
-    for publication, fault in unproven(storage, Manifest.load(storage, origin), origin):
-        for file in inputs.at(publication.position):
-            if inputs.listed(file.key) is None and config.on_changed != "reprocess":
-                raise DamagedError(
-                    f"{storage.url}/{publication.name}: {fault}. It holds rows of {file.key!r}, which is gone or "
-                    "outside of the partitions given, so they cannot be generated anew",
-                    "Put the input file back and widen the range; restore the published file from a copy; or use "
-                    "on_changed='reprocess', which removes the rows of files that are gone.",
-                )
-            yield file.key
-
-
 def _settled(config: RunConfig, storage: Storage, origin: Origin) -> ManifestHead | None:
-    """The manifest's head; None if there is something to do whatever the input is, or if it needs a run that corrects it."""
+    """The manifest's head; None if there is something to do whatever the input is, or the state has to be corrected."""
     if config.mode == "new" or config.repair or is_discarding(storage):
         return None
     try:

@@ -33,8 +33,8 @@ class EtlConfig:
         on_changed: what to do about files that were processed and have another content now, or are gone: "error" ends
             the run, "reprocess" replaces or removes their rows, "ignore" leaves the rows of the old content.
         settle_seconds: files younger than this may still be being written; they are left for a later run.
-        max_files: files that are processed and published at once; a run with more does them in rounds, so that its memory
-            does not grow with them.
+        max_files: files that are processed and published at once; a run with more does them in rounds, so that its
+            memory does not grow with them.
         wait: seconds to wait for another run of this table to end; None does not wait, ``math.inf`` has no limit.
 
     Raises:
@@ -84,9 +84,10 @@ class EtlConfig:
                 object.__setattr__(self, name, _bound(name, getattr(self, name)))
         if self.backfill is None:
             return
-        if isinstance(self.backfill, str) or not isinstance(self.backfill, Sequence) or len(self.backfill) != 2:
-            _refuse("backfill", self.backfill, "the first and the last partition", 'Write ["2026-10-01", "2026-10-31"].')
-        object.__setattr__(self, "backfill", tuple(_bound("backfill", value) for value in self.backfill))
+        given = self.backfill
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2:
+            _refuse("backfill", given, "the first and the last partition", 'Write ["2026-10-01", "2026-10-31"].')
+        object.__setattr__(self, "backfill", tuple(_bound("backfill", value) for value in given))
 
     @property
     def within(self) -> PartitionRange:

@@ -1,4 +1,4 @@
-"""``etl --repair``: gives up publications that cannot be proven, so that their files are new, and names damaged ones."""
+"""``etl --repair``: withdraws publications that cannot be proven, so that their files are new; names damaged ones."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _restore_list(
 def _units_found(
     storage: Storage, publication: Publication, candidates: Iterator[CommitRecord], rows: Rows
 ) -> Iterator[PublishedUnit]:
-    """The units of a publication, found by comparing checksums of its rows with those of unpublished units, in order."""
+    """The units of a publication, found by comparing checksums of its rows with those of ``candidates``, in order."""
     names = data_columns(rows.schema, rows.inputs, rows.prefix)
     for key in publication.part_keys:
         with storage.open(key) as file:

@@ -82,7 +82,8 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     if unit.input_sha256 not in (None, digest):
         where = " and ".join(map(str, unit.stretches(job.source.files)))
         raise SourceError(
-            f"{where} are not those that an earlier attempt of this run has read: the file was changed. {job.source.remedy}"
+            f"{where} are not those that an earlier attempt of this run has read: the file was changed. "
+            f"{job.source.remedy}"
         )
     numbers, redone = _rows_to_do(table, unit, job)
     rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))

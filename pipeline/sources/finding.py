@@ -20,7 +20,8 @@ from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
-__all__ = ["Found", "check_name", "digest_now", "file_digest", "find_files", "has_wildcards", "is_hidden", "source_file"]
+__all__ = ["Found", "check_name", "digest_now", "file_digest", "find_files", "has_wildcards", "is_hidden",
+           "source_file"]  # fmt: skip
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 * 1024

@@ -93,7 +93,7 @@ class Inputs:
         return map(_processed, self._scratch.stream(query, (number,), first=""))
 
     def keep_positions(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Forget files whose rows are at no position in these ranges, bounds included: their publication was withdrawn."""
+        """Forget files whose rows are at no position in these ranges: their publication was withdrawn."""
         self._scratch.run(
             "DELETE FROM processed WHERE NOT removed AND NOT EXISTS (SELECT 1 FROM json_each(?) r WHERE position "
             "BETWEEN json_extract(r.value, '$[0]') AND json_extract(r.value, '$[1]'))",
@@ -152,8 +152,10 @@ class Inputs:
         return file if file is not None and file.size and self.has_settled(file) else None
 
     def new(self, after: str = "") -> Iterator[tuple[ListedFile, int]]:
-        """Files that can be processed and whose rows are not published, by key, each with the version that its rows
-        will be. ``after``: a key; earlier ones are left out."""
+        """Files that can be processed and whose rows are not published, each with the version that its rows will be.
+
+        By key; ``after``: a key, up to which they are left out.
+        """
         query = (
             f"SELECT {_L}, coalesce(p.version + 1, 0) {_NEW} AND {_READY} AND l.key > ? ORDER BY l.key LIMIT ?"
         )  # fmt: skip
@@ -218,12 +220,12 @@ class Inputs:
         """Note the stamps that processed files of the same content have now: key and stamp."""
         self._scratch.write("INSERT OR REPLACE INTO restamped VALUES (?, ?)", stamps)
 
-    def take_restamped(self, most: int) -> list[ProcessedFile]:
+    def take_restamped(self, most: int) -> tuple[ProcessedFile, ...]:
         """Processed files of the same content with their stamps of now; each is given out once."""
         rows = self._scratch.all(
             f"SELECT s.stamp, {_P} FROM restamped s JOIN processed p ON p.key = s.key ORDER BY s.key LIMIT ?", (most,)
         )
-        found = [replace(_processed(row[1:]), stamp=row[0]) for row in rows]
+        found = tuple(replace(_processed(row[1:]), stamp=row[0]) for row in rows)
         self._scratch.write("DELETE FROM restamped WHERE key = ?", ((file.key,) for file in found))
         return found
 

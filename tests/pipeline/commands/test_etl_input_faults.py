@@ -1,4 +1,4 @@
-"""Scheduled runs on an input that is odd or changes under them: nothing is overlooked, and nothing stops the schedule."""
+"""Scheduled runs on an input that is odd or changes under them: nothing is overlooked, nothing stops the schedule."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_file_that_changes_during_the_run_is_taken_by_the_next_as_it_is_then(
     table: ScheduledTable, tmp_path: Path
 ) -> None:
     table.put("dt=2026-11-22/a.parquet", prompts(30, 5))
-    with pytest.raises(SourceError, match="changed during the run. Run again: it is taken as it is then"):
+    with pytest.raises(SourceError, match=r"changed during the run\. Run again: it is taken as it is then"):
         table.run(Meanwhile(lambda: table.put("dt=2026-11-22/a.parquet", prompts(70, 9)), first=True))
     assert table.run().outcome == "done"
     table.check(tmp_path)
@@ -176,5 +176,5 @@ def test_an_input_that_was_copied_is_compared_once(table: ScheduledTable, monkey
     def read(*args: Any) -> Any:
         raise AssertionError("a file was read")
 
-    monkeypatch.setattr("pipeline.commands.etl.source_file", read)
+    monkeypatch.setattr("pipeline.commands.etl_intake.source_file", read)
     assert table.run().outcome == "nothing new"

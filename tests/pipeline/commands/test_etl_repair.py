@@ -1,4 +1,4 @@
-"""A table whose state was damaged by hand: without ``--repair`` an error that names it; with it, each row once again."""
+"""A table whose state was damaged by hand: without ``--repair`` an error that names it; with it, each row once."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -73,7 +74,7 @@ def test_without_a_head_of_its_own_the_manifest_counts(damage: str) -> None:
 def test_ranges_hold_these_positions_and_no_others(positions: set[int]) -> None:
     found = ranges_of(sorted(positions))
     assert {p for first, last in found for p in range(first, last + 1)} == positions
-    assert all(one[1] + 1 < other[0] for one, other in zip(found, found[1:], strict=False))
+    assert all(one[1] + 1 < other[0] for one, other in pairwise(found))
 
 
 def test_an_output_without_a_watermark_has_no_head() -> None:

@@ -121,7 +121,8 @@ def test_a_run_that_continues_tells_this_call_and_all_of_them(tmp_path: Path, qw
     assert (summary.cost, summary.cost_of_all) == (4.0, 10.0)
     text = summary.describe()
     assert "Cost of this run: 7200.0 GPU-seconds" in text
-    assert f"Cost of all runs: 18000.0 GPU-seconds reserved by actors, {18e9 / summary.total.completion_tokens:.1f}" in text
+    each = 18e9 / summary.total.completion_tokens
+    assert f"Cost of all runs: 18000.0 GPU-seconds reserved by actors, {each:.1f} per million" in text
     assert "Cost of all runs: 18000.0" in go(Paid()).describe(), "also where nothing was left to do"
     assert status(config.output)["gpu_seconds"] == 18000.0
 
