@@ -64,13 +64,13 @@ class Engine:
     def __init__(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig | None = None) -> None:
         self.config = config or EngineConfig()
         self.tokenizer, self.model_config = tokenizer, model.config
-        self.device = model.embed.weight.device
+        self.device = model.device
         self._build(model, tokenizer, self.config)
 
     @on_own_device
     def _build(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig) -> None:
         """Make pool, runner, scheduler and loop."""
-        device, dtype = self.device, model.embed.weight.dtype
+        device, dtype = self.device, model.dtype
         kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype, device)
         backend = resolve_backend(config.attention, _attention_problem(model, config))
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings
@@ -470,7 +470,7 @@ class Engine:
 
 def _attention_problem(model: Decoder, config: EngineConfig) -> AttentionProblem:
     """What a backend has to be able to do for this model."""
-    device, dtype = model.embed.weight.device, model.embed.weight.dtype
+    device, dtype = model.device, model.dtype
     invariant = config.batch_invariant
     if invariant == "auto":
         invariant = invariant_by_default(config.attention, device, dtype)

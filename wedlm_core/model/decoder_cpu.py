@@ -6,7 +6,7 @@ matrix products (:mod:`wedlm_core.model.products`) and five kernels (:mod:`wedlm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,13 +14,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wedlm_core.attention import CpuPlan
 from wedlm_core.kernels.cpu import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
-from wedlm_core.model.products import Product, Weight, products_of
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear
+from wedlm_core.model.products import Product, Products, Weight, int8_padding, products_of
+from wedlm_core.model.products_int8 import Int8Product, widened
 
 __all__ = ["DecoderCpu"]
 
@@ -58,14 +60,13 @@ class _Layer:
         self.k_norm = array(None if layer.k_norm is None else layer.k_norm.weight)
 
 
-def _weights(layer: DecoderLayer) -> list[Weight]:
-    """The weights of a layer's products, in the order of :class:`_Layer`'s arguments."""
-    linears = (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)
-    return [Weight(weight_OI=linear.weight, bias_O=linear.bias) for linear in linears]
+def _linears(layer: DecoderLayer) -> list[nn.Module]:
+    """The layers of the products of a decoder layer, in the order of :class:`_Layer`'s arguments."""
+    return [layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj]
 
 
 class DecoderCpu:
-    """Runs a float32 :class:`Decoder` on CPU. The rotary tables are read from the decoder at each call.
+    """Runs a :class:`Decoder` of float32 or int8 weights on CPU. The rotary tables are read from the decoder at each call.
 
     Args:
         model: the decoder. Do not change its weights afterwards: the products hold copies.
@@ -77,9 +78,9 @@ class DecoderCpu:
 
     def __init__(self, model: Decoder) -> None:
         self._model, self._config = model, model.config
+        self._pool: ThreadPoolExecutor | None = None
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
-        weights = [weight for layer in layers for weight in _weights(layer)]
-        found = products_of([*weights, Weight(weight_OI=model.lm_head.weight)])
+        found = self._products([one for layer in layers for one in _linears(layer)] + [model.lm_head])
         *products, self.head = found.products
         self.padding = found.padding
         self._layers = [_Layer(layer, *products[4 * i : 4 * i + 4]) for i, layer in enumerate(layers)]
@@ -89,7 +90,19 @@ class DecoderCpu:
             model.config.num_attention_heads + 2 * model.config.num_key_value_heads
         ) * model.config.head_dim
         self._rows = 0
-        self._pool: ThreadPoolExecutor | None = None
+
+    def _products(self, linears: Sequence[nn.Module]) -> Products:
+        """The products of the layers, some of which may be in int8."""
+        wide = [one for one in linears if isinstance(one, nn.Linear)]
+        found = products_of([Weight(weight_OI=one.weight, bias_O=one.bias) for one in wide])
+        if not wide:
+            found = Products(products=(), padding=int8_padding())
+        products = iter(found.products)
+        return Products(
+            products=[Int8Product(one, self._share) if isinstance(one, Int8Linear) else next(products)
+                      for one in linears],
+            padding=found.padding,
+        )  # fmt: skip
 
     def _reserve(self, rows: int) -> None:
         """Grow the buffers to hold ``rows`` rows; they never shrink."""
@@ -120,7 +133,10 @@ class DecoderCpu:
         self._reserve(padded)
         x = torch.empty(padded, config.hidden_size)
         x[rows:] = 0
-        torch.index_select(self._model.embed.weight, 0, ids, out=x[:rows])
+        if isinstance(self._model.embed, Int8Embedding):
+            widened(self._model.embed, ids, x[:rows])
+        else:
+            torch.index_select(self._model.embed.weight, 0, ids, out=x[:rows])
         stream, cos, sin = x.numpy(), self._model.cos.numpy(), self._model.sin.numpy()
         where, place = positions.numpy(), entries.numpy()
         eps, share = self._eps, self._share

@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding", "Weight", "plain_padding",
-           "plain_products", "products_of"]  # fmt: skip
+__all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding", "Weight", "int8_padding",
+           "plain_padding", "plain_products", "products_of"]  # fmt: skip
 
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
@@ -124,6 +124,11 @@ def products_of(weights: Sequence[Weight]) -> Products:
         _LOG.warning("weights are not packed (%s): forwards on this CPU take longer", error)
         return plain
     return Products(products=packed, padding=RowPadding(few=4, many=8))
+
+
+def int8_padding() -> RowPadding:
+    """For exact products, whose rows need no padding: only so that a library prepares fewer kernels."""
+    return RowPadding(few=1, many=8)
 
 
 def _problem(product: Product, oracle: Product, width: int) -> str | None:

@@ -45,7 +45,7 @@ class ModelRunner:
 
     def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend) -> None:
         self.model, self.pool, self.backend = model, pool, backend
-        self.device = model.embed.weight.device
+        self.device = model.device
         self._decoder_cpu: DecoderCpu | None = None
         self.head: Callable[[Tensor], Tensor] = model.lm_head
         self.padding = _padding(self.device)
