@@ -94,8 +94,9 @@ class LLM:
             quantised_head=config.quantised_head if config else True,
         )
         self.model_config = decoder.config
-        self.engine = Engine(decoder, self.tokenizer, config)
-        self._described = f"{_count(_weights(decoder))} parameters, {_plain(decoder, config)}"
+        described = f"{_count(_weights(decoder))} parameters, {_plain(decoder, config)}"
+        self.engine = Engine(decoder, self.tokenizer, config, keep_weights=False)
+        self._described = described
         self._requests = 0
         self._finished: dict[str, Generation] = {}
 

@@ -57,7 +57,7 @@ class Rows:
 
 
 @cache
-def model_of(folder: Path, weight_dtype: str) -> tuple[Decoder, Tokenizer]:
+def model_of(folder: Path, weight_dtype: str = "auto") -> tuple[Decoder, Tokenizer]:
     """The model and tokenizer of a folder, loaded once, with 700 positions."""
     return load_model(folder, max_positions=700, weight_dtype=weight_dtype), Tokenizer.load(folder)
 

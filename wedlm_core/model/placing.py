@@ -137,6 +137,4 @@ def equal_rows(handle: Any, name: str, expected: Tensor) -> bool:
     if tuple(stored.get_shape()) != tuple(expected.shape):
         return False
     row_bytes = stored[:1].nbytes
-    return all(
-        torch.equal(cast(stored[a:b]), expected[a:b]) for a, b in _row_pieces(expected.shape[0], row_bytes)
-    )
+    return all(torch.equal(cast(stored[a:b]), expected[a:b]) for a, b in _row_pieces(expected.shape[0], row_bytes))

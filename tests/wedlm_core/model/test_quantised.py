@@ -15,6 +15,7 @@ from wedlm_core.errors import ConfigError
 from wedlm_core.model.quantised import QUANTISED_DTYPES, Fp8Linear, quantise
 from wedlm_core.model.weights import load_model
 
+
 def some_linear(seed: int, *, inputs: int = 48, outputs: int = 32, bias: bool = True) -> nn.Linear:
     torch.manual_seed(seed)
     linear = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
