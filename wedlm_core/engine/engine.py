@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from wedlm_core.attention import AttentionProblem, invariant_by_default, resolve_backend
 from wedlm_core.config import EngineConfig
@@ -16,13 +17,13 @@ from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
+from wedlm_core.engine.compute_dtype import compute_dtype
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.measure import cached_or_measured_cost
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launch, overlaps, plain_launch
 from wedlm_core.engine.pool_size import count_pages
-from wedlm_core.engine.compute_dtype import compute_dtype
 from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.engine.scheduling.counters import EngineSnapshot

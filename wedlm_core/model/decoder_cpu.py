@@ -67,7 +67,9 @@ def _linears(layer: DecoderLayer) -> list[nn.Module]:
 
 
 class DecoderCpu:
-    """Runs a :class:`Decoder` of float32, bfloat16 or int8 weights on CPU; all else is computed in float32. The rotary tables are read from the decoder at each call.
+    """Runs a :class:`Decoder` of float32, bfloat16 or int8 weights on CPU; all else is computed in float32.
+
+    The length of the rotary tables is that of the decoder at each call.
 
     Args:
         model: the decoder. Do not change its weights afterwards: the products hold copies.

@@ -1,9 +1,9 @@
 """Linear layers of 8-bit weights and 8-bit inputs (W8A8), exact between their roundings.
 
 A weight has one scale per output, an input one scale per row; both are symmetric around zero. The product of the two is
-a sum of integers, exact in int32 in whatever order it is taken. So a row's result does not depend on the other rows, the
-kernel, the number of threads or the device. ``EngineConfig.weight_dtype="int8"`` selects it; the loss of quality is in
-``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
+a sum of integers, exact in int32 in whatever order it is taken. So a row's result depends neither on the other rows nor
+on the kernel, the number of threads or the device. ``EngineConfig.weight_dtype="int8"`` selects it; the loss of quality
+is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decoders with one byte per weight: which layers are replaced, and the layers of 8-bit floats.
 
-``EngineConfig.weight_dtype`` selects it. "int8" (:mod:`wedlm_core.model.int8`) replaces the layers' products, the output
-head and the embedding; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in
+``EngineConfig.weight_dtype`` selects it. "int8" (:mod:`wedlm_core.model.int8`) replaces the layers' products, the
+output head and the embedding; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in
 ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
 """
 
@@ -162,6 +162,6 @@ def _replace(model: Decoder, make: Callable[[nn.Linear], Int8Linear], *, head: b
         table = nn.Linear(embedding.shape[1], embedding.shape[0], bias=False, device="meta")
         table.weight = nn.Parameter(embedding, requires_grad=False)
         rounded_table = make(table)
-        model.lm_head = rounded_table if tied else make(model.lm_head)
-        model.embed = Int8Embedding(rounded_table, model.dtype)
+        model.set_submodule("lm_head", rounded_table if tied else make(model.lm_head))
+        model.set_submodule("embed", Int8Embedding(rounded_table, model.dtype))
     return model
