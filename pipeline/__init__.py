@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
+    from pipeline.commands.export import EXPORT_FORMATS, Exported, export
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -48,6 +49,7 @@ if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
 
 __all__ = [
+    "EXPORT_FORMATS",
     "ActorRange",
     "ClusterLostError",
     "ConfigError",
@@ -57,6 +59,7 @@ __all__ = [
     "Estimate",
     "EtlConfig",
     "EtlResult",
+    "Exported",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
@@ -78,6 +81,7 @@ __all__ = [
     "Verification",
     "estimate",
     "etl",
+    "export",
     "format_progress",
     "preview",
     "read",
@@ -103,6 +107,7 @@ _HOME = {
     "preview": "commands.preview",
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
+    **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
 }
 
 
