@@ -1,8 +1,8 @@
 """Write the published rows of an output in a form that others expect: ``wedlm-batch export out/ --to results.jsonl``.
 
 The input of the run was a file of OpenAI's batch API. Its answers are written to ``--to``, its failed requests to
-``--errors-to``, both as the lines that the API returns. The same output gives the same bytes; a file appears whole or not
-at all.
+``--errors-to``, both as the lines that the API returns. The same output gives the same bytes; a file appears whole or
+not at all.
 
 Exit status:
   0  written

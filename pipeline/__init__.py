@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
+    from pipeline.commands.push import Pushed, push
     from pipeline.commands.read import read
     from pipeline.commands.run import run
     from pipeline.commands.status import status
@@ -68,6 +69,7 @@ __all__ = [
     "PipelineError",
     "PoolConfig",
     "Progress",
+    "Pushed",
     "ResourceError",
     "RunConfig",
     "RunResult",
@@ -84,6 +86,7 @@ __all__ = [
     "export",
     "format_progress",
     "preview",
+    "push",
     "read",
     "run",
     "status",
@@ -107,6 +110,7 @@ _HOME = {
     "preview": "commands.preview",
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
+    **dict.fromkeys(("Pushed", "push"), "commands.push"),
     **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
 }
 

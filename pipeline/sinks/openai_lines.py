@@ -1,7 +1,7 @@
 """Result lines of OpenAI's batch API from output rows: one line to a request, with all of its samples. Plain logic.
 
-A request that was refused has the form of an HTTP error: ``response`` with status 400 and the error in its body. One that
-failed while it was being answered has no response, and the line's own ``error``. So the API does, see
+A request that was refused has the form of an HTTP error: ``response`` with status 400 and the error in its body. One
+that failed while it was being answered has no response, and the line's own ``error``. So the API does, see
 https://github.com/openai/openai-openapi/issues/302. Ids follow from run and row, and no line has a time: exports of one
 output are equal byte for byte.
 """
@@ -86,12 +86,11 @@ def _line(ids: Mapping[str, str], row_id: str, response: Any, error: Any) -> str
 
 
 def _chat_choice(sample: Mapping[str, Any], decode: Decode) -> Mapping[str, Any]:
+    asked = sample["logprobs"] is not None
     return {
         "index": sample["sample_index"],
         "message": {"role": "assistant", "content": sample["text"], "refusal": None},
-        "logprobs": None
-        if sample["logprobs"] is None
-        else {"content": _chat_logprobs(sample, decode), "refusal": None},
+        "logprobs": {"content": _chat_logprobs(sample, decode), "refusal": None} if asked else None,
         "finish_reason": sample["finish_reason"],
     }
 
