@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
     from pipeline.commands.export import EXPORT_FORMATS, Exported, export
+    from pipeline.commands.export_delta import DeltaExported, export_delta
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -55,6 +56,7 @@ __all__ = [
     "ClusterLostError",
     "ConfigError",
     "DamagedError",
+    "DeltaExported",
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
@@ -84,6 +86,7 @@ __all__ = [
     "estimate",
     "etl",
     "export",
+    "export_delta",
     "format_progress",
     "preview",
     "push",
@@ -111,6 +114,7 @@ _HOME = {
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
     **dict.fromkeys(("Pushed", "push"), "commands.push"),
+    **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
     **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
 }
 

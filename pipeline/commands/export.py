@@ -151,8 +151,8 @@ class _Lines:
             letter = next(waiting, None)
             if letter is None or letter[f"{self._prefix}row_id"] != row_id:
                 raise DamagedError(f"the failed row {row_id!r} has no dead letter", "`wedlm-batch verify` says more.")
-            reason = (str(letter[f"{self._prefix}{name}"]) for name in ("error_class", "error"))
-            yield True, failed_line(row_id, url, *reason, self._run)
+            error_class, message = (letter[f"{self._prefix}{name}"] for name in ("error_class", "error"))
+            yield True, failed_line(row_id, url, error_class, message, self._run)
 
     def _named(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """A row under the names of the result columns, with its endpoint."""

@@ -181,7 +181,7 @@ def _of_requests(config: RunConfig) -> RunConfig:
         raise ConfigError(explain("include_token_ids", False, rule, "Leave it out."))
     if config.id_column not in (None, CUSTOM_ID):
         raise ConfigError(explain("id_column", config.id_column, f"an OpenAI batch's is {CUSTOM_ID}", "Leave it out."))
-    return replace(config, input_format=OpenAIBatchSource.input_format, id_column=CUSTOM_ID)
+    return replace(config, input_format="openai-batch", id_column=CUSTOM_ID)
 
 
 def _check_chat(config: RunConfig, kind: PromptKind) -> None:

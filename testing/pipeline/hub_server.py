@@ -101,6 +101,8 @@ class _RefusedError(Exception):
 class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 2**16
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is logged."""
@@ -317,7 +319,7 @@ def serve_hub() -> Iterator[HubServer]:
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield hub

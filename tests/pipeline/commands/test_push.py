@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +17,6 @@ from pipeline.sinks.hub_card import mark_of
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.hub_server import TOKEN, HubFile, HubServer, serve_hub
 from testing.pipeline.s3 import S3Server
-from testing.repository import ROOT
 
 REPO = "me/rows"
 
@@ -93,7 +88,11 @@ def test_the_card_says_what_was_generated_and_how_to_load_it(make_job: Any, hub:
                  f"the model `{Path(job.config.model).name}`"):  # fmt: skip
         assert line in text
     assert job.config.model not in text, "no path of this machine"
-    assert "license" not in yaml.safe_load(push(job.config.output, REPO, dry_run=True).card.split("---\n")[1])
+    asked = len(hub.requests)
+    dry = push(job.config.output, REPO, dry_run=True)
+    assert "license" not in yaml.safe_load(dry.card.split("---\n")[1])
+    assert sorted(dry.uploaded) == sorted([*parts(job), "README.md"])
+    assert len(hub.requests) == asked
 
 
 def test_what_a_publication_replaced_goes_and_what_others_put_there_stays(make_job: Any, hub: HubServer) -> None:
@@ -224,34 +223,3 @@ def test_faults_are_named(make_job: Any, hub: HubServer, monkeypatch: pytest.Mon
     with pytest.raises(SinkError, match=r"(?s)Set HF_TOKEN") as refused:
         pushed(job, hub)
     assert "hf_wrong_and_secret" not in str(refused.value)
-
-
-LOAD = """
-import json, sys
-from datasets import load_dataset
-rows = load_dataset(sys.argv[1], split="train")
-print(json.dumps([[row["row_id"], row["sample_index"], row["text"]] for row in rows]))
-"""
-
-
-def test_the_command_pushes_and_datasets_loads_what_the_hub_has(make_job: Any, hub: HubServer, tmp_path: Path) -> None:
-    job = make_job()
-    job.run()
-    env = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1",
-           "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT)}  # fmt: skip
-
-    def command(*words: str) -> str:
-        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert TOKEN not in done.stdout + done.stderr
-        return done.stdout
-
-    arguments = ("-m", "jobs.push", job.config.output, "--repo", REPO, "--license", "other")
-    assert command(*arguments, "--dry-run").splitlines()[0] == next(iter(parts(job)))
-    assert hub.repos == {}
-    assert command(*arguments).startswith(f"uploaded: {len(parts(job)) + 1} files")
-    assert command(*arguments).startswith("unchanged: ")
-    expected = [
-        [row["row_id"], row["sample_index"], row["text"]] for row in pq.read_table(job.config.output).to_pylist()
-    ]
-    assert json.loads(command("-c", LOAD, REPO)) == expected
