@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
+    from pipeline.commands.export import EXPORT_FORMATS, Exported, export
+    from pipeline.commands.export_delta import DeltaExported, export_delta
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
+    from pipeline.commands.push import Pushed, push
     from pipeline.commands.read import read
     from pipeline.commands.run import run
     from pipeline.commands.status import status
@@ -48,15 +51,18 @@ if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
 
 __all__ = [
+    "EXPORT_FORMATS",
     "ActorRange",
     "ClusterLostError",
     "ConfigError",
     "DamagedError",
+    "DeltaExported",
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
     "EtlConfig",
     "EtlResult",
+    "Exported",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
@@ -65,6 +71,7 @@ __all__ = [
     "PipelineError",
     "PoolConfig",
     "Progress",
+    "Pushed",
     "ResourceError",
     "RunConfig",
     "RunResult",
@@ -78,8 +85,11 @@ __all__ = [
     "Verification",
     "estimate",
     "etl",
+    "export",
+    "export_delta",
     "format_progress",
     "preview",
+    "push",
     "read",
     "run",
     "status",
@@ -103,6 +113,9 @@ _HOME = {
     "preview": "commands.preview",
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
+    **dict.fromkeys(("Pushed", "push"), "commands.push"),
+    **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
+    **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
 }
 
 

@@ -24,6 +24,8 @@ COMMANDS = {
     "estimate": "tokens and time of a job, from a sample; writes nothing",
     "status": "what is done of an output, also while a run is writing",
     "verify": "prove an output against its ledger and its input",
+    "export": "the rows of an output in the form of others: OpenAI batch results, a Delta table",
+    "push": "upload what is published, with a dataset card, to a Hugging Face hub",
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
     "train": "train a model",
     "evaluate": "measure a model on held-out problems",

@@ -99,8 +99,9 @@ def begin(
     # Before the record is saved: settings that are refused are not those that the run was begun with.
     if old is None and not len(index.records):
         check_rows(job, index.units)
-    if config.id_column is not None:
-        check_unique_ids(job.source, index.units, config.id_column)
+    if job.config.id_column is not None:
+        derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself
+        check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)

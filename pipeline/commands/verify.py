@@ -24,7 +24,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import OutputError
 from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
-from pipeline.sources import Source, source_of
+from pipeline.sources import ROWS, Source, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -165,7 +165,10 @@ def _not_proved(*, against_source: bool) -> tuple[str, ...]:
 def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]) -> Iterator[Source]:
     """The source of ``input``; in-memory input is kept in a temporary folder for the duration of the block."""
     names = ("id_column", "limit", "columns")
-    config = RunConfig(input=input, output=output, **{n: state.fingerprint[n] for n in names}, **options)
+    own = {name: state.fingerprint[name] for name in names}
+    config = RunConfig(
+        input=input, output=output, input_format=state.fingerprint.get("input_format", ROWS), **own, **options
+    )
     with tempfile.TemporaryDirectory() as folder:
         yield source_of(config, LocalStorage(folder, layout.SCRATCH), partitioned=state.partitioned)
 

@@ -26,7 +26,7 @@ from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import unit_row_faults
 from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
-from pipeline.types import CommitRecord, derived_row_ids
+from pipeline.types import CommitRecord, column_row_ids, derived_row_ids
 
 __all__ = ["Expected", "Findings", "check_publication"]
 
@@ -239,7 +239,9 @@ def _wanted_ids(record: CommitRecord, source_rows: pa.Table | None, expected: Ex
     column = expected.state.fingerprint["id_column"]
     if column is None:
         return derived_row_ids(record.stretches)
-    return None if source_rows is None else [str(value) for value in source_rows[column].to_pylist()]
+    if source_rows is None:
+        return None
+    return column_row_ids(source_rows[column].to_pylist(), derived_row_ids(record.stretches))
 
 
 class _Letters:

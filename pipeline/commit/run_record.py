@@ -89,9 +89,11 @@ class RunState:
     def schema(self) -> pa.Schema:
         """Schema of the output's rows."""
         settings = self.fingerprint
+        requests = settings.get("input_format") == "openai-batch"  # any of them may ask for all of it
         fields = result_fields(
             token_ids=settings["include_token_ids"],
-            logprobs=bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
+            logprobs=requests or bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
+            top_logprobs=requests or bool(settings.get("sampling.top_logprobs")),
             prefix=settings["column_prefix"],
         )
         return output_schema(self.columns, fields)

@@ -104,6 +104,8 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "transformers": ("wedlm_core.tokenizer", "wedlm_core.training", "wedlm_core.model"),
     "pyarrow": ("pipeline", "jobs"),
     "datasets": ("pipeline.sources",),
+    "deltalake": ("pipeline.sinks.delta_table",),
+    "huggingface_hub": ("pipeline.commands.push", "pipeline.sources", "wedlm_core.model"),
     "sqlite3": ("pipeline.commit.index",),
     "s3fs": ("pipeline.storage",),
     "fsspec": ("pipeline.storage", "pipeline.sources", "wedlm_core.model.sources"),
