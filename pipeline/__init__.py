@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pipeline.commands.etl_config import EtlConfig
     from pipeline.commands.export import EXPORT_FORMATS, Exported, export
     from pipeline.commands.export_delta import DeltaExported, export_delta
+    from pipeline.commands.filter import filter
+    from pipeline.commands.filter_result import FilterResult
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         TooManyFailuresError,
     )
     from pipeline.pools import ActorRange, PoolConfig
+    from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
@@ -56,6 +59,7 @@ __all__ = [
     "ClusterLostError",
     "ConfigError",
     "DamagedError",
+    "DedupConfig",
     "DeltaExported",
     "EngineConfig",
     "EngineDiedError",
@@ -63,9 +67,12 @@ __all__ = [
     "EtlConfig",
     "EtlResult",
     "Exported",
+    "FilterConfig",
+    "FilterResult",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
+    "OutlierConfig",
     "OutputError",
     "OutputTable",
     "PipelineError",
@@ -87,6 +94,7 @@ __all__ = [
     "etl",
     "export",
     "export_delta",
+    "filter",
     "format_progress",
     "preview",
     "push",
@@ -103,6 +111,9 @@ _HOME = {
     **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
     **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
     "OutputTable": "commands.output_table",
+    "filter": "commands.filter",
+    "FilterResult": "commands.filter_result",
+    **dict.fromkeys(("DedupConfig", "FilterConfig", "OutlierConfig"), "selection.settings"),
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),

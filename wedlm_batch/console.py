@@ -26,6 +26,7 @@ COMMANDS = {
     "verify": "prove an output against its ledger and its input",
     "export": "the rows of an output in the form of others: OpenAI batch results, a Delta table",
     "push": "upload what is published, with a dataset card, to a Hugging Face hub",
+    "filter": "keep the good rows of an output in a new one, and say what was dropped and why",
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
     "train": "train a model",
     "evaluate": "measure a model on held-out problems",
