@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Logprob,
         Request,
         SamplingParams,
+        Score,
         Strategy,
         Timings,
     )
@@ -42,6 +43,7 @@ __all__ = [
     "Request",
     "RequestError",
     "SamplingParams",
+    "Score",
     "Strategy",
     "Timings",
     "WeDLMError",

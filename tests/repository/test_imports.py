@@ -47,6 +47,7 @@ ORDER = (
     "pipeline.codec",
     "wedlm_core",
     "wedlm_core.llm",
+    "wedlm_core.llm_scoring",
     "wedlm_core.llm_inputs",
     "wedlm_core.progress_bar",
     "wedlm_core.training",
