@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
+    from pipeline.commands.evaluate import Evaluation, evaluate
+    from pipeline.commands.evaluate_config import EvaluationConfig, TaskInput
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -57,6 +59,8 @@ __all__ = [
     "Estimate",
     "EtlConfig",
     "EtlResult",
+    "Evaluation",
+    "EvaluationConfig",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
@@ -73,11 +77,13 @@ __all__ = [
     "SinkError",
     "SourceError",
     "StoppedError",
+    "TaskInput",
     "TooManyFailuresError",
     "Validation",
     "Verification",
     "estimate",
     "etl",
+    "evaluate",
     "format_progress",
     "preview",
     "read",
@@ -103,6 +109,8 @@ _HOME = {
     "preview": "commands.preview",
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
+    **dict.fromkeys(("Evaluation", "evaluate"), "commands.evaluate"),
+    **dict.fromkeys(("EvaluationConfig", "TaskInput"), "commands.evaluate_config"),
 }
 
 
