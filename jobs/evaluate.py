@@ -1,11 +1,12 @@
 """Measure a model: on its held-out problems, or on the questions of data sets.
 
-``wedlm-batch evaluate --model tiny``: the problems of the shipped model's corpus. For every strategy: accuracy, tokens per forward and prefix cacheability, per family and per regime; and the
-share of generations whose tokens equal the autoregressive ones. Every other problem is asked as plain text,
-the others through the chat template. ``--output`` gets ``evaluation.md`` and ``evaluation.json``.
+``wedlm-batch evaluate --model tiny``: the problems of the shipped model's corpus. For every strategy: accuracy, tokens
+per forward and prefix cacheability, per family and per regime; and the share of generations whose tokens equal the
+autoregressive ones. Every other problem is asked as plain text, the others through the chat template. ``--output`` gets
+``evaluation.md`` and ``evaluation.json``.
 
-``wedlm-batch evaluate --tasks gsm8k=test.jsonl --output out/evaluation``: public data sets, or some of one's own, through
-runs that continue where they were interrupted; ``--table 1`` has the tasks and settings of the paper's table.
+``wedlm-batch evaluate --tasks gsm8k=test.jsonl --output out/evaluation``: public data sets, or some of one's own,
+through runs that continue where they were interrupted; ``--table 1`` has the tasks and settings of the paper's table.
 
 Exit status:
   0         measured

@@ -77,12 +77,16 @@ def paired_difference(
 
 
 def mean_of_shares(shares: Sequence[tuple[int, int]], confidence: float = 0.95, seed: int = 0) -> Interval:
-    """The plain mean of the shares of several tasks (``(correct, count)`` each), by a bootstrap within each task."""
+    """The plain mean of the shares of several tasks (``(correct, count)`` each).
+
+    Its interval is simulated from each share's Jeffreys posterior, Beta(correct + 1/2, wrong + 1/2): a bootstrap would
+    be certain of tasks that were solved never, or always.
+    """
     known = [(correct, count) for correct, count in shares if count]
     if not known:
         return Interval(value=math.nan, low=0.0, high=1.0)
     random = np.random.default_rng(seed)
-    drawn = [random.binomial(count, correct / count, size=_RESAMPLES) / count for correct, count in known]
+    drawn = [random.beta(correct + 0.5, count - correct + 0.5, size=_RESAMPLES) for correct, count in known]
     value = float(np.mean([correct / count for correct, count in known]))
     return _percentiles(value, np.mean(drawn, axis=0), confidence)
 

@@ -17,7 +17,7 @@ _LONGEST = 400
 def as_number(text: str) -> Fraction | None:
     """The value of a text that is one number: ``1,250``, ``$3.50``, ``-7``, ``3/4``, ``12%``, ``1e3``; else None."""
     plain = text.strip().strip("*`").rstrip(".").replace("\u2212", "-").replace("\\$", "").replace("\\%", "%")
-    plain = re.sub(r"[$€£\s]", "", plain).removesuffix("%").removeprefix("+")
+    plain = re.sub(r"^([-+]?)\s*[$€£]\s*", r"\1", plain).removesuffix("%").removeprefix("+").strip()
     if len(plain) > _LONGEST or not re.fullmatch(rf"-?(?:{_DIGITS})\.?(?:[eE][-+]?\d{{1,3}})?(?:/\d+)?", plain):
         return None
     upper, _, lower = plain.replace(",", "").partition("/")

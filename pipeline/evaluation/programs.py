@@ -18,7 +18,8 @@ def program_of(prompt: str, completion: str, entry_point: str) -> str:
     A completion that defines the function itself (a chat's answer, in a fence or not) stands for itself, with the
     imports and helpers of the prompt in front. Otherwise it is the body, and goes on where the prompt ends.
     """
-    blocks = [block for block in _FENCE.findall(completion) if block.strip()]
+    is_body = re.match(r"\s*\n?[ \t]+\S", completion) is not None
+    blocks = [] if is_body else [block for block in _FENCE.findall(completion) if block.strip()]
     whole = next((block for block in blocks if _defines(block, entry_point)), None)
     if whole is None and not blocks and _defines(completion, entry_point) and not completion[:1].isspace():
         whole = completion[completion.index(_first_line(completion)) :]

@@ -39,7 +39,7 @@ def _accuracies(results: Sequence[Result], confidence: float) -> list[str]:
             for name in settings
         ]
         rows.append(["**mean of tasks**", "", *map(_share, means)])
-    head = f"Accuracy in percent, with intervals of {confidence:.0%} confidence (Wilson; of the mean: bootstrap)."
+    head = f"Accuracy in percent, with intervals of {confidence:.0%} confidence (Wilson; of the mean: Jeffreys)."
     return [head, "", *_table(["task", "questions", *settings], rows), ""]
 
 

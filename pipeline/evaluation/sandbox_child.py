@@ -1,8 +1,8 @@
 """What runs inside the sandbox: gives up rights, then runs a program.
 
 Standard library only, as :mod:`pipeline.evaluation.sandbox` hands it over as text. Arguments: two file descriptors (the
-token to read, the answer to write), JSON of the limits. The program comes on standard input. Each barrier is tried; which of them stand is part of the answer, and a program is
-run only if the required ones do.
+token to read, the answer to write), JSON of the limits. The program comes on standard input. Each barrier is tried;
+which of them stand is part of the answer, and a program is run only if the required ones do.
 """
 
 import ctypes
@@ -89,7 +89,7 @@ def _restrict_files(libc: ctypes.CDLL, readable: Sequence[str], writable: Sequen
 
 def _limit(limits: Mapping[str, Any]) -> None:
     """Limits of this process that it cannot raise again."""
-    seconds = int(limits["seconds"]) + 1
+    seconds = max(1, -int(-limits["seconds"] // 1))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     for kind, value in (
         (resource.RLIMIT_AS, limits["memory_bytes"]),
