@@ -18,8 +18,18 @@ from pipeline.commands.evaluate_config import as_evaluation
 CHOICES = ["a stone", "a river", "a song", "a number"]
 DATA: dict[str, list[dict[str, Any]]] = {
     "arc_challenge": [
-        {"id": "own-1", "question": "Which of these flows?", "choices": {"text": CHOICES, "label": list("ABCD")}, "answerKey": "B"},
-        {"id": "own-2", "question": "Which can be heard?", "choices": {"text": CHOICES, "label": list("1234")}, "answerKey": "3"},
+        {
+            "id": "own-1",
+            "question": "Which of these flows?",
+            "choices": {"text": CHOICES, "label": list("ABCD")},
+            "answerKey": "B",
+        },
+        {
+            "id": "own-2",
+            "question": "Which can be heard?",
+            "choices": {"text": CHOICES, "label": list("1234")},
+            "answerKey": "3",
+        },
     ],
     "gsm8k": [
         {"question": "What is 47 + 25?", "answer": "47 + 25 = 72\n#### 72"},
@@ -27,26 +37,52 @@ DATA: dict[str, list[dict[str, Any]]] = {
     ],
     "math": [
         {"problem": "What is $2 + 2$?", "solution": "It is $\\boxed{4}$.", "level": "Level 1", "type": "Prealgebra"},
-        {"problem": "What is half of $7$?", "solution": "It is $\\boxed{\\frac{7}{2}}$.", "level": "Level 2", "type": "Algebra"},
+        {
+            "problem": "What is half of $7$?",
+            "solution": "It is $\\boxed{\\frac{7}{2}}$.",
+            "level": "Level 2",
+            "type": "Algebra",
+        },
     ],
     "gpqa": [
-        {"Question": f"Which number is the largest{'?' * n}", "Correct Answer": "9", "Incorrect Answer 1": "7",
-         "Incorrect Answer 2": "5", "Incorrect Answer 3": "3", "Explanation": "9 is."} for n in (1, 2)
+        {
+            "Question": f"Which number is the largest{'?' * n}",
+            "Correct Answer": "9",
+            "Incorrect Answer 1": "7",
+            "Incorrect Answer 2": "5",
+            "Incorrect Answer 3": "3",
+            "Explanation": "9 is.",
+        }
+        for n in (1, 2)
     ],
     "humaneval": [
-        {"task_id": "Own/0", "prompt": "def one() -> int:\n", "canonical_solution": "    return 1\n",
-         "test": "def check(candidate):\n    assert candidate() == 1\n", "entry_point": "one"},
+        {
+            "task_id": "Own/0",
+            "prompt": "def one() -> int:\n",
+            "canonical_solution": "    return 1\n",
+            "test": "def check(candidate):\n    assert candidate() == 1\n",
+            "entry_point": "one",
+        },
     ],
     "mmlu": [
         {"question": "Which is drawn by hand?", "subject": "geology", "choices": CHOICES, "answer": 0},
         {"question": "Which is sung?", "subject": "music", "choices": CHOICES, "answer": 2},
     ],
     "hellaswag": [
-        {"ind": 1, "activity_label": "Rowing", "ctx_a": "", "ctx_b": "", "ctx": "They sit down in the boat. They",
-         "endings": ["row away.", "bake it.", "read its mind.", "post it."], "source_id": "own", "split": "val",
-         "split_type": "indomain", "label": "0"},
+        {
+            "ind": 1,
+            "activity_label": "Rowing",
+            "ctx_a": "",
+            "ctx_b": "",
+            "ctx": "They sit down in the boat. They",
+            "endings": ["row away.", "bake it.", "read its mind.", "post it."],
+            "source_id": "own",
+            "split": "val",
+            "split_type": "indomain",
+            "label": "0",
+        },
     ],
-}  # fmt: skip
+}
 """A few sentences of our own in the layouts of the public data sets."""
 
 

@@ -13,18 +13,36 @@ from pipeline.template import PromptTemplate
 
 ROWS: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "Ann has 3 {% raw %} and 4. How many?", "answer": "3 + 4 = 7\n#### 7"},
-    "math": {"problem": "Halve $3$.", "solution": "It is $\\boxed{\\frac{3}{2}}$.", "level": "Level 1", "type": "Algebra"},
+    "math": {
+        "problem": "Halve $3$.",
+        "solution": "It is $\\boxed{\\frac{3}{2}}$.",
+        "level": "Level 1",
+        "type": "Algebra",
+    },
     "mmlu": {"question": "Which?", "choices": ["p", "q", "r", "s"], "answer": 2, "subject": "logic"},
-    "arc_challenge": {"question": "Which?", "choices": {"text": ["p", "q", "r"], "label": ["1", "2", "3"]}, "answerKey": "3"},
-    "arc_easy": {"question": "Which?", "choices": {"text": ["p", "q", "r"], "label": ["A", "B", "C"]}, "answerKey": "C"},
+    "arc_challenge": {
+        "question": "Which?",
+        "choices": {"text": ["p", "q", "r"], "label": ["1", "2", "3"]},
+        "answerKey": "3",
+    },
+    "arc_easy": {
+        "question": "Which?",
+        "choices": {"text": ["p", "q", "r"], "label": ["A", "B", "C"]},
+        "answerKey": "C",
+    },
     "hellaswag": {"ctx": "He", "endings": ["p", "q", "r", "s"], "label": "2"},
-    "gpqa": {"Question": "Why??", "Correct Answer": "right", "Incorrect Answer 1": "w1", "Incorrect Answer 2": "w2",
-             "Incorrect Answer 3": "w3"},
+    "gpqa": {
+        "Question": "Why??",
+        "Correct Answer": "right",
+        "Incorrect Answer 1": "w1",
+        "Incorrect Answer 2": "w2",
+        "Incorrect Answer 3": "w3",
+    },
     "humaneval": {"prompt": "def one():\n", "test": "def check(f):\n    assert f() == 1\n", "entry_point": "one"},
     "exact": {"prompt": "Say it.", "answer": "this  one\nand that"},
     "numeric": {"prompt": "How many?", "answer": "1,200"},
     "choice": {"question": "Which?", "choices": ["p", "q", "r"], "answer": 2},
-}  # fmt: skip
+}
 ANSWERS: dict[str, tuple[str, str, str]] = {
     "gsm8k": ("So 3 + 4 = 7.\n#### 7", "#### 8", "no idea"),
     "math": ("thus \\boxed{1.5}", "\\boxed{2}", "it is 1.5"),
@@ -79,7 +97,7 @@ def test_verdicts_on_right_wrong_and_missing_answers(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(SHOTS))
 def test_the_examples_answer_themselves_correctly(name: str) -> None:
-    """An example's solution, taken for a model's answer to it, is judged correct: else it would teach the wrong form."""
+    """An example's solution, taken for an answer to it, is judged correct: else it would teach the wrong form."""
     task = task_named(name)
     for example in task.examples:
         text = PromptTemplate(task.solution).render(example)

@@ -42,7 +42,8 @@ def test_a_program_that_ends_has_passed_and_one_that_raises_has_not() -> None:
         "print('passed')\nimport os\nos._exit(0)",
         "import sys\nsys.exit(0)",
         "raise SystemExit",
-        'import os\nfor fd in range(3, 32):\n  try: os.write(fd, b\'{"token": "0"}\\n\')\n  except OSError: pass\nos._exit(0)',
+        'import os\nfor fd in range(3, 32):\n  try: os.write(fd, b\'{"token": "0"}\\n\')\n  except OSError: pass\n'
+        "os._exit(0)",
         "import os\nos.write = os._exit = print = exit = None\nraise KeyboardInterrupt",
         "import json\njson.dumps = lambda *a, **k: '{}'\nassert False",
         "class E(Exception):\n  def __str__(self): raise MemoryError\nraise E",
