@@ -13,6 +13,7 @@ Exit status:
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -31,7 +32,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval"
     try:
         from lm_eval.__main__ import cli_evaluate
 
-        import wedlm_batch.lm_eval_model  # noqa: F401  # registers the model
+        importlib.import_module(
+            "wedlm_batch.lm_eval_model"
+        )  # registers the model; by name, as it stands above the jobs
     except ImportError as error:
         print(f"error: {error}. lm-eval is needed: pip install 'wedlm-batch[eval]'", file=sys.stderr)
         return 2

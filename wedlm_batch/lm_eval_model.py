@@ -34,7 +34,7 @@ _IGNORED = ("batch_size", "max_batch_size", "trust_remote_code", "add_bos_token"
 
 
 @register_model("wedlm_batch")
-class WeDLMBatchLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
+class WeDLMBatchLM(TemplateLM):
     """One LLM. All requests of a call are one continuous batch; log-likelihoods are of the next-token head.
 
     Args:
