@@ -1,9 +1,9 @@
 """Runs Python programs that nobody has read, in a process with as few rights as this machine can take from it.
 
 A process of its own with an empty environment, in an empty folder, without standard streams; limits of time, memory,
-size of files, and no further process or thread; a network namespace without a network; another user (where started by
-root) and Landlock rules for files (where the kernel has them). What a program prints or returns counts for nothing:
-only a process that has run it to its end can read the token that says so.
+size of files, and no further process or thread; namespaces without a network and without other processes; another user
+(where started by root) and Landlock rules for files (where the kernel has them). What a program prints or returns counts
+for nothing: only a process that has run it to its end can read the token that says so.
 
 What this does not hold: a program written against this very harness (it could find the token's descriptor), and
 faults of the kernel. Do not run programs of people who want to harm you here.
@@ -57,7 +57,7 @@ class ProgramResult:
         status: "passed" if it ran to its end; "failed" if it raised; "timeout"; "died" if its process ended before
             (killed by a limit, ``os._exit``); "refused" if the barriers that have to stand do not.
         detail: class and message of what it raised, or how it ended.
-        barriers: those that stood: "network", "user", "files", "processes".
+        barriers: those that stood: "network", "signals", "files", "user", "processes".
     """
 
     status: Literal["passed", "failed", "timeout", "died", "refused"]
@@ -161,10 +161,10 @@ def _answers(descriptor: int) -> list[dict[str, Any]]:
 
 def _outcome(answers: list[dict[str, Any]], token: str, timed_out: bool, code: int) -> ProgramResult:
     stood = tuple(answers[0].get("barriers", ())) if answers else ()
-    if answers and ("processes" not in stood or not {"user", "files"} & set(stood)):
+    if answers and (not {"processes", "signals"} <= set(stood) or not {"user", "files"} & set(stood)):
         return ProgramResult(status="refused", detail="too few barriers stand", barriers=stood)
     last = answers[-1] if answers else {}
-    if timed_out or code == -signal.SIGXCPU:
+    if timed_out or code in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
         return ProgramResult(status="timeout", detail="out of time", barriers=stood)
     if code == 0 and last.get("token") == token:
         return ProgramResult(status="passed", barriers=stood)

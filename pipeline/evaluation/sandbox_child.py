@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_NEWNS_NET, _NEWNS_IPC, _NEWNS_USER = 0x40000000, 0x08000000, 0x10000000
+_NEWNS_NET, _NEWNS_IPC, _NEWNS_USER, _NEWNS_PID = 0x40000000, 0x08000000, 0x10000000, 0x20000000
 _NOBODY = 65534
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on all architectures
 _NO_NEW_PRIVILEGES, _KEEP_CAPABILITIES = 38, 8
@@ -23,10 +23,24 @@ _ALL_FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF}  # by version of the interf
 _TCP = 0x3  # bind and connect, from version 4 on
 
 
-def _isolate_network(libc: ctypes.CDLL) -> bool:
-    """A network namespace of its own, which has no interface that is up."""
-    flags = _NEWNS_NET | _NEWNS_IPC
-    return libc.unshare(flags) == 0 or libc.unshare(flags | _NEWNS_USER) == 0
+def _isolate(libc: ctypes.CDLL) -> list[str]:
+    """Namespaces of its own: a network without an interface that is up, and processes that no signal leaves."""
+    for names, flags in ((("network", "signals"), _NEWNS_NET | _NEWNS_IPC | _NEWNS_PID),
+                         (("network",), _NEWNS_NET | _NEWNS_IPC)):  # fmt: skip
+        if libc.unshare(flags) == 0 or libc.unshare(flags | _NEWNS_USER) == 0:
+            if "signals" in names:
+                _go_inside()
+            return list(names)
+    return []
+
+
+def _go_inside() -> None:
+    """Go on as a child of the first process of the new namespace; the processes left behind end as that child does."""
+    for _ in range(2):  # the first one ignores signals, as it is an init process
+        child = os.fork()
+        if child:
+            _, status = os.waitpid(child, 0)
+            os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
 def _drop_user(libc: ctypes.CDLL, read_any: bool) -> bool:
@@ -116,15 +130,16 @@ def _no_process() -> bool:
 def _enter(limits: Mapping[str, Any]) -> list[str]:
     """Give up rights; the names of the barriers that stand."""
     libc = ctypes.CDLL(None, use_errno=True)
-    barriers = []
+    barriers: list[str] = []
     readable = [*{os.path.realpath(path) for path in (sys.base_prefix, os.path.dirname(os.__file__))}, "/usr/lib",
                 "/lib", "/lib64", "/dev/null", "/dev/urandom", "/usr/share/zoneinfo"]  # fmt: skip
-    if _isolate_network(libc):
-        barriers.append("network")
+    barriers += _isolate(libc)
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0 and _restrict_files(libc, readable, [os.getcwd()]):
         barriers.append("files")
     if _drop_user(libc, "files" in barriers):
         barriers.append("user")
+    if "user" in barriers and "signals" not in barriers:
+        barriers.append("signals")  # to processes of that user alone
     _limit(limits)
     if _no_process():
         barriers.append("processes")
@@ -141,7 +156,7 @@ def _main() -> None:
 
     barriers = _enter(limits)
     answer(barriers=barriers)
-    if "processes" not in barriers or not {"user", "files"} & set(barriers):
+    if not {"processes", "signals"} <= set(barriers) or not {"user", "files"} & set(barriers):
         leave(0)
     sys.argv[:] = [""]
     sys.setrecursionlimit(3000)

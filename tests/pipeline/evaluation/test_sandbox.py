@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -138,7 +139,11 @@ def test_no_network_and_no_other_process_is_to_be_reached() -> None:
         assert run_program(reach).detail.startswith(("PermissionError", "OSError"))
         send = "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))"
         assert run_program(send).detail.startswith(("PermissionError", "OSError"))
-    assert "PermissionError" in run_program(f"import os\nos.kill({os.getpid()}, 9)").detail
+    assert run_program(f"import os\nos.kill({os.getpid()}, 9)").detail.startswith(("PermissionError", "ProcessLookup"))
+    with subprocess.Popen(["sleep", "60"]) as other:
+        run_program("import os\nos.kill(-1, 9)")
+        assert other.poll() is None
+        other.kill()
     assert run_program("import os\nos.setuid(0)").detail.startswith("PermissionError") or os.geteuid() != 0
 
 
@@ -156,10 +161,10 @@ def test_without_the_barriers_that_matter_nothing_is_run(monkeypatch: pytest.Mon
     source = Path(sandbox._CHILD).read_text()
     for broken in (
         source.replace("def _enter(", "def _entered(").replace(
-            "barriers = _enter(limits)", "barriers = ['network', 'processes']"
+            "barriers = _enter(limits)", "barriers = ['network', 'signals', 'processes']"
         ),
         source.replace("def _enter(", "def _entered(").replace(
-            "barriers = _enter(limits)", "barriers = ['files', 'user']"
+            "barriers = _enter(limits)", "barriers = ['files', 'user', 'signals']"
         ),
     ):
         assert broken != source
