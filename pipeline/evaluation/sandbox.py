@@ -2,8 +2,8 @@
 
 A process of its own with an empty environment, in an empty folder, without standard streams; limits of time, memory,
 size of files, and no further process or thread; namespaces without a network and without other processes; another user
-(where started by root) and Landlock rules for files (where the kernel has them). What a program prints or returns counts
-for nothing: only a process that has run it to its end can read the token that says so.
+(where started by root) and Landlock rules for files (where the kernel has them). What a program prints or returns
+counts for nothing: only a process that has run it to its end can read the token that says so.
 
 What this does not hold: a program written against this very harness (it could find the token's descriptor), and
 faults of the kernel. Do not run programs of people who want to harm you here.
