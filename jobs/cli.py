@@ -25,7 +25,7 @@ from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_batch.version import VERSION
 
 __all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_actors", "parse_options",
-           "parse_setting", "show_stages"]  # fmt: skip
+           "parse_setting", "read_mapping", "show_stages"]  # fmt: skip
 
 _NAMED = (
     "input", "output", "model", "actors", "mode", "limit", "prompt_column", "messages_column", "prompt_template",
@@ -144,7 +144,7 @@ def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> Ru
         ConfigError: an unreadable file, an unknown field (the nearest known one is named), or a bad value.
         SystemExit: with status 0, after ``--print-config``.
     """
-    raw = _read_yaml(args.config) if args.config is not None else {}
+    raw = read_mapping(args.config) if args.config is not None else {}
     named = {name: getattr(args, name) for name in _NAMED if getattr(args, name) is not None}
     sampling = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
     raw = merge(raw, named | ({"sampling": sampling} if sampling else {}))
@@ -201,7 +201,12 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file's mapping; of an empty one, nothing.
+
+    Raises:
+        ConfigError: it cannot be read, is not YAML, or no mapping.
+    """
     try:
         raw = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:

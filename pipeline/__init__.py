@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
+    from pipeline.commands.evaluate import Evaluation, evaluate
+    from pipeline.commands.evaluate_config import EvaluationConfig, TaskInput
     from pipeline.commands.export import EXPORT_FORMATS, Exported, export
     from pipeline.commands.export_delta import DeltaExported, export_delta
     from pipeline.commands.filter import filter
@@ -66,6 +68,8 @@ __all__ = [
     "Estimate",
     "EtlConfig",
     "EtlResult",
+    "Evaluation",
+    "EvaluationConfig",
     "Exported",
     "FilterConfig",
     "FilterResult",
@@ -87,11 +91,13 @@ __all__ = [
     "SinkError",
     "SourceError",
     "StoppedError",
+    "TaskInput",
     "TooManyFailuresError",
     "Validation",
     "Verification",
     "estimate",
     "etl",
+    "evaluate",
     "export",
     "export_delta",
     "filter",
@@ -127,6 +133,8 @@ _HOME = {
     **dict.fromkeys(("Pushed", "push"), "commands.push"),
     **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
     **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
+    **dict.fromkeys(("Evaluation", "evaluate"), "commands.evaluate"),
+    **dict.fromkeys(("EvaluationConfig", "TaskInput"), "commands.evaluate_config"),
 }
 
 

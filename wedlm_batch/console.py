@@ -29,7 +29,8 @@ COMMANDS = {
     "filter": "keep the good rows of an output in a new one, and say what was dropped and why",
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
     "train": "train a model",
-    "evaluate": "measure a model on held-out problems",
+    "evaluate": "measure a model on held-out problems, or on data sets such as GSM8K",
+    "lm_eval": "the command of lm-eval, with the model wedlm_batch",
     "demo": "the main job on the shipped model and prompts, to out/demo",
 }
 """Sub-commands, each a module of ``jobs``, with a line for ``--help``."""

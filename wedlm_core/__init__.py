@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Logprob,
         Request,
         SamplingParams,
+        Score,
         Strategy,
         Timings,
     )
@@ -44,6 +45,7 @@ __all__ = [
     "Request",
     "RequestError",
     "SamplingParams",
+    "Score",
     "Strategy",
     "Timings",
     "WeDLMError",

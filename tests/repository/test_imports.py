@@ -23,6 +23,7 @@ ORDER = (
     "jobs",
     "pipeline",
     "pipeline.commands",
+    "pipeline.evaluation",
     "pipeline.cluster",
     "pipeline.worker",
     "pipeline.prompts",
@@ -48,6 +49,7 @@ ORDER = (
     "pipeline.codec",
     "wedlm_core",
     "wedlm_core.llm",
+    "wedlm_core.llm_scoring",
     "wedlm_core.llm_inputs",
     "wedlm_core.progress_bar",
     "wedlm_core.training",
@@ -196,6 +198,7 @@ def test_every_line_of_the_table_is_a_module_and_every_package_has_a_line() -> N
         "wedlm_core.training",
         "wedlm_core.decoding",
         "pipeline.sources.formats",
+        "pipeline.evaluation.tasks",
     )  # a layer with rooms of its own
     assert {name for name in packages if not under(name, *inside)} <= set(ORDER)
 
