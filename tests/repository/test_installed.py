@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testing.installed import Environment, build_wheel, make_environment
-from testing.readme import code_blocks
+from testing.pages.blocks import code_blocks
 from testing.repository import ROOT
 from testing.users_folder import make_folder
 from wedlm_batch.console import COMMANDS

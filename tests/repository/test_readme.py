@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.schema import DEAD_FIELDS, RESULT_FIELDS, STATS_TYPE, TIMINGS_TYPE
-from testing.readme import code_blocks, console_commands, text_of
+from testing.pages.blocks import code_blocks, console_commands, text_of
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
 
