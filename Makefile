@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo test check format clean
+.PHONY: venv demo test check docs format clean
 
 venv: $(STAMP)
 
@@ -29,6 +29,10 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/repository/test_imports.py
+
+# The site, into out/site, in a few seconds and without a network; a warning (a link that leads nowhere) is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -5,6 +5,7 @@ What a block is for follows from its language and from a comment on the line abo
 ==========================================  ==========================================================================
 ```` ```bash ````, ```` ```python ````       is run
 any language with ``title="job.yaml"``      is written to that file, for the blocks below it
+```` ```yaml ```` without a title            is a part of a job's settings, and built into a configuration
 ``<!-- not run: REASON -->`` above it       is shown only
 ``<!-- run on: PAGE -->`` above it          is shown only; the same block is run on that page
 ``<!-- output -->`` above ```` ```text ````  is what the block before it printed; ``...`` stands for anything
@@ -21,11 +22,14 @@ from typing import Literal
 
 __all__ = ["Block", "blocks_of", "code_blocks", "console_commands", "faults", "text_of"]
 
-Use = Literal["run", "file", "output", "shown"]
+Use = Literal["run", "file", "settings", "output", "shown"]
 
 RUN = ("bash", "python")
+SETTINGS = "yaml"
 LISTINGS = ("text", "mermaid")
-_FENCE = re.compile(r"^(?P<indent>[ \t]*)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```[ \t]*$", re.MULTILINE | re.DOTALL
+)
 _MARK = re.compile(r"<!-- (?:(?P<output>output)|not run: (?P<reason>[^>]+?)|run on: (?P<page>\S+)) -->\n*$")
 _TITLE = re.compile(r'title="([^"]+)"')
 _COMMAND = re.compile(r"^(?:\$ |wedlm-batch |python |pip |make |curl |kubectl )", re.MULTILINE)
@@ -67,6 +71,8 @@ class Block:
             return "output"
         if self.title is not None:
             return "file"
+        if self.language == SETTINGS:
+            return "settings"
         return "run" if self.language in RUN else "shown"
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from testing.pages.blocks import Block
+from testing.pages.settings import check_settings
 from testing.repository import ROOT
 
 __all__ = ["BlockFailed", "PageRunner", "differences"]
@@ -71,6 +72,8 @@ class PageRunner:
         for block in blocks:
             if block.use == "file":
                 self._write(block)
+            elif block.use == "settings":
+                check_settings(block.code)
             elif block.use == "run":
                 printed = self._python(block) if block.language == "python" else self._shell(block)
                 self._on_run(block, printed)

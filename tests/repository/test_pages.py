@@ -1,0 +1,92 @@
+"""The pages of the documentation run as they are written: every code block is run, or says why it is not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from testing.pages.blocks import Block, blocks_of, faults, text_of
+from testing.pages.runner import PageRunner
+from testing.repository import ROOT
+
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = sorted(DOCS.rglob("*.md"))
+SLOW: Mapping[str, str] = {
+    "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
+    "etl.md": "two jobs, one after the other: about 15 s",
+}
+"""Pages that take long -> what takes the time. The others together take less than a minute."""
+
+
+def name_of(page: Path) -> str:
+    """The page as ``run on`` and the table above name it: its path below ``docs/``."""
+    return page.relative_to(DOCS).as_posix() if DOCS in page.parents else page.name
+
+
+def runs(page: Path) -> bool:
+    """Whether something of a page is run."""
+    return any(block.use == "run" for block in blocks_of(page))
+
+
+RUN = [
+    pytest.param(page, id=name_of(page), marks=[pytest.mark.slow(reason=SLOW[name_of(page)])] if name_of(page) in SLOW else [])
+    for page in PAGES
+    if runs(page)
+]
+
+
+@pytest.fixture(scope="module")
+def run_on_pages() -> dict[str, set[str]]:
+    """Page -> the code of the blocks that are run there (the README's by ``test_installed.py``)."""
+    return {name_of(page): {block.code for block in blocks_of(page) if block.use == "run"} for page in [README, *PAGES]}
+
+
+@pytest.mark.parametrize("page", [README, CONTRIBUTING, *PAGES], ids=name_of)
+def test_every_block_is_run_or_says_why_it_is_not(page: Path, run_on_pages: dict[str, set[str]]) -> None:
+    assert not faults(blocks_of(page), run_on_pages)
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_a_page_runs_as_it_is_written(page: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with PageRunner(folder, environment) as runner:
+        runner.run(blocks_of(page))
+
+
+def test_what_contributors_type_in_a_clone_is_not_taken_for_run() -> None:
+    assert not runs(CONTRIBUTING)
+
+
+def test_slow_pages_are_there_and_run() -> None:
+    assert set(SLOW) <= {name_of(page) for page in PAGES if runs(page)}
+
+
+def test_the_pages_that_a_reader_starts_with_are_run() -> None:
+    started = {name_of(page) for page in PAGES if runs(page)}
+    assert {"quickstart.md", *(f"tutorials/{name}.md" for name in ("synthesise", "distil", "nightly-etl"))} <= started
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_begins_with_a_title_and_says_what_it_is_for(page: Path) -> None:
+    lines = text_of(page).splitlines()
+    assert re.match(r"# \S", lines[0]), "the first line is the title"
+    first = "\n".join(lines[1:]).strip().split("\n\n")[0]
+    assert re.match(r"[A-Z`]", first), f"{page.name} begins with prose, not with {first[:40]!r}"
+    sentences = re.findall(r"[.?!](?:\s|$)", first)
+    assert len(sentences) >= 1
+    assert len(first.split()) >= 12, f"{page.name}: what is it for? {first!r}"
+
+
+def test_no_page_names_another_one_for_a_block_that_it_runs_itself() -> None:
+    def own(block: Block) -> bool:
+        return block.elsewhere is not None and (DOCS / block.elsewhere).resolve() == block.page.resolve()
+
+    assert not [block.place for page in PAGES for block in blocks_of(page) if own(block)]
