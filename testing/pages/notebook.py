@@ -1,18 +1,54 @@
-"""A notebook as a page: its cells as code blocks, what they printed and drew below them.
+"""Notebooks: run them, and make pages of them.
 
-The page is made of the outputs that are stored in the file; making it runs nothing.
+    python -m testing.pages.notebook docs/notebooks/first-run.ipynb
+
+runs a notebook in a folder of its own and stores its outputs, without what differs from run to run for no reason. The
+page is made of the stored outputs; making it runs nothing.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["notebook_page"]
+__all__ = ["notebook_page", "run_notebook"]
 
 Cell = Mapping[str, Any]
+Notebook = dict[str, Any]
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def run_notebook(path: Path, folder: Path, timeout: float = 240) -> Notebook:
+    """The notebook with the outputs of a run, in cells without times and identities of the run.
+
+    Args:
+        path: of the notebook, which is not changed.
+        folder: where it runs.
+        timeout: seconds for each cell.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell failed.
+    """
+    import nbclient
+    import nbformat
+
+    book = nbformat.read(path, as_version=4)
+    client = nbclient.NotebookClient(book, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": folder}})
+    client.execute()
+    for number, cell in enumerate(book.cells):
+        cell.metadata = {}
+        cell.id = f"cell-{number}"
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    book.metadata = _METADATA
+    return dict(book)
 
 
 def notebook_page(path: Path) -> str:
@@ -51,3 +87,17 @@ def _shown(output: Mapping[str, Any]) -> str:
 
 def _text(text: str) -> str:
     return f"```text\n{text.rstrip()}\n```\n"
+
+
+def _main(names: list[str]) -> None:
+    import nbformat
+
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            book = run_notebook(Path(name), Path(folder))
+        nbformat.write(nbformat.from_dict(book), name)  # type: ignore[no-untyped-call]
+        print(name)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
