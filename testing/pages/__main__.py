@@ -1,6 +1,6 @@
 """Runs pages as their tests do, each in a folder of its own, and shows what they print.
 
-    python -m testing.pages docs/quickstart.md ...
+python -m testing.pages docs/quickstart.md ...
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Draws the packages and who imports whom: ``python -m testing.pages.architecture`` writes docs/images/architecture.svg.
+"""Draws the packages and who imports whom.
 
-Boxes, their words and the arrows are those of the diagram in docs/DESIGN.md, which a test holds to the imports of the
-code. Here they only get places: by hand, and a package that has none below the packages that import it.
+    python -m testing.pages.architecture
+
+writes docs/images/architecture.svg. Boxes, their words and the arrows are those of the diagram in docs/DESIGN.md, which
+a test holds to the imports of the code. Here they only get places: by hand, and a package that has none below the
+packages that import it.
 """
 
 from __future__ import annotations

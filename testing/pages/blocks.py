@@ -1,6 +1,6 @@
 """The code blocks of a page, and what is to be done with each.
 
-What a block is for follows from its language and from a comment on the line above it, which readers of the page do not see:
+What a block is for follows from its language and from a comment on the line above it, which readers do not see:
 
 ==========================================  ==========================================================================
 ```` ```bash ````, ```` ```python ````       is run
@@ -133,7 +133,9 @@ def _fault(block: Block, before: list[Block], run_elsewhere: dict[str, set[str]]
         return None if there is not None and block.code in there else f"{block.elsewhere} does not run this block"
     if block.is_output:
         ran = before and before[-1].use in ("run", "output")
-        return None if block.language == "text" and ran else "an output is ```text right behind the block that prints it"
+        return (
+            None if block.language == "text" and ran else "an output is ```text right behind the block that prints it"
+        )
     if block.language in LISTINGS:
         command = _COMMAND.search(block.code) if block.title is None else None
         return f"a listing has a command: {command[0]!r}; make the block ```bash" if command else None

@@ -1,4 +1,4 @@
-"""The navigation of the site: what ``mkdocs.yml`` names, and every other page of ``docs/`` at the end of one section."""
+"""The navigation of the site: what ``mkdocs.yml`` names, and all other pages of ``docs/`` at the end of one section."""
 
 from __future__ import annotations
 

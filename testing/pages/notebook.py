@@ -40,7 +40,9 @@ def run_notebook(path: Path, folder: Path, timeout: float = 240) -> Notebook:
     import nbformat
 
     book = nbformat.read(path, as_version=4)
-    client = nbclient.NotebookClient(book, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": folder}})
+    client = nbclient.NotebookClient(
+        book, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": folder}}
+    )
     client.execute()
     for number, cell in enumerate(book.cells):
         cell.metadata = {}
@@ -95,7 +97,7 @@ def _main(names: list[str]) -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             book = run_notebook(Path(name), Path(folder))
-        nbformat.write(nbformat.from_dict(book), name)  # type: ignore[no-untyped-call]
+        nbformat.write(nbformat.from_dict(book), name)
         print(name)
 
 

@@ -1,7 +1,7 @@
 """Where the files of the repository lie on the site, and links between them.
 
-Pages are written for whoever reads the repository: their links are relative to the file. The site holds ``docs/`` at its
-root, and some files from elsewhere under their own paths. A link to a folder leads to the page that lists it.
+Pages are written for whoever reads the repository: their links are relative to the file. The site holds ``docs/`` at
+its root, and some files from elsewhere under their own paths. A link to a folder leads to the page that lists it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def results_page(root: Path) -> str:
     lines = [
         "# Measured results",
         "",
-        "Every figure in this documentation comes from one of these tables, each with its command, date and machine. They",
-        "are written by the modules of `benchmarks/` and are not edited afterwards, losses included.",
+        "Every figure in this documentation comes from one of these tables, each with its command, date and machine.",
+        "They are written by the modules of `benchmarks/` and are not edited afterwards, losses included.",
     ]
     day = ""
     for file in sorted((root / RESULTS).glob("*.md"), key=lambda path: (-int(path.name[:10].replace("-", "")), path)):

@@ -21,12 +21,12 @@ KINDS: Mapping[str, str] = {
 }
 """Page -> its title."""
 _ABOUT: Mapping[str, str] = {
-    "functions": "What a program calls to run a job, look at it and read its rows. None of them needs torch in your process.",
+    "functions": "What a program calls to run a job, look at it and read its rows.",
     "llm": "The engine without rows and files, for a notebook or a script: what vLLM's `LLM` is there.",
-    "settings": "What may be set, with meaning, range and default. In YAML and behind `--set` the fields have these names.",
-    "results": "What functions return. All are frozen; a row's statistics are explained in [statistics](../statistics.md).",
-    "errors": "What may be raised. Each message names the value, the rule and the remedy. `PipelineError` is the base class of\n"
-    "the errors of jobs, `WeDLMError` that of the engine's.",
+    "settings": "What may be set, with meaning, range and default. YAML and `--set` have the same names.",
+    "results": "What functions return. A row's statistics are explained in [statistics](../statistics.md).",
+    "errors": "What may be raised. Each message names the value, the rule and the remedy. `PipelineError` is the\n"
+    "base class of the errors of jobs, `WeDLMError` that of the engine's.",
 }
 
 

@@ -1,7 +1,7 @@
 """Runs the blocks of a page in a folder of its own, in order, as a reader would type them.
 
-Each block of shell commands is a ``bash -e`` of its own; the Python blocks of a page share one session. All of it begins
-in the page's folder.
+Each block of shell commands is a ``bash -e`` of its own; the Python blocks of a page share one session. All of it
+begins in the page's folder.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class PageRunner:
     def _shell(self, block: Block) -> str:
         done = subprocess.run(
             ["bash", "-e", "-o", "pipefail", "-c", block.code], cwd=self._folder, env=self._environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self._timeout, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self._timeout,
+            check=False,
         )  # fmt: skip
         if done.returncode:
             raise BlockFailed(f"{block.place}: status {done.returncode}:\n{done.stdout[-_SHOWN:]}")

@@ -35,7 +35,9 @@ def runs(page: Path) -> bool:
 
 
 RUN = [
-    pytest.param(page, id=name_of(page), marks=[pytest.mark.slow(reason=SLOW[name_of(page)])] if name_of(page) in SLOW else [])
+    pytest.param(
+        page, id=name_of(page), marks=[pytest.mark.slow(reason=SLOW[name_of(page)])] if name_of(page) in SLOW else []
+    )
     for page in PAGES
     if runs(page)
 ]
@@ -90,3 +92,20 @@ def test_no_page_names_another_one_for_a_block_that_it_runs_itself() -> None:
         return block.elsewhere is not None and (DOCS / block.elsewhere).resolve() == block.page.resolve()
 
     assert not [block.place for page in PAGES for block in blocks_of(page) if own(block)]
+
+
+@pytest.mark.parametrize("name", ["tuning.md", "comparison.md"])
+def test_figures_beside_a_link_to_results_are_in_these_results(name: str) -> None:
+    text = re.sub(r"```.*?```", "", text_of(DOCS / name), flags=re.DOTALL)
+    parts = [
+        part for whole in text.split("\n\n") for part in (whole.splitlines() if whole.startswith("|") else [whole])
+    ]
+    checked = 0
+    for part in parts:
+        linked = [(DOCS / target).resolve() for target in re.findall(r"\]\((\S*benchmarks/results/\S+\.md)\)", part)]
+        figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*[Mm])", re.sub(r"\]\(\S+\)", "", part)) if linked else []
+        measured = " ".join(map(text_of, linked))
+        absent = [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}0?(?!\d)", measured)]
+        assert not absent, f"{absent} are not in {[path.name for path in linked]}: {part[:80]}"
+        checked += len(figures)
+    assert checked >= 3

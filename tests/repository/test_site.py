@@ -70,13 +70,17 @@ def pages(site: Path) -> Iterator[tuple[Path, Page]]:
 def test_a_browser_loads_nothing_from_elsewhere(site: Path) -> None:
     found = {(path.name, address) for path, page in pages(site) for address in page.loads
              if urlsplit(address).scheme not in ("", "data") or address.startswith("//")}  # fmt: skip
-    styles = {path.name for path in site.rglob("*.css") if re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", path.read_text())}
+    styles = {
+        path.name
+        for path in site.rglob("*.css")
+        if re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", path.read_text())
+    }
     assert not found
     assert not styles
 
 
 def test_links_lead_to_pages_and_headings_that_are_there(site: Path) -> None:
-    known = {path: page for path, page in pages(site)}
+    known = dict(pages(site))
     broken = [f"{path.relative_to(site)}: {link}" for path, page in known.items() if path.name != "404.html"
               for link in page.links if not leads_somewhere(link, path, known)]  # fmt: skip
     assert len(known) > 30
