@@ -30,9 +30,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/repository/test_imports.py
 
-# The site, into out/site, in a few seconds and without a network; a warning (a link that leads nowhere) is an error.
+# The site, into out/site, in a few seconds and without a network. A warning, such as a link that leads nowhere, is an
+# error; with --quiet it would not be.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
