@@ -37,7 +37,7 @@ _WIDTH, _HEIGHT, _STEP_X, _STEP_Y, _LEFT, _TOP = 236, 52, 274, 84, 24, -36
 _WRAP = 42
 _SHAPES = """
   text { font-family: ui-sans-serif, system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
-  .name { font-size: 13px; font-weight: 600 }
+  .name { font-size: 12.5px; font-weight: 600 }
   .about { font-size: 11px }
   .panel { font-size: 13px; font-weight: 600 }
   .group { fill: none; stroke-dasharray: 5 5 }

@@ -22,7 +22,7 @@ from testing.pages.reference import reference_pages  # noqa: E402
 
 __all__ = ["on_config", "on_files", "on_page_markdown"]
 
-_DRAWING = "![The packages and who imports whom](images/architecture.svg)\n"
+_DRAWING = "[![The packages and who imports whom](images/architecture.svg)](images/architecture.svg)\n"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
