@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Block", "blocks_of", "code_blocks", "console_commands", "faults", "text_of"]
+__all__ = ["Block", "blocks_of", "console_commands", "faults", "text_of"]
 
 Use = Literal["run", "file", "settings", "output", "shown"]
 
@@ -143,11 +143,6 @@ def _fault(block: Block, before: list[Block], run_elsewhere: dict[str, set[str]]
         return (f"a block in {block.language!r} is neither run nor a file: write ```{block.language} title=\"NAME\", "
                 "or <!-- not run: REASON --> above it")  # fmt: skip
     return None
-
-
-def code_blocks(page: Path, language: str) -> list[str]:
-    """Contents of the page's code blocks in a language."""
-    return [block.code for block in blocks_of(page) if block.language == language]
 
 
 def console_commands(page: Path) -> list[tuple[str, list[str]]]:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import wedlm_batch
+from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.config import RunConfig
+from pipeline.pools import ActorRange
 from testing.pages.blocks import Block, blocks_of, faults, text_of
 from testing.pages.runner import PageRunner
 from testing.repository import ROOT
+from wedlm_batch.console import COMMANDS
+from wedlm_core.names import ENGINE_NAMES
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
@@ -109,3 +116,23 @@ def test_figures_beside_a_link_to_results_are_in_these_results(name: str) -> Non
         assert not absent, f"{absent} are not in {[path.name for path in linked]}: {part[:80]}"
         checked += len(figures)
     assert checked >= 3
+
+
+def test_names_of_ours_that_stand_beside_those_of_other_tools_are_there() -> None:
+    known = {field.name for kind in (RunConfig, EngineConfig, SamplingParams, ActorRange) for field in fields(kind)}
+    known |= {*wedlm_batch.__all__, *COMMANDS, "stats"}
+    rows = [line.split("|") for line in text_of(DOCS / "coming-from.md").splitlines() if line.startswith("| `")]
+    named = {name for row in rows for code in re.findall(r"`([^`]+)`", row[2])
+             for name in re.findall(r"^(?:wb\.|wedlm-batch )?([A-Za-z_]+)", code)}  # fmt: skip
+    assert len(rows) > 40
+    assert not named - known
+
+
+def test_what_the_page_says_of_arguments_of_vllm_is_what_the_error_says() -> None:
+    rows = {row[1].strip(" `"): row[2] for line in text_of(DOCS / "coming-from.md").splitlines()
+            if len(row := line.split("|")) > 3}  # fmt: skip
+    both = sorted(set(rows) & set(ENGINE_NAMES))
+    assert len(both) >= 6
+    for name in both:
+        ours = re.findall(r"`([a-z_]+)", rows[name])
+        assert all(own in ENGINE_NAMES[name] for own in ours), f"{name}: {ENGINE_NAMES[name]}"

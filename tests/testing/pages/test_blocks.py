@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.pages.blocks import Block, blocks_of, code_blocks, console_commands, faults
+from testing.pages.blocks import Block, blocks_of, console_commands, faults
 
 PAGE = """# Title
 
@@ -76,8 +76,7 @@ def test_a_mark_belongs_to_the_block_right_below_it_only(tmp_path: Path) -> None
     assert (first.use, second.use) == ("shown", "run")
 
 
-def test_contents_by_language_and_commands_with_their_options(tmp_path: Path) -> None:
+def test_commands_are_found_with_their_options(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    assert code_blocks(page, "python") == ["print(1)\n"]
     assert console_commands(page) == [("status", ["--storage-options"])]
