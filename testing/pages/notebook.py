@@ -48,9 +48,20 @@ def run_notebook(path: Path, folder: Path, timeout: float = 240) -> Notebook:
         cell.metadata = {}
         cell.id = f"cell-{number}"
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            cell.outputs = _joined([output for output in cell.outputs if output.get("name") != "stderr"])
     book.metadata = _METADATA
     return dict(book)
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Outputs with what was printed in several pieces, as timing has it, as one."""
+    joined: list[Any] = []
+    for output in outputs:
+        if joined and output["output_type"] == joined[-1]["output_type"] == "stream":
+            joined[-1]["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
 
 
 def notebook_page(path: Path) -> str:

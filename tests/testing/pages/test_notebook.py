@@ -67,3 +67,12 @@ def test_a_page_has_the_cells_and_their_outputs(tmp_path: Path) -> None:
         {"output_type": "error"}]}]}))  # fmt: skip
     with pytest.raises(ValueError, match="error"):
         notebook_page(path)
+
+
+def test_what_a_cell_prints_in_pieces_is_one_output(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat", reason='notebooks need the extra "docs"')
+    source = "import sys, time\nprint(1, flush=True)\ntime.sleep(0.5)\nprint(2)\nprint('no', file=sys.stderr)"
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    nbformat.write(book, tmp_path / "a.ipynb")
+    (cell,) = run_notebook(tmp_path / "a.ipynb", tmp_path)["cells"]
+    assert [output["text"] for output in cell["outputs"]] == ["1\n2\n"]
