@@ -98,3 +98,16 @@ def test_commands_are_found_with_their_options() -> None:
     assert ("status", []) in console_commands(README)
     assert ("verify", ["--input"]) in console_commands(README)
     assert ("testing.ahead_of_time", []) in commands(ROOT / "CONTRIBUTING.md")
+
+
+def test_names_that_contributors_are_sent_to_are_in_the_code() -> None:
+    prose = re.sub(r"```.*?```", "", text_of(ROOT / "CONTRIBUTING.md"), flags=re.DOTALL)
+    named = {
+        name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"\w*[a-zA-Z]_\w+|_?[A-Z]\w+", code)
+    }
+    paths = [path for top in ("pipeline", "wedlm_core", "jobs", "benchmarks", "testing", "tests")
+             for path in (ROOT / top).rglob("*.py")]  # fmt: skip
+    source = "\n".join([*map(text_of, paths), *(path.stem for path in paths)])
+    absent = {name for name in named if not re.search(rf"\b{re.escape(name)}\b", source)}
+    assert len(named) > 40
+    assert absent <= {"NAME", "FILE", "PAGE", "REASON", "total_tokens"}, "examples of names are listed here"
