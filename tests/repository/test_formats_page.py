@@ -9,17 +9,21 @@ import sys
 from pathlib import Path
 
 from pipeline.prompts.batch_parameters import IGNORED, REFUSED
+from testing.pages.blocks import blocks_of, text_of
 from testing.pipeline.hub_server import TOKEN, serve_hub
-from testing.readme import code_blocks, text_of
 from testing.repository import ROOT
 
 PAGE = ROOT / "docs" / "formats.md"
 
 
+def code_blocks(language: str) -> list[str]:
+    return [block.code for block in blocks_of(PAGE) if block.language == language]
+
+
 def test_the_blocks_run(tmp_path: Path) -> None:
-    commands = "\n".join(code_blocks(PAGE, "bash")).replace("wedlm-batch ", f"{sys.executable} -m wedlm_batch ")
-    script = "\n".join(code_blocks(PAGE, "python"))
-    assert (len(code_blocks(PAGE, "bash")), len(code_blocks(PAGE, "python"))) == (3, 6)
+    commands = "\n".join(code_blocks("bash")).replace("wedlm-batch ", f"{sys.executable} -m wedlm_batch ")
+    script = "\n".join(code_blocks("python"))
+    assert (len(code_blocks("bash")), len(code_blocks("python"))) == (3, 6)
     with serve_hub() as hub:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN,
                "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"), "OMP_NUM_THREADS": "1"}  # fmt: skip

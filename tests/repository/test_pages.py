@@ -29,6 +29,8 @@ SLOW: Mapping[str, str] = {
     "etl.md": "two jobs, one after the other: about 15 s",
 }
 """Pages that take long -> what takes the time. The others together take less than a minute."""
+OWN_TEST: Mapping[str, str] = {"formats.md": "tests/repository/test_formats_page.py"}
+"""Pages that need a server around them -> the test that runs their blocks."""
 
 
 def name_of(page: Path) -> str:
@@ -46,7 +48,7 @@ RUN = [
         page, id=name_of(page), marks=[pytest.mark.slow(reason=SLOW[name_of(page)])] if name_of(page) in SLOW else []
     )
     for page in PAGES
-    if runs(page)
+    if runs(page) and name_of(page) not in OWN_TEST
 ]
 
 
@@ -75,7 +77,8 @@ def test_what_contributors_type_in_a_clone_is_not_taken_for_run() -> None:
 
 
 def test_slow_pages_are_there_and_run() -> None:
-    assert set(SLOW) <= {name_of(page) for page in PAGES if runs(page)}
+    assert set(SLOW) | set(OWN_TEST) <= {name_of(page) for page in PAGES if runs(page)}
+    assert all((ROOT / test).is_file() for test in OWN_TEST.values())
 
 
 def test_the_pages_that_a_reader_starts_with_are_run() -> None:
