@@ -215,6 +215,8 @@ class RunConfig:
             _check_options(name, getattr(self, name))
         for name in _URLS:
             value = getattr(self, name)
+            _require(not isinstance(value, (str, os.PathLike)) or _is_utf8(os.fspath(value)), name, value,
+                     "a name in UTF-8, as it becomes part of records", "Rename it.")  # fmt: skip
             _require(not (_is_url(value) and MASK in value), name, value,
                      f"{MASK} stands for credentials that were left out",
                      "Give them in storage_options, as {env: NAME} or {file: /path}.")  # fmt: skip
@@ -420,6 +422,13 @@ _LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_n
 
 _URLS = ("input", "output", "model")
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
+
+
+def _is_utf8(value: str | bytes) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_url(value: object) -> bool:

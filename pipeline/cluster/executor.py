@@ -278,12 +278,13 @@ def _explained(error: Exception, storage: Storage, since: float) -> Exception:
     if not isinstance(cause, ray.exceptions.RayError):
         return _without_advice(cause)
     notes = [key for key in storage.keys(layout.CRASHES) if layout.time_of_crash_note(key) >= since]
+    raised = f"{EngineDiedError.__name__}: "
     if notes:
         why = f"The last one:\n{storage.read(notes[-1]).decode().strip()}"
+    elif raised in str(cause):  # in the actor's constructor, which comes as the text of a traceback
+        why = str(cause).rsplit(raised, 1)[-1].strip()
     else:
-        # What an actor raised in its constructor comes as the text of a traceback.
-        said = str(cause).rsplit(f"{EngineDiedError.__name__}: ", 1)[-1].strip()
-        why = f"It left no crash note: it was killed from outside, or ran out of memory. Ray says: {said}"
+        why = f"It left no crash note: it was killed from outside, or ran out of memory. Ray says: {str(cause).strip()}"
     return EngineDiedError(
         "a generate actor could not start, or actors died more often than max_engine_deaths allows. "
         f"{why}\nWhat is committed stays; fix the cause and run again to continue."

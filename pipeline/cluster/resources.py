@@ -269,7 +269,7 @@ def _no_room(
         there = sorted({name.removeprefix(_KIND) for node in nodes for name in node if name.startswith(_KIND)})
         hint = f" No node has an accelerator {kind!r}; there are: {', '.join(there) or 'none'}."
     if config.expect_autoscaling:
-        hint += " To a session of this machine alone no node is added: set RAY_ADDRESS to run on a cluster."
+        hint += " A session of this machine alone gets no nodes, whatever expect_autoscaling says: set RAY_ADDRESS."
     asked = (
         config.actors if not isinstance(config.actors, ActorRange) else f"{config.actors.min} to {config.actors.max}"
     )
