@@ -11,7 +11,6 @@ from typing import Any
 from jobs.cli import merge, parse_actors, parse_setting, read_mapping, show_stages
 from jobs.generate import RUN_ENDS, print_progress, report_end
 from pipeline import ConfigError, evaluate
-from pipeline.commands.evaluate_config import as_evaluation
 from pipeline.evaluation.plugins import all_tasks
 
 __all__ = ["add_options", "is_asked_for", "perform"]
@@ -56,7 +55,7 @@ def perform(args: argparse.Namespace) -> int:
     if not args.quiet:
         show_stages()
     try:
-        found = evaluate(as_evaluation(_collected(args)), None if args.quiet else print_progress)
+        found = evaluate(_collected(args), None if args.quiet else print_progress)
     except RUN_ENDS as error:
         return report_end(error)
     print(found.markdown)
