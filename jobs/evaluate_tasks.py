@@ -76,8 +76,9 @@ def _collected(args: argparse.Namespace) -> dict[str, Any]:
     if args.tasks is not None:
         raw = merge(raw, {"tasks": dict(map(_task, args.tasks))})
     if args.strategies is not None:
-        raw["settings"] = {name: _setting(name, args.window) for name in args.strategies}
+        raw["settings"] = {str(name): _setting(name, args.window) for name in args.strategies}
         raw.pop("grid", None)
+        raw.pop("baseline", None)  # of the settings that these take the place of
     named = {"model": args.model, "output": args.output, "seed": args.seed}
     named |= {name: getattr(args, name) for name in ("data", "baseline", "limit", "actors", "chat", "execute_code")}
     raw = merge(raw, {name: value for name, value in named.items() if value is not None})
@@ -87,8 +88,6 @@ def _collected(args: argparse.Namespace) -> dict[str, Any]:
         raw = merge(raw, parse_setting(text))
     if args.only is not None:
         raw["tasks"] = _only(raw.get("tasks") or {}, args.only)
-    if isinstance(raw.get("settings"), Mapping) and raw.get("baseline") not in (None, *raw["settings"]):
-        raw.pop("baseline") if args.baseline is None and args.strategies is not None else None
     return raw
 
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from testing.readme import code_blocks, text_of
+
 from pipeline.prompts.batch_parameters import IGNORED, REFUSED
 from testing.pipeline.hub_server import TOKEN, serve_hub
-from testing.readme import code_blocks, text_of
 from testing.repository import ROOT
 
 PAGE = ROOT / "docs" / "formats.md"
