@@ -11,7 +11,6 @@ from typing import Any
 from jobs.cli import merge, parse_actors, parse_setting, read_mapping, show_stages
 from jobs.generate import RUN_ENDS, print_progress, report_end
 from pipeline import ConfigError, evaluate
-from pipeline.commands.evaluate_config import as_evaluation
 from pipeline.evaluation.plugins import all_tasks
 
 __all__ = ["add_options", "is_asked_for", "perform"]
@@ -56,7 +55,7 @@ def perform(args: argparse.Namespace) -> int:
     if not args.quiet:
         show_stages()
     try:
-        found = evaluate(as_evaluation(_collected(args)), None if args.quiet else print_progress)
+        found = evaluate(_collected(args), None if args.quiet else print_progress)
     except RUN_ENDS as error:
         return report_end(error)
     print(found.markdown)
@@ -77,8 +76,9 @@ def _collected(args: argparse.Namespace) -> dict[str, Any]:
     if args.tasks is not None:
         raw = merge(raw, {"tasks": dict(map(_task, args.tasks))})
     if args.strategies is not None:
-        raw["settings"] = {name: _setting(name, args.window) for name in args.strategies}
+        raw["settings"] = {str(name): _setting(name, args.window) for name in args.strategies}
         raw.pop("grid", None)
+        raw.pop("baseline", None)  # of the settings that these take the place of
     named = {"model": args.model, "output": args.output, "seed": args.seed}
     named |= {name: getattr(args, name) for name in ("data", "baseline", "limit", "actors", "chat", "execute_code")}
     raw = merge(raw, {name: value for name, value in named.items() if value is not None})
@@ -88,8 +88,6 @@ def _collected(args: argparse.Namespace) -> dict[str, Any]:
         raw = merge(raw, parse_setting(text))
     if args.only is not None:
         raw["tasks"] = _only(raw.get("tasks") or {}, args.only)
-    if isinstance(raw.get("settings"), Mapping) and raw.get("baseline") not in (None, *raw["settings"]):
-        raw.pop("baseline") if args.baseline is None and args.strategies is not None else None
     return raw
 
 

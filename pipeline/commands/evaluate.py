@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline import layout, stages
 from pipeline.codec import redact_forms
-from pipeline.commands.evaluate_config import EvaluationConfig
+from pipeline.commands.evaluate_config import EvaluationConfig, as_evaluation
 from pipeline.commands.evaluate_samples import compare, judge_run
 from pipeline.commands.progress import Progress
 from pipeline.commands.read import read
@@ -45,16 +45,25 @@ class Evaluation:
         return all(result.counts.count("failed") == result.counts.questions for result in self.results)
 
 
-def evaluate(config: EvaluationConfig, on_progress: Callable[[Progress], None] | None = None) -> Evaluation:
+def evaluate(
+    config: EvaluationConfig | Mapping[str, Any], on_progress: Callable[[Progress], None] | None = None
+) -> Evaluation:
     """Run every task in every setting, judge the answers, and write samples and a report.
 
     Each is a run of :func:`pipeline.run`, below ``config.output``: called again, it continues what was interrupted and
     generates nothing anew. Verdicts are made anew from the published rows.
 
+    Args:
+        config: tasks, settings and fields of a run; or a mapping of them, as a YAML file has it.
+        on_progress: as for :func:`pipeline.run`.
+
     Raises:
+        ConfigError: an unknown task, setting or field, or code that nobody allowed to run.
         ResourceError: the sandbox for generated code cannot be set up here.
         PipelineError: as :func:`pipeline.run`.
     """
+    if not isinstance(config, EvaluationConfig):
+        config = as_evaluation(config)
     coding = [name for name in config.tasks if config.task(name).runs_code]
     barriers = sandbox.barriers() if coding else ()
     options = config.run_config(next(iter(config.tasks)), next(iter(config.settings))).output_options

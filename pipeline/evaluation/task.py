@@ -75,6 +75,12 @@ class Task:
     group: Callable[[Row], str] | None = field(default=None)
     runs_code: bool = False
 
+    @property
+    def asked_columns(self) -> tuple[str, ...]:
+        """The columns that a question is made of."""
+        template = PromptTemplate(self.question)
+        return self.columns if template.takes_whole_row else tuple(n for n in self.columns if n in template.names)
+
     def prompt_template(self, shots: int | None = None, examples: Sequence[Row] | None = None) -> str:
         """The Jinja template of the whole prompt over a row's columns.
 

@@ -212,8 +212,8 @@ def scores(folder: Path) -> Found:
                 for a, b in zip(one.logprobs, other.logprobs, strict=True))  # fmt: skip
     assert apart < 1e-3, apart
     result = found_of(engines[1], [], [])
-    tokens = [[[*map(int, one.greedy), one.cached_tokens] for one in done] for done in (ours, plain)]
-    return replace(result, tokens=tokens[0], expected=tokens[1], cached=sum(one.cached_tokens for one in ours))
+    given = [[[*map(int, one.greedy), one.cached_tokens] for one in done] for done in (ours, plain)]
+    return replace(result, tokens=given[0], expected=given[1], cached=sum(one.cached_tokens for one in ours))
 
 
 SCENARIOS: dict[str, Callable[[Path], Found]] = {

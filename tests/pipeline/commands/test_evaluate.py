@@ -15,6 +15,7 @@ from pipeline.commands.evaluate import Evaluation, evaluate
 from pipeline.commands.evaluate_config import EvaluationConfig, as_evaluation
 from pipeline.commands.read import read
 from pipeline.commands.verify import verify
+from testing.pipeline.s3 import S3Server
 
 NUMERIC = [
     {"prompt": "What is 47 + 25?", "answer": "72"},
@@ -22,6 +23,7 @@ NUMERIC = [
     {"prompt": "What is 20 + 22?", "answer": "41"},  # wrong on purpose: the model knows better
     {"prompt": "What is 12 + 13?", "answer": "none"},  # no answer to compare with
     {"prompt": "", "answer": "3"},  # nothing can be generated for it
+    {"prompt": None, "answer": "3"},  # it asks nothing
 ]
 SETTINGS = {"autoregressive": {"strategy": "autoregressive"}, "verified": {"strategy": "verified", "window_size": 8}}
 
@@ -55,15 +57,16 @@ def test_every_question_has_one_verdict_and_they_add_up(done: Done) -> None:
     assert [(r.task, r.setting) for r in found.results] == [(t, s) for t in ("sums",) for s in SETTINGS]
     for result in found.results:
         counts = result.counts
-        assert dict(counts.outcomes) == {"correct": 2, "wrong": 1, "unjudged": 1, "failed": 1}
-        assert (counts.questions, counts.judged) == (5, 4)
+        assert dict(counts.outcomes) == {"correct": 2, "wrong": 1, "unjudged": 2, "failed": 1}
+        assert (counts.questions, counts.judged) == (6, 4)
         assert counts.accuracy(0.95).value == 0.5
     table = pq.read_table(folder / "out" / "samples").to_pandas()
     own = table[(table.task == "sums") & (table.setting == "verified")]
-    assert list(own.outcome) == ["correct", "correct", "wrong", "unjudged", "failed"]
+    assert list(own.outcome) == ["correct", "correct", "wrong", "unjudged", "failed", "unjudged"]
     assert list(own.answer)[:3] == ["72", "85", "42"]
     assert "prompt" in own.detail.iloc[4]
-    assert own.text.notna().sum() == 4
+    assert "asks nothing" in own.detail.iloc[5]
+    assert own.text.notna().sum() == 5
 
 
 def test_settings_are_compared_question_by_question(done: Done) -> None:
@@ -90,7 +93,7 @@ def test_the_report_has_every_figure(done: Done) -> None:
     folder, _, found = done
     text = (folder / "out" / "evaluation.md").read_text()
     assert text == found.markdown
-    for words in ("| sums | 5 | 50.00 (15.0 to 85.0) | 50.00 (15.0 to 85.0) |", "3 of 3", "not count"):
+    for words in ("| sums | 6 | 50.00 (15.0 to 85.0) | 50.00 (15.0 to 85.0) |", "3 of 3", "not count"):
         assert words in text
     raw = json.loads((folder / "out" / "evaluation.json").read_text())
     assert raw["results"][1]["accuracy"] == pytest.approx({"value": 0.5, "low": 0.15, "high": 0.85}, abs=1e-3)
@@ -143,3 +146,35 @@ def test_a_grid_is_every_combination_under_a_name_that_tells_it(tmp_path: Path) 
     assert list(config.settings) == [*SETTINGS, "reference-w4-tau0.2", "reference-w4-tauNone", "reference-w8-tau0.2",
                                      "reference-w8-tauNone"]  # fmt: skip
     assert config.run_config("sums", "reference-w8-tauNone").sampling.entropy_threshold is None
+
+
+class StoppedEarlyError(Exception):
+    pass
+
+
+@pytest.mark.slow  # four runs, of which each starts an actor: 20 s
+def test_an_interrupted_evaluation_goes_on_and_gives_the_same(done: Done, tmp_path: Path) -> None:
+    def stop(progress: Any) -> None:
+        raise StoppedEarlyError
+
+    config = config_of(tmp_path, unit_rows=2)
+    with pytest.raises(StoppedEarlyError):
+        evaluate(config, stop)
+    assert not (tmp_path / "out" / "evaluation.md").exists()
+    found = evaluate(config)
+    for one, other in zip(found.results, done[2].results, strict=True):
+        assert one.counts.outcomes == other.counts.outcomes
+    columns = ["outcome", "answer", "text", "tokens_digest"]
+    assert (
+        pq.read_table(tmp_path / "out" / "samples").select(columns)
+        == pq.read_table(done[0] / "out" / "samples").select(columns)
+    )  # fmt: skip
+
+
+@pytest.mark.slow  # two runs, of which each starts an actor: 15 s
+def test_an_evaluation_on_an_object_store(done: Done, s3: S3Server, tmp_path: Path) -> None:
+    config = config_of(tmp_path, output=s3.bucket("evaluation") + "/out", storage_options=s3.references(tmp_path))
+    found = evaluate(config)
+    assert [one.counts.outcomes for one in found.results] == [one.counts.outcomes for one in done[2].results]
+    assert [one.comparison for one in found.results] == [one.comparison for one in done[2].results]
+    assert evaluate(config).markdown == found.markdown
