@@ -105,12 +105,7 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "pyarrow": ("pipeline", "jobs"),
     "datasets": ("pipeline.sources",),
     "deltalake": ("pipeline.sinks.delta_table",),
-    "huggingface_hub": (
-        "pipeline.commands.push",
-        "pipeline.commands.hub_commit",
-        "pipeline.sources",
-        "wedlm_core.model",
-    ),
+    "huggingface_hub": ("pipeline.commands.push", "pipeline.commands.hub_commit", "wedlm_core.model.sources"),
     "sqlite3": ("pipeline.commit.index",),
     "s3fs": ("pipeline.storage",),
     "fsspec": ("pipeline.storage", "pipeline.sources", "wedlm_core.model.sources"),

@@ -179,6 +179,7 @@ def test_processes_killed_by_signal_9_between_any_two_operations(
 EXPORT = "import sys; from pipeline import export_delta; print(len(export_delta(sys.argv[1], sys.argv[2]).committed))"
 
 
+@pytest.mark.slow(reason="starts processes: 3 s; on a store the same is tested by default")
 def test_processes_at_once_commit_each_publication_once(two: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", EXPORT, str(two), str(tmp_path / "table")]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
