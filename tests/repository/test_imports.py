@@ -109,7 +109,7 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "pyarrow": ("pipeline", "jobs"),
     "datasets": ("pipeline.sources",),
     "deltalake": ("pipeline.sinks.delta_table",),
-    "huggingface_hub": ("pipeline.commands.push", "pipeline.sources", "wedlm_core.model"),
+    "huggingface_hub": ("pipeline.commands.push", "pipeline.commands.hub_commit", "wedlm_core.model.sources"),
     "sqlite3": ("pipeline.commit.index",),
     "duckdb": ("pipeline.selection.expression",),
     "datasketch": ("pipeline.selection.near_duplicates",),

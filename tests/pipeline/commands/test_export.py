@@ -14,7 +14,7 @@ import pytest
 
 import wedlm_core
 from pipeline import layout
-from pipeline.codec import FinishReason, Generation, Request
+from pipeline.codec import FinishReason, Generation, Request, SamplingParams
 from pipeline.commands import export as exporting
 from pipeline.commands.export import export
 from pipeline.commands.read import read
@@ -83,7 +83,10 @@ def run(config: RunConfig, executor: InlineExecutor | None = None) -> None:
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run over the lines, by the real engine and the shipped model."""
     folder = tmp_path_factory.mktemp("batch")
-    config = RunConfig(input=str(write_batch(folder / "batch.jsonl", LINES)), output=str(folder / "out"), unit_rows=3)
+    config = RunConfig(
+        input=str(write_batch(folder / "batch.jsonl", LINES)), output=str(folder / "out"), unit_rows=3,
+        sampling=SamplingParams(window_size=16),  # so that no step costs need to be measured first
+    )  # fmt: skip
     run(config, RealExecutor())
     return folder / "out"
 
