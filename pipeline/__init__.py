@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
+    from pipeline.commands.filter import filter
+    from pipeline.commands.filter_result import FilterResult
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.progress import Progress, format_progress
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         TooManyFailuresError,
     )
     from pipeline.pools import ActorRange, PoolConfig
+    from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
@@ -52,14 +55,18 @@ __all__ = [
     "ClusterLostError",
     "ConfigError",
     "DamagedError",
+    "DedupConfig",
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
     "EtlConfig",
     "EtlResult",
+    "FilterConfig",
+    "FilterResult",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
+    "OutlierConfig",
     "OutputError",
     "OutputTable",
     "PipelineError",
@@ -78,6 +85,7 @@ __all__ = [
     "Verification",
     "estimate",
     "etl",
+    "filter",
     "format_progress",
     "preview",
     "read",
@@ -93,6 +101,9 @@ _HOME = {
     **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
     **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
     "OutputTable": "commands.output_table",
+    "filter": "commands.filter",
+    "FilterResult": "commands.filter_result",
+    **dict.fromkeys(("DedupConfig", "FilterConfig", "OutlierConfig"), "selection.settings"),
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),

@@ -24,6 +24,7 @@ COMMANDS = {
     "estimate": "tokens and time of a job, from a sample; writes nothing",
     "status": "what is done of an output, also while a run is writing",
     "verify": "prove an output against its ledger and its input",
+    "filter": "keep the good rows of an output in a new one, and say what was dropped and why",
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
     "train": "train a model",
     "evaluate": "measure a model on held-out problems",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from wedlm_core.evidence import Evidence, evidence_of
 from wedlm_core.sampling_params import DEFAULT_WINDOW, SamplingParams, Strategy
 from wedlm_core.statistics import CommitStats
 
@@ -15,6 +16,7 @@ __all__ = [
     "CommitStats",
     "CompletionOutput",
     "Delta",
+    "Evidence",
     "FinishReason",
     "Generation",
     "Logprob",
@@ -92,6 +94,12 @@ class Generation:
     prompt_token_ids: tuple[int, ...] = field(default=(), repr=False)
     prompt: str | None = field(default=None, repr=False)
     trace: tuple[Mapping[str, Any], ...] | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """What speaks for or against it."""
+        truncated = self.finish_reason is FinishReason.LENGTH
+        return evidence_of(self.stats, self.token_ids, self.text, truncated=truncated)
 
     @property
     def outputs(self) -> tuple[CompletionOutput, ...]:

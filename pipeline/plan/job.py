@@ -13,7 +13,7 @@ from pipeline.commit.run_record import FileIdentity, Origin, RunState
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.units import check_any_rows
-from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
+from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
@@ -96,8 +96,12 @@ class Job:
 
 
 def resolve_job(
-    config: RunConfig, source: Source, storage: Storage, leading: pa.Schema | None = None
-) -> Job:  # fmt: skip
+    config: RunConfig,
+    source: Source,
+    storage: Storage,
+    leading: pa.Schema | None = None,
+    version: int = SCHEMA_VERSION,
+) -> Job:
     """Find the columns that the configuration names, and derive the schemas.
 
     Args:
@@ -105,6 +109,7 @@ def resolve_job(
         source: the input.
         storage: the output.
         leading: columns that the output has already; they keep their place, others follow.
+        version: of the output's columns.
 
     Raises:
         SourceError: a column is missing, ambiguous or occurs twice.
@@ -125,7 +130,7 @@ def resolve_job(
     first = [] if leading is None else leading.names
     kept.sort(key=lambda field: first.index(field.name) if field.name in first else len(first))
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
-    check_collisions(columns.names, config.column_prefix)
+    check_collisions(columns.names, config.column_prefix, version)
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
     fields = result_fields(
@@ -133,8 +138,9 @@ def resolve_job(
         logprobs=bool(config.sampling.logprobs) or per_row is not None,
         top_logprobs=config.sampling.top_logprobs > 0 or counted,
         prefix=config.column_prefix,
+        version=version,
     )
-    schema = output_schema(columns, fields)
+    schema = output_schema(columns, fields, version)
     check_format(config.output_format, schema)
     return Job(
         config=replace(config, input=None),
@@ -144,7 +150,7 @@ def resolve_job(
         prompt_column=column,
         columns=columns,
         schema=schema,
-        dead_schema=dead_schema(columns, config.column_prefix),
+        dead_schema=dead_schema(columns, config.column_prefix, version),
     )
 
 
@@ -171,6 +177,7 @@ def new_run_record(
         columns=job.columns,
         partitioned=origin.partitioned,
         scheduled=scheduled,
+        schema_version=origin.schema_version,
     )
 
 
