@@ -20,15 +20,17 @@ from benchmarks.quality.tasks import is_right
 __all__ = ["SCORES", "BestHalf", "BestOfFour", "Graded", "best_half", "best_of_four", "graded"]
 
 SCORES: Mapping[str, str] = {
-    "worst_logprob": "worst_logprob",
-    "mean_logprob": "mean_logprob",
-    "sum of logprobs": "evidence.mean_logprob * completion_tokens",
-    "mean_entropy": "mean_entropy",
-    "max_entropy": "max_entropy",
-    "draft_agreement": "draft_agreement",
-    "worst_logprob - max_entropy": "evidence.worst_logprob - evidence.max_entropy",
-    "worst + mean logprob": "evidence.worst_logprob + 10 * evidence.mean_logprob",
-    "shortest": "-completion_tokens",
+    "confidence: worst + 10 mean log-probability": "confidence",
+    "worst log-probability": "worst_logprob",
+    "mean log-probability": "mean_logprob",
+    "sum of log-probabilities": "evidence.mean_logprob * completion_tokens",
+    "mean log-probability times root of length": "evidence.mean_logprob * sqrt(completion_tokens)",
+    "mean entropy": "mean_entropy",
+    "largest entropy": "max_entropy",
+    "draft agreement": "draft_agreement",
+    "mean log-probability and mean entropy": "evidence.mean_logprob - evidence.mean_entropy",
+    "worst log-probability and largest entropy": "evidence.worst_logprob - evidence.max_entropy",
+    "the shortest": "-completion_tokens",
 }
 """Name in the table -> value of ``score``."""
 

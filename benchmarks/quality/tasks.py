@@ -149,7 +149,7 @@ def draw(group: str, split: str, per_family: int) -> Iterator[HardProblem]:
     No prompt is in two splits: they differ in the hash of the prompt. A family with fewer prompts gives all it has.
     """
     for family, make in FAMILIES[group].items():
-        rng, seen = random.Random(f"{split}/{family}"), set()
+        rng, seen = random.Random(f"{split}/{family}"), set[str]()
         for _ in range(_TRIES * per_family):
             prompt, answer = make(rng)
             if prompt not in seen and _split_of(prompt) == split and len(seen) < per_family:

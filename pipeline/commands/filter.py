@@ -44,7 +44,7 @@ def filter(
     outliers: bool | Mapping[str, Any] | OutlierConfig | None = None,
     selection_column: str = "selection",
     mode: str = "resume",
-    target_part_bytes: int | None = None,
+    target_part_bytes: int = RunConfig.target_part_bytes,
     storage_options: Mapping[str, Any] | None = None,
     output_storage_options: Mapping[str, Any] | None = None,
 ) -> FilterResult:
@@ -77,9 +77,10 @@ def filter(
         DamagedError: a published file of ``output`` is missing or damaged.
         LeaseError: another run is writing to ``to``.
     """
-    config = FilterConfig(
-        keep=keep, score=score, by=by, dedup=dedup, outliers=outliers, selection_column=selection_column  # type: ignore[arg-type]
-    )  # fmt: skip
+    config = FilterConfig.from_mapping({
+        "keep": keep, "score": score, "by": by, "dedup": dedup, "outliers": outliers,
+        "selection_column": selection_column,
+    })  # fmt: skip
     here, there = os.fspath(output), os.fspath(to)
     for one, other in ((there, here), (here, there)):
         if lies_inside(one, other):
@@ -88,9 +89,10 @@ def filter(
     options = dict(storage_options or {})
     target_options = options if output_storage_options is None else dict(output_storage_options)
     source = open_filtered(open_storage(here, layout.SCRATCH, options))
-    run = RunConfig(input=here, output=there, mode=mode, output_format=source.format, **(
-        {} if target_part_bytes is None else {"target_part_bytes": target_part_bytes}
-    ))  # type: ignore[arg-type]  # fmt: skip
+    run = RunConfig.from_mapping({
+        "input": here, "output": there, "mode": mode, "output_format": source.format,
+        "target_part_bytes": target_part_bytes,
+    })  # fmt: skip
     storage = open_storage(there, layout.SCRATCH, target_options)
     check_writable(storage)
     return filter_on(source, storage, config, run, target_options)

@@ -116,16 +116,25 @@ class Selection:
                 self._candidates.add_texts(enumerate(self._joined(table), first))
 
     def decide(self) -> dict[str, int]:
-        """Decide which rows to keep; returns the number of dropped rows by reason."""
+        """Decide which rows to keep; returns the number of dropped rows by reason.
+
+        Raises:
+            ConfigError: the best are asked for, and no row has a score.
+        """
         candidates, rule = self._candidates, self._rule
         if self._config.outliers is not None:
             drop_outliers(candidates, self._config.outliers)
+        if self._ranks and candidates.count() and not candidates.count("reason IS NULL AND score IS NOT NULL"):
+            raise ConfigError(
+                f"score={self._config.score!r}: no row has a value, so none is better than another. Strategies without "
+                'the next-token head have no log-probabilities: use score="mean_entropy", or an expression.'
+            )
         if rule.per_row:
             candidates.keep_best(rule, "row_id")
             candidates.index_row_ids()
         if self._duplicates is not None:
             candidates.drop_duplicates(self._duplicates.duplicates(candidates.best_first()))
-        if not rule.per_row and (rule.share is not None or rule.number is not None):
+        if self._ranks and not rule.per_row:
             candidates.keep_best(rule, "grp")
         return candidates.counts()
 
@@ -142,6 +151,10 @@ class Selection:
             bad = [(own, verdict) for own, verdict in zip(ids, verdicts, strict=True) if verdict.reason is not None]
             kept = table.filter(mask).append_column(self.schema.field(len(self.schema) - 1), self._told(good))
             yield Chosen(kept=kept, dropped=self._notes(bad))
+
+    @property
+    def _ranks(self) -> bool:
+        return self._rule.share is not None or self._rule.number is not None
 
     def _tuples(self, table: pa.Table, first: int) -> Iterator[tuple[Any, ...]]:
         ids, prefix = self._ids(table), self._prefix
