@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{_halves(effects)}\n\n{_samples(effects)}"
         )
     body = "\n\n".join((
-        _INTRODUCTION, f"## The default score on the reported split\n\n" + "\n".join(verdicts), *sections,
+        _INTRODUCTION, "## The default score on the reported split\n\n" + "\n".join(verdicts), *sections,
         f"## The choice of the default\n\n{_CHOICE}\n\n{_chosen(arguments.folder)}",
     ))  # fmt: skip
     command = f"python -m benchmarks.quality.evidence --folder F --per-family {arguments.per_family}"
@@ -149,8 +149,8 @@ problems, paired, in which the best half of each resample is chosen anew. The tw
 _CHOICE = """\
 On the split `choice` only: the mean accuracy over the eight tasks. Scores that grow with the length of a row (the sum,
 and the mean times the root of the length) were left out of the choice, as among rows of different kinds they prefer the
-short ones; so was the shortest. Mixtures with entropy came out as good, and the simpler one was taken. Differences among
-the first eight are small against the intervals above."""
+short ones; so was the shortest. Mixtures with entropy came out as good, and a simple one was taken. Differences
+among the first are small against the intervals above."""
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def _publish(
         schema=selection.schema,
         dropped_schema=selection.dropped_schema,
         pieces=lambda: ((piece.kept, piece.dropped) for piece in selection.divide(source.tables())),
-        target_part_bytes=run.target_part_bytes,
+        part_rows=max(1, int(run.target_part_bytes / source.bytes_per_row)),
     )
     return publish_derived(storage, manifest, tables, state.fingerprint_hash, index=index, lease=lease)
 

@@ -65,6 +65,12 @@ class FilteredOutput:
             "source.sha256": digest.hexdigest(),
         }
 
+    @property
+    def bytes_per_row(self) -> float:
+        """Of its files, on average; at least 1."""
+        parts = [part for publication in self.manifest.publications for part in publication.parts]
+        return max(1.0, sum(part.bytes for part in parts) / max(1, sum(part.rows for part in parts)))
+
     def check(self) -> None:
         """Check every published file against its checksum.
 

@@ -1,7 +1,7 @@
 """Publishes rows that were made from another output: no units and no ledger, one publication, all of it or nothing.
 
 The steps are those of :mod:`pipeline.commit.publish`, and so is what a kill leaves: files without a visible name, which
-the next run removes, or a decided publication, which it completes. In the list of units each part is one unit.
+the next run removes, or a decided publication, which it completes. In the list of units each part with rows is one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class DerivedTables:
         format: of the files.
         schema, dropped_schema: of the tables.
         pieces: reads ``(rows, notes)`` in order, a bounded number at a time; called again for every attempt.
-        target_part_bytes: a part is closed when it reaches about this size.
+        part_rows: rows of a part.
     """
 
     format: PartFormat
     schema: pa.Schema
     dropped_schema: pa.Schema
     pieces: Callable[[], Iterable[tuple[pa.Table, pa.Table]]]
-    target_part_bytes: int
+    part_rows: int
 
 
 def publish_derived(
@@ -82,6 +82,8 @@ def publish_derived(
 
     def units() -> Iterable[PublishedUnit]:
         for part in parts:
+            if not part.rows:
+                continue
             unit_id = hashlib.blake2b(f"{fingerprint}/{part.name}".encode(), digest_size=16).hexdigest()
             yield PublishedUnit(unit_id=unit_id, attempt=1, rows=part.rows, failed=0)
 
@@ -124,10 +126,9 @@ class _Parts:
 
     def write(self, table: pa.Table, *, rotate: bool = True) -> None:
         """Append rows."""
-        _, hashed, writer = self._open or self._begin()
-        writer.write(table)
+        (self._open or self._begin())[2].write(table)
         self._rows += table.num_rows
-        if rotate and hashed.tell() >= self._tables.target_part_bytes:
+        if rotate and self._rows >= self._tables.part_rows:
             self._end()
 
     def close(self, *, at_least_one: bool = False) -> tuple[PartRecord, ...]:

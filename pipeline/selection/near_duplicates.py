@@ -34,6 +34,8 @@ _MOST_COMPARED = 256
 _REMEMBERED = 1024
 _AT_ONCE = 4096
 """Runs of words that are hashed at once."""
+_HIGHEST = 0.95
+"""Threshold for the choice of bands at most; one band alone, as for 1.0, the library refuses."""
 _RECALL_WEIGHT = 0.9
 """Weight of missed pairs against pairs compared in vain, for the number of bands; wrong candidates only cost time."""
 
@@ -70,7 +72,7 @@ class NearDuplicates:
         self._scratch, self._config = scratch, config
         self._minhash = MinHash(num_perm=config.permutations, hashfunc=zlib.crc32)
         weights = (1 - _RECALL_WEIGHT, _RECALL_WEIGHT)
-        chosen = MinHashLSH(threshold=config.threshold, num_perm=config.permutations, weights=weights)
+        chosen = MinHashLSH(threshold=min(config.threshold, _HIGHEST), num_perm=config.permutations, weights=weights)
         self._bands, self._rows = int(chosen.b), int(chosen.r)
         scratch.run("CREATE TABLE bands (key INTEGER, ordinal INTEGER, PRIMARY KEY (key, ordinal)) WITHOUT ROWID")
         self._query = (

@@ -74,8 +74,8 @@ def test_version_1_is_version_2_without_the_evidence() -> None:
 def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed() -> None:
     stats = CommitStats(
         generated_tokens=6, decode_forwards=3, rows_forwarded=8, commit_histogram=(0, 1, 1), mean_entropy=0.5,
-        max_entropy=0.75, out_of_order_fills=1, mean_logprob=-0.5, worst_logprob=-2.0, draft_agreement=0.25, cached_prompt_tokens=4,
-        preemptions=2, window_mean=1.5, max_window=5,
+        max_entropy=0.75, out_of_order_fills=1, mean_logprob=-0.5, worst_logprob=-2.0, draft_agreement=0.25,
+        cached_prompt_tokens=4, preemptions=2, window_mean=1.5, max_window=5,
     )  # fmt: skip
     generation = Generation(request_id="0/0", text="a", token_ids=(7,), prompt_tokens=3, stats=stats)
     rows = [RowResult(row_id="r", generations=(generation,)), RowResult(row_id="s")]
