@@ -25,10 +25,11 @@ import pipeline
 from jobs.cli import Parser, parse_options
 from pipeline.config import MODES
 from pipeline.selection.score import SCORES
-from pipeline.selection.settings import DEFAULT_SCORE
+from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
 
 __all__ = ["main"]
 
+_DEFAULTS = f"{DEFAULT_SCORE}; {DEFAULT_SAMPLE_SCORE} for samples of a row"
 _AT_FAULT = (pipeline.ConfigError, pipeline.OutputError, pipeline.SourceError, pipeline.ResourceError)
 
 
@@ -38,8 +39,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter")
     parser.add_argument("output", help="the output to filter, a folder or URL")
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where to write the rows that are kept")
     parser.add_argument("--keep", metavar="KEEP", help="which rows to keep, see above; all, if left out")
-    parser.add_argument("--score", default=DEFAULT_SCORE, metavar="SCORE",
-                        help=f"what is best: {', '.join(SCORES)}, or an SQL expression ({DEFAULT_SCORE})")  # fmt: skip
+    parser.add_argument("--score", metavar="SCORE",
+                        help=f"what is best: {', '.join(SCORES)}, or an SQL expression ({_DEFAULTS})")  # fmt: skip
     parser.add_argument("--by", action="append", default=[], metavar="COLUMN",
                         help="shares and numbers are of each group with equal values; may be repeated")  # fmt: skip
     parser.add_argument("--dedup", nargs="?", const=True, type=_plain, metavar="YAML",

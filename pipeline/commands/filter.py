@@ -22,7 +22,7 @@ from pipeline.commit.run_record import Derived, Origin, RunState, describe_diffe
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, FingerprintError, OutputError
 from pipeline.selection.select import Selection
-from pipeline.selection.settings import DEFAULT_SCORE, DedupConfig, FilterConfig, OutlierConfig
+from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 from pipeline.sinks import FORMATS
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -38,7 +38,7 @@ def filter(
     *,
     to: str | os.PathLike[str],
     keep: str | None = None,
-    score: str = DEFAULT_SCORE,
+    score: str | None = None,
     by: str | Sequence[str] = (),
     dedup: bool | float | Mapping[str, Any] | DedupConfig | None = None,
     outliers: bool | Mapping[str, Any] | OutlierConfig | None = None,

@@ -26,7 +26,8 @@ SCORES: Mapping[str, Mapping[str, float]] = {
     "max_entropy": {"max_entropy": -1.0},
     "draft_agreement": {"draft_agreement": 1.0},
 }
-"""Name of a score -> fields of ``evidence`` that are added up, each with its weight."""
+"""Name of a score -> fields of ``evidence`` that are added up, each with its weight. A row's mean log-probability is of
+the order of a tenth of its worst, so the two count alike in ``confidence``."""
 
 
 class Score:

@@ -80,7 +80,7 @@ class Selection:
         if config.selection_column in schema.names:
             raise ConfigError(f"selection_column={config.selection_column!r}: the output has a column of this name. "
                               'Use another one, for example "selection_2".')  # fmt: skip
-        self._score = Score(config.score, schema, prefix)
+        self._score = Score(config.scored_by, schema, prefix)
         self._where = None if self._rule.where is None else Expression(self._rule.where, schema, "keep")
         if self._where is not None and not self._where.is_boolean:
             raise ConfigError(f"keep={self._rule.where!r}: is not true or false. Write a condition, for example "
@@ -126,8 +126,8 @@ class Selection:
             drop_outliers(candidates, self._config.outliers)
         if self._ranks and candidates.count() and not candidates.count("reason IS NULL AND score IS NOT NULL"):
             raise ConfigError(
-                f"score={self._config.score!r}: no row has a value, so none is better than another. Strategies without "
-                'the next-token head have no log-probabilities: use score="mean_entropy", or an expression.'
+                f"score={self._config.scored_by!r}: no row has a value, so none is better than another. Strategies "
+                'without the next-token head have no log-probabilities: use score="mean_entropy", or an expression.'
             )
         if rule.per_row:
             candidates.keep_best(rule, "row_id")
@@ -149,7 +149,7 @@ class Selection:
             ids = self._ids(table)
             good = [(own, verdict) for own, verdict in zip(ids, verdicts, strict=True) if verdict.reason is None]
             bad = [(own, verdict) for own, verdict in zip(ids, verdicts, strict=True) if verdict.reason is not None]
-            kept = table.filter(mask).append_column(self.schema.field(len(self.schema) - 1), self._told(good))
+            kept = table.filter(mask).append_column(self.schema.field(len(self.schema) - 1), self._choices(good))
             yield Chosen(kept=kept, dropped=self._notes(bad))
 
     @property
@@ -181,7 +181,7 @@ class Selection:
         columns = [values_of(table, path).to_pylist() for path in self._texts]
         return ("\n".join(value or "" for value in values) for values in zip(*columns, strict=True))
 
-    def _told(self, rows: Sequence[tuple[tuple[str, int], Verdict]]) -> pa.Array:
+    def _choices(self, rows: Sequence[tuple[tuple[str, int], Verdict]]) -> pa.Array:
         scores = self._candidates.scores_of(list({own[0] for own, _ in rows})) if self._rule.per_row else {}
         values = [
             {

@@ -10,10 +10,13 @@ from pipeline.codec import explain
 from pipeline.errors import ConfigError
 from pipeline.selection.keep import Keep, parse_keep
 
-__all__ = ["DEFAULT_SCORE", "DedupConfig", "FilterConfig", "OutlierConfig"]
+__all__ = ["DEFAULT_SAMPLE_SCORE", "DEFAULT_SCORE", "DedupConfig", "FilterConfig", "OutlierConfig"]
 
-DEFAULT_SCORE = "confidence"
-"""Chosen on problems other than those it is reported on: benchmarks/results/, quality."""
+DEFAULT_SCORE = "mean_entropy"
+"""How sure the model was of a row: tells good rows from bad ones."""
+DEFAULT_SAMPLE_SCORE = "confidence"
+"""How good the model thinks a sample is: tells good samples of one row from bad ones. Both were chosen on problems
+other than those they are reported on (benchmarks/results, quality-evidence)."""
 
 
 def _require(holds: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -92,8 +95,9 @@ class FilterConfig:
     Attributes:
         keep: an SQL expression over the row's columns, ``"best 50%"``, ``"best 1000"``, or ``"best 1 per row"`` (of the
             samples of an input row); each of the last three may go on ``"... where EXPRESSION"``. None keeps all.
-        score: what is best: the name of a field of ``evidence`` (see :mod:`pipeline.selection.score`), or an SQL
-            expression that gives a number; higher is better, null the worst. Equals are ranked by row id, then sample.
+        score: what is best: a name of :data:`pipeline.selection.score.SCORES`, or an SQL expression that gives a
+            number; higher is better, null the worst. Equals are ranked by row id, then sample. None is "confidence" for
+            ``best N per row``, else "mean_entropy".
         by: columns; shares and numbers of ``keep`` are then of each group with equal values.
         dedup: drop near-duplicates: True, a threshold, or a :class:`DedupConfig`.
         outliers: drop outliers: True, or an :class:`OutlierConfig`.
@@ -101,7 +105,7 @@ class FilterConfig:
     """
 
     keep: str | None = None
-    score: str = DEFAULT_SCORE
+    score: str | None = None
     by: Sequence[str] = ()
     dedup: DedupConfig | None = None
     outliers: OutlierConfig | None = None
@@ -111,7 +115,8 @@ class FilterConfig:
         """Check the values, and read the short forms."""
         for name in ("keep", "score", "selection_column"):
             value = getattr(self, name)
-            fine = (name == "keep" and value is None) or (isinstance(value, str) and value.strip())
+            may_lack = name != "selection_column"
+            fine = (value is None and may_lack) or (isinstance(value, str) and value.strip())
             _require(bool(fine), name, value, "a text that is not empty", "Leave it out for the default.")
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
         object.__setattr__(self, "dedup", _dedup_of(self.dedup))
@@ -123,6 +128,13 @@ class FilterConfig:
         grouped = self.rule.share is not None or self.rule.number is not None
         _require(not self.by or (grouped and not self.rule.per_row), "by", list(self.by),
                  "groups are for shares and numbers", 'Use it with keep="best 50%".')  # fmt: skip
+
+    @property
+    def scored_by(self) -> str:
+        """``score``, or the default for this ``keep``."""
+        if self.score is not None:
+            return self.score
+        return DEFAULT_SAMPLE_SCORE if self.rule.per_row else DEFAULT_SCORE
 
     @property
     def rule(self) -> Keep:
@@ -145,7 +157,7 @@ class FilterConfig:
         """Plain values of everything that bears on what is kept."""
         return {
             "keep": self.keep,
-            "score": self.score,
+            "score": self.scored_by,
             "by": list(self.by),
             "dedup": None if self.dedup is None else {**asdict(self.dedup), "columns": list(self.dedup.columns)},
             "outliers": None if self.outliers is None else asdict(self.outliers),

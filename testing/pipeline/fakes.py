@@ -85,6 +85,7 @@ class FakeEngine:
                 generated_tokens=count,
                 decode_forwards=1,
                 rows_forwarded=count,
+                mean_entropy=(request.seed % 83) / 83,
                 mean_logprob=-(request.seed % 89) / 89,
                 worst_logprob=-(request.seed % 97) / 9,
             ),

@@ -27,7 +27,10 @@ def table(rows: int = 40, samples: int = 3, seed: int = 0, **columns: Sequence[A
                 "row_id": f"f:{row}", "sample_index": sample, "topic": f"t{row % 3}",
                 "finish_reason": "error" if failed else "stop", "text": None if failed else f"text {rng.random()}",
                 "completion_tokens": None if failed else rng.randrange(5, 9),
-                "evidence": None if failed else {"worst_logprob": score, "mean_logprob": score, "script": "LATIN"},
+                "evidence": None if failed else {
+                    "worst_logprob": score, "mean_logprob": score, "mean_entropy": None if score is None else -score,
+                    "script": "LATIN",
+                },
             })  # fmt: skip
     found = pa.Table.from_pylist(made)
     for name, values in columns.items():
