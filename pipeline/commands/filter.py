@@ -18,9 +18,10 @@ from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.publish import clean
 from pipeline.commit.recover import recover
+from pipeline.commit.repair import find_published_damage
 from pipeline.commit.run_record import Derived, Origin, RunState, describe_differences
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError, FingerprintError, OutputError
+from pipeline.errors import ConfigError, DamagedError, FingerprintError, OutputError
 from pipeline.selection.select import Selection
 from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 from pipeline.sinks import FORMATS
@@ -31,6 +32,7 @@ from pipeline.storage.urls import lies_inside
 __all__ = ["filter", "filter_on"]
 
 _COMMAND = "filter"
+_ANEW = "Restore it from a copy, or make the output anew from its source with mode='new' (--mode new)."
 
 
 def filter(
@@ -112,8 +114,9 @@ def filter_on(
         found = recover(storage, lease, origin)
         say(found.notes)
         lease.forget_predecessors()
-        _check_same(RunState.load(storage), state, storage)
         manifest, added = found.manifest, not found.manifest.publications
+        _check_same(_state_there(storage), state, storage)
+        _check_whole(storage, manifest)
         with Index() as index:
             clean(storage, manifest, index, lease, unnamed=True)
             if added:
@@ -175,6 +178,24 @@ def _state_of(source: FilteredOutput, config: FilterConfig, run: RunConfig, orig
         rows=identity["source.rows"],
         derived=Derived(command=_COMMAND, source=source.storage.url),
     )
+
+
+def _state_there(storage: Storage) -> RunState | None:
+    try:
+        return RunState.load(storage)
+    except DamagedError as error:
+        raise DamagedError(error.fault, _ANEW) from error
+
+
+def _check_whole(storage: Storage, manifest: Manifest) -> None:
+    """Check that the files that were published are there, of their size.
+
+    Raises:
+        DamagedError: one is not.
+    """
+    damages = find_published_damage(storage, manifest, prove=False)
+    if damages:
+        raise DamagedError("; ".join(f"{storage.url}/{damage.key}: {damage.fault}" for damage in damages[:3]), _ANEW)
 
 
 def _check_same(old: RunState | None, new: RunState, storage: Storage) -> None:

@@ -204,6 +204,8 @@ def check_scheduled(state: RunState | None, storage: Storage) -> None:
     Raises:
         OutputError: it is not.
     """
+    if state is not None:
+        state.check_generated(storage.url)
     if state is not None and not state.scheduled:
         raise OutputError(
             f"{storage.url}: begun by a run over all of its input, which keeps no list of the files it has published. "

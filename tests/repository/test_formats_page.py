@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testing.readme import code_blocks, text_of
-
 from pipeline.prompts.batch_parameters import IGNORED, REFUSED
 from testing.pages.blocks import blocks_of, text_of
 from testing.pipeline.hub_server import TOKEN, serve_hub

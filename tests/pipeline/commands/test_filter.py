@@ -23,6 +23,7 @@ from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, boundary
 from testing.pipeline.leases import expire_leases
+from testing.pipeline.s3 import S3Server
 
 KEEP = "best 50%"
 OK, FAILED = 40, 2
@@ -180,6 +181,42 @@ def test_a_damaged_source_is_refused_before_anything_is_published(source: Path, 
     with pytest.raises(pipeline.DamagedError, match="part-000001"):
         pipeline.filter(source, to=tmp_path / "to", keep=KEEP)
     assert files(tmp_path / "to") == {}
+
+
+@pytest.mark.parametrize("what", ["part", "run record", "manifest"])
+def test_of_a_damaged_output_the_next_filter_says_so_or_corrects_it(source: Path, tmp_path: Path, what: str) -> None:
+    to = tmp_path / "to"
+    pipeline.filter(source, to=to, keep=KEEP)
+    expected = data(to)
+    kind = {"part": "data-000000", "run record": layout.RUN, "manifest": layout.MANIFEST}[what]
+    (file,) = (to / kind).iterdir()
+    file.write_bytes(file.read_bytes()[:-5])
+    if what != "manifest":
+        with pytest.raises(pipeline.DamagedError, match="mode='new'"):
+            pipeline.filter(source, to=to, keep=KEEP)
+    done = pipeline.filter(source, to=to, keep=KEEP, mode="resume" if what == "manifest" else "new")
+    assert done.added is (what != "manifest")
+    assert data(to) == expected
+    assert pipeline.verify(to, input=source).ok
+
+
+def test_on_an_object_store_it_is_the_same(job: SmallJob, s3: S3Server, qwen3_folder: Path, tmp_path: Path) -> None:
+    bucket = s3.bucket("filter")
+    made = SmallJob(tmp_path / "in", qwen3_folder, f"{bucket}/out", s3.options)
+    made.run()
+    here = pipeline.filter(job.config.output, to=tmp_path / "here", keep="best 1 per row", dedup=True)
+    for _ in range(2):
+        there = pipeline.filter(
+            f"{bucket}/out", to=f"{bucket}/best", keep="best 1 per row", dedup=True, storage_options=s3.options
+        )
+        assert there.to_arrow().select(["row_id", "text", "selection"]) == here.to_arrow().select(
+            ["row_id", "text", "selection"]
+        )
+        assert there.dropped == here.dropped
+    found = pipeline.verify(f"{bucket}/best", input=f"{bucket}/out", storage_options=s3.options)
+    assert found.ok, found.problems
+    inside = LocalStorage(tmp_path / "here", layout.SCRATCH)
+    assert [key for key in inside.keys(layout.STATE) if "publish/" in key] == []
 
 
 def test_outputs_are_not_mixed(source: Path, job: SmallJob, tmp_path: Path) -> None:
