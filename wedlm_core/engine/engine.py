@@ -23,7 +23,7 @@ from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.measure import cached_or_measured_cost
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launch, overlaps, plain_launch
-from wedlm_core.engine.pool_size import count_pages
+from wedlm_core.engine.pool_size import count_pages, say_shortfall
 from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.engine.scheduling.counters import EngineSnapshot
@@ -104,6 +104,7 @@ class Engine:
         page_bytes = KVPool.bytes_per_page(model.config, config.page_size, kv_dtype)
         pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
         check_room(config, pages * page_bytes, reach, device)
+        say_shortfall(config, pages, reach, page_bytes)
         self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
         self._decodings: dict[str, Decoding] = {s.value: decoding_of(s, config) for s in Strategy}
         decodings = list(dict.fromkeys(self._decodings.values()))
