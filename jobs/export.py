@@ -40,6 +40,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export")
     parser.add_argument(
         "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of URLs"
     )
+    parser.add_argument(
+        "--delta-options", type=parse_options, metavar="YAML", help="options of the table's store, by deltalake's names"
+    )
     args = parser.parse_args(argv)
     try:
         lines = _delta(args) if args.format == _DELTA else _openai_batch(args)
@@ -57,7 +60,8 @@ def _openai_batch(args: argparse.Namespace) -> list[str]:
 
 
 def _delta(args: argparse.Namespace) -> list[str]:
-    done = pipeline.export_delta(args.output, args.to, append=args.append, storage_options=args.storage_options)
+    done = pipeline.export_delta(args.output, args.to, append=args.append, storage_options=args.storage_options,
+                                 delta_options=args.delta_options)  # fmt: skip
     what = f"committed {', '.join(done.committed)}, {done.rows} rows" if done.committed else "had everything already"
     return [f"{done.table}: {what}; version {done.version}"]
 

@@ -58,7 +58,7 @@ def export_delta(
     append: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     table_storage_options: Mapping[str, Any] | None = None,
-    delta_options: Mapping[str, str] | None = None,
+    delta_options: Mapping[str, Any] | None = None,
 ) -> DeltaExported:
     """Bring a Delta table up to what an output has published. Call it after each run, or as often as you like.
 
@@ -68,7 +68,7 @@ def export_delta(
         append: add the rows to a table that holds rows of others already.
         storage_options: keyword arguments of the output's file system.
         table_storage_options: of the table's, in the same names; None takes ``storage_options``.
-        delta_options: further options of the table's store, in the names of ``deltalake``.
+        delta_options: further options of the table's store, in the names of ``deltalake``; secrets by reference, too.
 
     Raises:
         ConfigError: ``deltalake`` is not installed, or a column that a Delta table cannot hold.
@@ -81,8 +81,8 @@ def export_delta(
         raise ConfigError(f"table={redact(name)!r} lies inside the output, which readers list. Write elsewhere.")
     url = name if is_url(name) else str(local_path(name))
     options = (storage_options if table_storage_options is None else table_storage_options) or {}
-    given = table_options(url, with_secrets(options) if is_url(url) else {})
-    lake = DeltaLake(url, {**given, **(delta_options or {})})
+    given = {name: str(value) for name, value in with_secrets(delta_options or {}, "delta_options").items()}
+    lake = DeltaLake(url, table_options(url, with_secrets(options) if is_url(url) else {}, given))
     source = open_storage(output, layout.SCRATCH, storage_options)
     return export_to(source, lake, open_storage(url, _SCRATCH, options), append=append)
 

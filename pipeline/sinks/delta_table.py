@@ -189,25 +189,32 @@ class DeltaLake:
             raise SinkError(redact(f"{self.url}: not committed ({text}). The same command continues.")) from None
 
 
-def table_options(url: str, options: Mapping[str, Any]) -> dict[str, str]:
+def table_options(
+    url: str, options: Mapping[str, Any], given: Mapping[str, str] | None = None
+) -> dict[str, str]:  # fmt: skip
     """Options of fsspec's file systems in the names of ``deltalake``, as far as these are those of S3.
 
     Args:
         url: of the table; a path needs no options.
         options: keyword arguments of fsspec's file system, references resolved.
+        given: options by their names there; who gives them has thought of those without a translation.
 
     Raises:
-        ConfigError: an option has no such name there.
+        ConfigError: an option has no such name there, and none are given.
     """
+    return {**_translated(url, options, strict=not given), **(given or {})}
+
+
+def _translated(url: str, options: Mapping[str, Any], *, strict: bool) -> dict[str, str]:
     if not url.startswith(("s3://", "s3a://")):
         return {}
     flat = {**options, **options.get("client_kwargs", {})}
     flat.pop("client_kwargs", None)
     unknown = sorted(flat.keys() - _S3.keys())
-    if unknown:
+    if unknown and strict:
         raise ConfigError(f"storage_options {unknown}: of these a Delta table takes {sorted(_S3)}. Give the others in "
-                          "table_options, by the names of deltalake.")  # fmt: skip
-    found = {_S3[name]: str(value) for name, value in flat.items() if value is not None}
+                          "delta_options, by the names of deltalake.")  # fmt: skip
+    found = {_S3[name]: str(value) for name, value in flat.items() if name in _S3 and value is not None}
     if found.get("AWS_ENDPOINT_URL", "").startswith("http://"):
         found["AWS_ALLOW_HTTP"] = "true"
     if "AWS_ENDPOINT_URL" in found:
