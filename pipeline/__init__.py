@@ -13,6 +13,9 @@ from wedlm_batch.names import refuse_hidden
 
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
+    from pipeline.commands.chain import chain
+    from pipeline.commands.chain_config import ChainConfig
+    from pipeline.commands.chain_summary import ChainResult, ChainSummary
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from pipeline.commands.push import Pushed, push
     from pipeline.commands.read import read
     from pipeline.commands.run import run
+    from pipeline.commands.stage import Stage, stage
     from pipeline.commands.status import status
     from pipeline.commands.summary import RunResult, RunSummary
     from pipeline.commands.validate import Validation, validate
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
         StoppedError,
         TooManyFailuresError,
     )
+    from pipeline.parsing import Parse
     from pipeline.pools import ActorRange, PoolConfig
     from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 
@@ -58,6 +63,9 @@ if __name__ == "pipeline":
 __all__ = [
     "EXPORT_FORMATS",
     "ActorRange",
+    "ChainConfig",
+    "ChainResult",
+    "ChainSummary",
     "ClusterLostError",
     "ConfigError",
     "DamagedError",
@@ -79,6 +87,7 @@ __all__ = [
     "OutlierConfig",
     "OutputError",
     "OutputTable",
+    "Parse",
     "PipelineError",
     "PoolConfig",
     "Progress",
@@ -90,11 +99,13 @@ __all__ = [
     "SamplingParams",
     "SinkError",
     "SourceError",
+    "Stage",
     "StoppedError",
     "TaskInput",
     "TooManyFailuresError",
     "Validation",
     "Verification",
+    "chain",
     "estimate",
     "etl",
     "evaluate",
@@ -106,6 +117,7 @@ __all__ = [
     "push",
     "read",
     "run",
+    "stage",
     "status",
     "validate",
     "verify",
@@ -114,6 +126,10 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
     "RunConfig": "config",
+    "Parse": "parsing",
+    "chain": "commands.chain",
+    "ChainConfig": "commands.chain_config",
+    **dict.fromkeys(("ChainResult", "ChainSummary"), "commands.chain_summary"),
     **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
     **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
     "OutputTable": "commands.output_table",
@@ -124,6 +140,7 @@ _HOME = {
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),
     "run": "commands.run",
+    **dict.fromkeys(("Stage", "stage"), "commands.stage"),
     **dict.fromkeys(("Estimate", "estimate"), "commands.estimate"),
     **dict.fromkeys(("Validation", "validate"), "commands.validate"),
     **dict.fromkeys(("Verification", "verify"), "commands.verify"),

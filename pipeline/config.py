@@ -31,6 +31,7 @@ from pipeline.codec import (
     remember,
 )
 from pipeline.errors import ConfigError
+from pipeline.parsing import Parse, parse_settings
 from pipeline.pools import (
     ActorRange,
     PoolConfig,
@@ -97,6 +98,8 @@ class RunConfig:
         system_prompt: system message in front of each conversation that has none; implies the chat template.
         id_column: column of unique row ids (text or integers); None derives ids from file and row number.
         sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s.
+        parse: name of a column -> :class:`~pipeline.parsing.Parse`: what to read out of each text, such as a score
+            (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none.
         on_long_prompt: a prompt that with its ``max_tokens`` exceeds the model's length: "fail" its row, or cut
             tokens off at its begin ("truncate_left") or end ("truncate_right").
         columns: input columns to pass through (None: all); columns that are read for prompts, ids or
@@ -164,6 +167,7 @@ class RunConfig:
     system_prompt: str | None = None
     id_column: str | None = None
     sampling_columns: Mapping[str, str] = field(default_factory=dict)
+    parse: Mapping[str, Parse] = field(default_factory=dict)
     on_long_prompt: Literal["fail", "truncate_left", "truncate_right"] = "fail"
     columns: Sequence[str] | None = None
     column_prefix: str = ""
@@ -211,6 +215,7 @@ class RunConfig:
         _require(isinstance(given, Mapping) and all(isinstance(key, str) for key in given), "chat_template_kwargs",
                  given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
         object.__setattr__(self, "chat_template_kwargs", dict(given))
+        object.__setattr__(self, "parse", parse_settings(self.parse))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
         for name in _URLS:
@@ -351,6 +356,7 @@ class RunConfig:
             **limits,
             **{name: getattr(self, name) for name in _LATER if getattr(self, name)},
             **({"input_format": self.input_format} if self.input_format == "openai-batch" else {}),
+            **({"parse": {name: asdict(parse) for name, parse in self.parse.items()}} if self.parse else {}),
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }

@@ -94,7 +94,13 @@ DEAD_FIELDS: tuple[pa.Field, ...] = (
 
 
 def result_fields(
-    *, token_ids: bool, logprobs: bool, top_logprobs: bool = False, prefix: str = "", version: int = SCHEMA_VERSION
+    *,
+    token_ids: bool,
+    logprobs: bool,
+    top_logprobs: bool = False,
+    prefix: str = "",
+    version: int = SCHEMA_VERSION,
+    parsed: Sequence[pa.Field] = (),
 ) -> list[pa.Field]:
     """The result columns of a run; the arguments say which of the optional columns are included."""
     optional = {
@@ -104,7 +110,8 @@ def result_fields(
         "evidence": version >= 2,
     }
     left_out = {name for name, wanted in optional.items() if not wanted}
-    return [field.with_name(prefix + field.name) for field in RESULT_FIELDS if field.name not in left_out]
+    every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *parsed)
+    return [field.with_name(prefix + field.name) for field in every]
 
 
 def output_schema(columns: pa.Schema, fields: Sequence[pa.Field], version: int = SCHEMA_VERSION) -> pa.Schema:
@@ -120,14 +127,16 @@ def dead_schema(columns: pa.Schema, prefix: str = "", version: int = SCHEMA_VERS
     return output_schema(columns, [field.with_name(prefix + field.name) for field in DEAD_FIELDS], version)
 
 
-def check_collisions(columns: Sequence[str], prefix: str, version: int = SCHEMA_VERSION) -> None:
-    """Refuse input columns that have the name of an output column.
+def check_collisions(
+    columns: Sequence[str], prefix: str, version: int = SCHEMA_VERSION, parsed: Sequence[str] = ()
+) -> None:  # fmt: skip
+    """Refuse input columns that have the name of an output column. ``parsed``: names of columns parsed of the text.
 
     Raises:
         ConfigError: names the columns and the remedy.
     """
     results = result_fields(token_ids=True, logprobs=True, top_logprobs=True, version=version)
-    ours = {prefix + field.name for field in (*results, *DEAD_FIELDS)}
+    ours = {prefix + name for name in (*(field.name for field in (*results, *DEAD_FIELDS)), *parsed)}
     both = [name for name in columns if name in ours]
     if both:
         raise ConfigError(

@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "main"]
 PROGRAM = "wedlm-batch"
 COMMANDS = {
     "generate": "run a job, or continue it",
+    "chain": "several stages as one job: generate, judge, ...; each with an output of its own",
     "etl": "process what is new below a folder, and append it to a table; for schedulers",
     "validate": "check model, input and settings; generates nothing",
     "preview": "generate the first rows and print them; writes nothing",

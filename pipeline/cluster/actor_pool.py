@@ -44,7 +44,7 @@ _STOP_SECONDS = 0.2
 
 def generate(
     pool: Pool,
-    units: Generator[PreparedUnit, None, None],
+    units: Generator[PreparedUnit | None, None, None],
     held: Mapping[str, int],
     count: int,
     stop: Stop,
@@ -60,7 +60,7 @@ def generate(
 
     Args:
         pool: the actors.
-        units: drawn from in a thread of its own; a bounded number of them waits.
+        units: drawn from in a thread of its own; a bounded number of them waits. None: nothing is there yet.
         held: units that each actor of a pool works on at once.
         count: how many units there are.
         stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
@@ -146,7 +146,7 @@ class _Loop:
         elif isinstance(event, PreparedUnit):
             self._prepared[event.unit.unit_id] = event
             self._fresh.add(event.unit.unit_id)
-            self._dispatcher.offer(event.unit.unit_id, event.histogram)
+            self._dispatcher.offer(event.unit.unit_id, event.histogram, first=event.unit.stage > 0)
         elif isinstance(event, Result):
             self.members.touch(event.given.actor, now)
             yield from self._settle(event, now)

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
@@ -17,10 +17,11 @@ from pipeline.cluster.actor_pool import generate
 from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
+from pipeline.cluster.interleave import interleaved
 from pipeline.cluster.metrics_reporter import report_run
 from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.pool import Pool
-from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
+from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, prefetch_later, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
@@ -81,10 +82,14 @@ class RayExecutor:
         config: the run's configuration.
         load: makes each actor's engine, in the actor's process.
         stop: may ask it to stop its units.
+        beside: runs of other executors, whose actors share the session with these.
     """
 
-    def __init__(self, config: RunConfig, load: EngineLoader = load_engine, stop: Stop | None = None) -> None:
-        self._config = config
+    def __init__(
+        self, config: RunConfig, load: EngineLoader = load_engine, stop: Stop | None = None,
+        beside: Sequence[RunConfig] = (),
+    ) -> None:  # fmt: skip
+        self._config, self._beside = config, tuple(beside)
         self._load = load
         self._stop = stop or Stop()
         self._private = is_private()
@@ -146,7 +151,7 @@ class RayExecutor:
         return self._reported(crew, work, drain(self._run_graph(job, work, crew, watch, begin), watch.check))
 
     def _assemble(self, job: Job, units: int) -> Crew:
-        return assemble(job, self._load, units, private=self._private)
+        return assemble(job, self._load, units, private=self._private, beside=self._beside)
 
     def _run_graph(self, job: Job, work: Work, crew: Crew, watch: NodeWatch, begin: float) -> Iterator[CommitRecord]:
         """The records of the units, as they are done; the crew's actors are killed at the end."""
@@ -155,7 +160,10 @@ class RayExecutor:
         most = sum(own.actors for own in crew.resources.values())
         runs = job.config.runs_of_pools()
         held = {name: units_per_actor(run, work.unit_rows, work.units, most) for name, run in runs.items()}
+        units: Generator[PreparedUnit | None, None, None]
         units = prefetch_units(job, work.tasks, partial(_reserved, crew.pool), crew.bisection)
+        if work.later is not None:
+            units = interleaved(prefetch_later(job, work.later, crew.bisection), units, work.later.end)
         refit = None if self._private else _refit(job.config, crew.resources, work.units)
         try:
             with closing(crew), self._stop.draining():

@@ -61,11 +61,15 @@ def next_event(events: Events) -> Event | Silence:
         return Silence()
 
 
-def read_units(units: Generator[PreparedUnit, None, None], events: Events, room: Room) -> None:
-    """Draw units as there is room for them; for a thread of its own."""
+def read_units(units: Generator[PreparedUnit | None, None, None], events: Events, room: Room) -> None:
+    """Draw units as there is room for them; for a thread of its own. None: nothing is there yet."""
     try:
         with contextlib.closing(units):
             for unit in units:
+                if unit is None:
+                    if room.closed:
+                        return
+                    continue
                 events.put(unit)
                 if not room.take():
                     return

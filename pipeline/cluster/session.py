@@ -50,6 +50,8 @@ _CHATTY = (
 """Ray loggers that are verbose about normal operation."""
 
 
+_ENSURING = threading.Lock()
+"""Several threads may want a session; the first one gets it for all."""
 _INIT_LOGGER = "ray._private.worker"
 
 
@@ -67,6 +69,11 @@ def ensure_ray(workers: int = 2) -> bool:
     Args:
         workers: worker processes that a session of our own starts at once.
     """
+    with _ENSURING:
+        return _ensure_ray(workers)
+
+
+def _ensure_ray(workers: int) -> bool:
     import ray
 
     for name in _CHATTY:

@@ -40,7 +40,7 @@ from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["run", "run_held", "run_on"]
+__all__ = ["check_inputs", "publish_committed", "run", "run_held", "run_on"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -174,10 +174,10 @@ def _generate_and_publish(
         if index.units.work_units:
             last, elapsed = _generate(executor, job, index, ledger, lease, on_progress, tick)
             session, seconds = session.followed_by(last), seconds + elapsed
-        _check_inputs(job, index)
+        check_inputs(job, index)
         try:
             with stages.stage("published"):
-                return session, seconds, _publish(executor, begun, index, lease, manifest)
+                return session, seconds, publish_committed(executor, begun, index, lease, manifest)
         except FoundDamageError as error:
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found
@@ -191,7 +191,7 @@ def _generate_and_publish(
             index.units.mark_work(retry_failed=False)
 
 
-def _check_inputs(job: Job, index: Index) -> None:
+def check_inputs(job: Job, index: Index) -> None:
     """Check, before anything is published, that the input is still what was planned and read.
 
     Raises:
@@ -235,7 +235,14 @@ def _generate(
     return tracker.now(), time.monotonic() - begin
 
 
-def _publish(executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest) -> Manifest:
+def publish_committed(
+    executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest
+) -> Manifest:  # fmt: skip
+    """Publish what is committed and not visible yet, as revisions and as a new publication; returns the manifest.
+
+    Raises:
+        FoundDamageError: staged or published objects are not what was committed.
+    """
     job = begun.job
     for publication in outdated(manifest, index):
         manifest = revise(job.output, manifest, publication, index, lease=lease, write_parts=executor.write_parts)

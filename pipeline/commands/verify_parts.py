@@ -93,13 +93,18 @@ def check_publication(storage: Storage, publication: Publication, expected: Expe
     failures = _Letters()
     units = groupby(expected.index.published.units(publication.position), key=lambda unit: unit.part)
     whole = True
-    for part, key in zip(publication.parts, publication.part_keys, strict=True):
-        held: Iterable[IndexedUnit] = next(units)[1] if part.rows else ()
+    group = next(units, None)
+    for number, (part, key) in enumerate(zip(publication.parts, publication.part_keys, strict=True)):
+        held: Iterable[IndexedUnit] = ()
+        if group is not None and group[0] == number:
+            held = group[1]
         unchanged = check_bytes(storage, key, part, found)
         if unchanged is None:
             whole = False
         else:
             _check_part(storage, key, publication, part, held, inputs, expected, failures, found, unchanged=unchanged)
+        if group is not None and group[0] == number:
+            group = next(units, None)
         found.add("parts", 1)
         found.add("bytes", part.bytes)
     _check_letters(storage, publication, failures if whole else None, expected, found)

@@ -73,7 +73,8 @@ def publish_derived(
             notes = stack.enter_context(_Parts(storage, tables, tables.dropped_schema, lambda part: dropped_key))
             for kept, dropped in tables.pieces():
                 lease.check()
-                rows.write(kept)
+                if kept.num_rows:  # else it might begin a part that stays without rows
+                    rows.write(kept)
                 if dropped.num_rows:
                     notes.write(dropped, rotate=False)
             return rows.close(at_least_one=True), next(iter(notes.close()), None)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
+from pipeline.parsing import Parse
 from pipeline.schema import KNOWN_VERSIONS, SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.storage.protocol import Storage
 
@@ -108,6 +109,7 @@ class RunState:
             logprobs=requests or bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
             top_logprobs=requests or bool(settings.get("sampling.top_logprobs")),
             prefix=settings["column_prefix"],
+            parsed=[Parse(**parse).field(name) for name, parse in settings.get("parse", {}).items()],
             version=self.schema_version,
         )
         return output_schema(self.columns, fields, self.schema_version)

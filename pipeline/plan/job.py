@@ -50,6 +50,7 @@ class Job:
         schema: schema of the output table.
         dead_schema: schema of the dead-letter table.
         model_digest: digest of the model when the run began; empty if it was not computed.
+        later: the jobs of a chain's further stages that the same actors work for; see :meth:`of_stage`.
     """
 
     config: RunConfig
@@ -61,6 +62,11 @@ class Job:
     schema: pa.Schema
     dead_schema: pa.Schema
     model_digest: str = ""
+    later: tuple[Job, ...] = ()
+
+    def of_stage(self, stage: int) -> Job:
+        """The job that units of this stage belong to; see :attr:`pipeline.types.Unit.stage`."""
+        return self if stage == 0 else self.later[stage - 1]
 
     @property
     def rows(self) -> Rows:
@@ -93,8 +99,14 @@ class Job:
 
     @property
     def result_fields(self) -> list[pa.Field]:
-        """Output fields after the input's columns."""
-        return [self.schema.field(i) for i in range(len(self.columns), len(self.schema))]
+        """Output fields after the input's columns, without those that are parsed of the text."""
+        stop = len(self.schema) - len(self.parsed_columns)
+        return [self.schema.field(i) for i in range(len(self.columns), stop)]
+
+    @property
+    def parsed_columns(self) -> list[str]:
+        """Names of the columns that are parsed of the text; the last ones of the output."""
+        return [self.config.column_prefix + name for name in self.config.parse]
 
 
 def resolve_job(
@@ -134,7 +146,7 @@ def resolve_job(
     first = [] if leading is None else leading.names
     kept.sort(key=lambda field: first.index(field.name) if field.name in first else len(first))
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
-    check_collisions(columns.names, config.column_prefix, version)
+    check_collisions(columns.names, config.column_prefix, version, list(config.parse))
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
     requests = kind == "request"  # any of them may ask for all of it
@@ -143,6 +155,7 @@ def resolve_job(
         logprobs=requests or bool(config.sampling.logprobs) or per_row is not None,
         top_logprobs=requests or config.sampling.top_logprobs > 0 or counted,
         prefix=config.column_prefix,
+        parsed=[parse.field(name) for name, parse in config.parse.items()],
         version=version,
     )
     schema = output_schema(columns, fields, version)

@@ -37,6 +37,7 @@ ORDER = (
     "pipeline.config",
     "pipeline.pools",
     "pipeline.template",
+    "pipeline.parsing",
     "pipeline.schema",
     "pipeline.damage",
     "pipeline.stopping",
