@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import ray
-from testing.pages.blocks import code_blocks
 
 import pipeline
 from pipeline.cluster.batch_stage import GenerateBatches, content_ids, stage_resources
@@ -17,6 +16,7 @@ from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, ResourceError, SourceError
 from pipeline.prompts.tokenize import FAILURE, PARAMS, PROMPT_IDS
+from testing.pages.blocks import code_blocks
 from testing.repository import ROOT
 
 SAMPLING = {"max_tokens": 8, "temperature": 0.8, "window_size": 4}
