@@ -27,6 +27,8 @@ PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
     "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
     "etl.md": "two jobs, one after the other: about 15 s",
+    "evaluation.md": "evaluations of several strategies: about 15 s; tests/jobs and tests/wedlm_core have all of it",
+    "quality.md": "a job, and four commands on what it wrote: about 12 s; tests/jobs/test_filter.py has all of it",
 }
 """Pages that take long -> what takes the time. The others together take less than a minute."""
 OWN_TEST: Mapping[str, str] = {"formats.md": "tests/repository/test_formats_page.py"}
