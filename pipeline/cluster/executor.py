@@ -136,6 +136,7 @@ class RayExecutor:
         """
         begin = time.time()
         self._background.wait()
+        self._stop.listen()  # at once: until then a signal meets Ray's handler first
         crew: Crew | None = None
         with suppress(ResourceError):  # units that span files are fewer than was counted: what fits is asked below
             crew = self._background.crew()
