@@ -37,6 +37,7 @@ ORDER = (
     "pipeline.template",
     "pipeline.schema",
     "pipeline.damage",
+    "pipeline.progress",
     "pipeline.stopping",
     "pipeline.errors",
     "pipeline.layout",
@@ -106,6 +107,8 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "datasets": ("pipeline.sources",),
     "sqlite3": ("pipeline.commit.index",),
     "s3fs": ("pipeline.storage",),
+    "rich": ("pipeline.progress",),
+    "IPython": ("pipeline.progress",),
     "fsspec": ("pipeline.storage", "pipeline.sources", "wedlm_core.model.sources"),
 }
 
