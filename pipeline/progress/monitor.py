@@ -135,7 +135,7 @@ class Monitor:
                 used=state.used,
                 price_per_hour=self._price,
                 note=self._note if now < self._noted + _NOTE_SECONDS else "",
-                eta=self._rates.eta(left, state.actors.ready),
+                eta=self._rates.eta(left, state.actors.ready, state.running),
             )  # fmt: skip
 
     def _enter(self, stage: Stage, now: float) -> None:
