@@ -3,10 +3,11 @@
 Committed units are counted in buckets of time, a bounded number: when there are too many, neighbours are merged. A
 bucket knows how many actor-seconds it had, so a run whose actors come and go is judged by what one actor does.
 
-The remaining time is the remaining rows over rows per actor-second over the actors there are. Its spread has two parts:
-how well the rate is known, and how evenly the remaining units will come. Both follow from the dispersion of the units
-over equal stretches of actor-seconds (variance over mean; 1 for a Poisson process), which is measured, and drawn
-towards 1 while little is known. Later buckets weigh more: rates drift with the length of rows.
+The remaining time is the remaining rows, less the work that is done in units not committed yet, over rows per
+actor-second over the actors there are. Its spread has two parts: how well the rate is known, and how evenly the
+remaining units will come. Both follow from the dispersion of the units over equal stretches of actor-seconds (variance
+over mean; 1 for a Poisson process), which is measured, and drawn towards 1 while little is known. Later buckets weigh
+more: rates drift with the length of rows.
 """
 
 from __future__ import annotations
@@ -108,13 +109,14 @@ class RateTracker:
                 break
         return Rates(seconds=seconds if units else 0.0, rows=rows, tokens=tokens, decode_forwards=forwards)
 
-    def eta(self, rows: int, actors: int, running: int = 0) -> Eta | None:
+    def eta(self, rows: int, actors: int, running: int = 0, ahead: float | None = None) -> Eta | None:
         """When all rows will be committed; None if nothing can be said of it.
 
         Args:
             rows: that are left.
             actors: that are ready.
             running: units that they hold.
+            ahead: work that is done in these units already, in rows; None if it is not known.
         """
         total = sum(bucket.units for bucket in self._buckets)
         if rows <= 0 or actors <= 0 or total < _LEAST_UNITS:
@@ -126,12 +128,18 @@ class RateTracker:
         weighted_exposure = math.fsum(w * bucket.exposure for w, bucket in pairs)
         if weighted_rows <= 0 or weighted_exposure <= 0:
             return None
-        seconds = rows * weighted_exposure / weighted_rows / actors
+        all_rows = sum(bucket.rows for bucket in self._buckets)
+        coming = max(1.0, rows * total / all_rows)
+        left = float(rows)
+        if ahead is not None:
+            # Units are half done on average once a run is under way, which commits alone make up for: at the beginning
+            # too few are counted, at the end as many too many. In between the first buckets weigh nothing any more.
+            weighted_rows += ahead * weights[0]
+            left = max(left / 2, left - ahead + min(running, coming) * all_rows / total / 2)
+        seconds = left * weighted_exposure / weighted_rows / actors
         known = math.fsum(w * bucket.units for w, bucket in pairs) ** 2 / math.fsum(
             w * w * bucket.units for w, bucket in pairs
         )
-        all_rows = sum(bucket.rows for bucket in self._buckets)
-        coming = max(1.0, rows * total / all_rows)
         spread = _Z80 * math.sqrt(self._dispersion() * (1 / known + 1 / coming))
         # Little's law: how long a unit is held. At the end some actors have nothing left while others finish theirs.
         held = min(running, coming) * seconds / coming

@@ -91,7 +91,8 @@ class Frame:
             filled = int(snapshot.share * (width - 8))
             grid.add_row(Text("#" * filled + "." * (width - 8 - filled)), Text(share))
         else:
-            bar = ProgressBar(total=max(1, snapshot.total_rows), completed=snapshot.done.rows, width=width - 6)
+            bar = ProgressBar(total=max(1, snapshot.total_rows), completed=snapshot.done.rows, width=width - 6,
+                              complete_style="cyan", finished_style="green")  # fmt: skip
             grid.add_row(bar, Text(share))
         return grid
 
@@ -101,7 +102,9 @@ class Frame:
         for place in range(per_line):
             grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="ellipsis")
         texts = [
-            Text(f"{cell.label} ", style="dim").append(cell.value, style="bold red" if cell.alarming else "not dim")
+            Text(f"{cell.label} ", style="dim").append(
+                cell.value, style="not dim bold red" if cell.alarming else "not dim"
+            )
             for cell in cells_of(self.snapshot)
         ]
         for first in range(0, len(texts), per_line):
