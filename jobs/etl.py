@@ -27,10 +27,12 @@ from typing import Any
 import yaml
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect, show_stages
-from jobs.generate import RUN_ENDS, print_progress, report_end, stop
+from jobs.cli import Parser, add_config_options, collect
+from jobs.generate import RUN_ENDS, report_end, stop
+from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
 from jobs.resolved_yaml import as_yaml
+from jobs.showing import add_progress_options, begin_showing
 from pipeline import ConfigError
 from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
@@ -44,7 +46,7 @@ _OWN = tuple(field.name for field in fields(EtlConfig) if field.name != "run")
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.etl") -> int:
     """Run the job; the exit status."""
-    return perform(make_parser(prog).parse_args(argv))
+    return perform(make_parser(prog).parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 
 
 def make_parser(prog: str) -> Parser:
@@ -70,27 +72,31 @@ def make_parser(prog: str) -> Parser:
     own.add_argument("--wait", type=float, nargs="?", const=math.inf, metavar="SECONDS",
                      help="wait for another run of this table to end; without a number, for any time")  # fmt: skip
     parser.add_argument("--print-plan", action="store_true", help="list what would be processed; changes nothing")
-    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
+    add_progress_options(parser)
     return parser
 
 
-def perform(args: argparse.Namespace) -> int:
-    """What the parsed options ask for; the exit status."""
+def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
+    """What the parsed options ask for; the exit status. ``prog`` and ``argv``: the command as it was typed."""
     signal.signal(signal.SIGTERM, stop)
-    if not args.quiet:
-        show_stages()
     try:
+        shown = begin_showing(args, runs=not args.print_plan)
         config = make_config(args)
         if args.print_plan:
             _print_plan(plan_etl(config))
             return 0
-        result = etl(config, on_progress=None if args.quiet else print_progress)
+        result = etl(config, **shown)
     except pipeline.LeaseError as error:  # after a wait; without one, that is no fault
         print(f"error: {error}", file=sys.stderr)
         return 1
     except RUN_ENDS as error:
         return report_end(error)
-    print(result.describe())
+    if result.summary is None:
+        print(result.describe())
+    else:
+        print(describe_counts(result.counts))
+        commands = next_commands(result.summary, config.run, prog, argv, scheduled=True)
+        result.summary.table(commands).write(sys.stdout)
     if result.summary is None or not result.summary.session.all_failed:
         return 0
     print("error: every row failed; correct the cause, then --retry-failed", file=sys.stderr)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pipeline.commands.filter_result import FilterResult
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
-    from pipeline.commands.progress import Progress, format_progress
     from pipeline.commands.push import Pushed, push
     from pipeline.commands.read import read
     from pipeline.commands.run import run
@@ -55,6 +54,9 @@ if TYPE_CHECKING:
     )
     from pipeline.parsing import Parse
     from pipeline.pools import ActorRange, PoolConfig
+    from pipeline.progress.figures import format_progress
+    from pipeline.progress.observers import Observer
+    from pipeline.progress.snapshot import Progress, Snapshot
     from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 
 if __name__ == "pipeline":
@@ -84,6 +86,7 @@ __all__ = [
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
+    "Observer",
     "OutlierConfig",
     "OutputError",
     "OutputTable",
@@ -98,6 +101,7 @@ __all__ = [
     "RunSummary",
     "SamplingParams",
     "SinkError",
+    "Snapshot",
     "SourceError",
     "Stage",
     "StoppedError",
@@ -131,7 +135,9 @@ _HOME = {
     "ChainConfig": "commands.chain_config",
     **dict.fromkeys(("ChainResult", "ChainSummary"), "commands.chain_summary"),
     **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
-    **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
+    **dict.fromkeys(("Progress", "Snapshot"), "progress.snapshot"),
+    "Observer": "progress.observers",
+    "format_progress": "progress.figures",
     "OutputTable": "commands.output_table",
     "filter": "commands.filter",
     "FilterResult": "commands.filter_result",

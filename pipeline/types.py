@@ -239,7 +239,7 @@ class CommitRecord:
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
-        examples: the message of one failed row of each error class.
+        examples: the id and the message of one failed row of each error class, shortened.
         made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
     """
 
@@ -335,7 +335,7 @@ class Revocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over units; ``examples`` has one message of each error class."""
+    """Sums over units; ``examples`` has one failed row of each error class."""
 
     units: int = 0
     rows: int = 0

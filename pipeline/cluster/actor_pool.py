@@ -122,7 +122,9 @@ class _Loop:
         self._fresh: set[str] = set()
         """Units that were never given to an actor."""
         self._watching = Watching(pool, self.events.put)
-        self.members = Members(pool, self._dispatcher, most, time.monotonic(), self._watch, refit)
+        self.members = pool.metrics.members = Members(
+            pool, self._dispatcher, most, time.monotonic(), self._watch, refit
+        )
         self._leaving = Leaving(self.members, drain_seconds)
 
     @property

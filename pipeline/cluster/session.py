@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -13,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from pipeline import stages
 from pipeline.cluster.lean_start import lean_start
@@ -55,6 +58,30 @@ _ENSURING = threading.Lock()
 _INIT_LOGGER = "ray._private.worker"
 
 
+_RETRIED = re.compile(
+    r"Task (PooledGenerateActor|_Recorder|prepare_units|_write_part|_prepare|ReadUnits)\b.* retries remaining",
+    re.DOTALL,
+)
+"""What Ray prints, on standard output, when it does a task of ours again: after each death, and after each run that is
+stopped. The run itself says what matters of it; Ray's logs have the rest."""
+
+
+def _silence_retries() -> None:
+    """Leave :data:`_RETRIED` out of what Ray prints in this process."""
+    from ray._private import worker
+
+    plain = getattr(worker, "print_to_stdstream", None)  # a part of Ray that may change; then it prints as before
+    if plain is None or hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def printed(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        if not any(_RETRIED.match(line) for line in data.get("lines", ())):
+            plain(data, *args, **options)
+
+    worker.print_to_stdstream = printed
+
+
 def _is_not_about_signals(record: logging.LogRecord) -> bool:
     """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread; that is what we want."""
     return "SIGTERM handler is not set" not in record.getMessage()
@@ -78,6 +105,7 @@ def _ensure_ray(workers: int) -> bool:
 
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
+    _silence_retries()
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS")
@@ -91,7 +119,8 @@ def _ensure_ray(workers: int) -> bool:
     logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
     if address:
-        ray.init(address=address, logging_level=logging.WARNING)
+        # What workers print stays in Ray's log files; it would come with escape codes. What ends a run, the run says.
+        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
     else:
         with on_loopback(), lean_start(LOOPBACK, workers):
             ray.init(

@@ -25,7 +25,6 @@ from pipeline.commands.chain_groups import merged
 from pipeline.commands.chain_stage import StageRun, begin_stage
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
 from pipeline.commands.checks import check_setup, check_writable
-from pipeline.commands.progress import Progress
 from pipeline.commands.run import check_inputs, publish_committed
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunSummary
@@ -37,6 +36,7 @@ from pipeline.config import RunConfig
 from pipeline.cost import ResourceSeconds
 from pipeline.damage import Damage, FoundDamageError, StageDamageError
 from pipeline.errors import DamagedError
+from pipeline.progress.snapshot import Progress
 from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
@@ -215,7 +215,7 @@ def _generate(
                 for record in own:
                     flow.settle(run, record)
             for run in runs:
-                run.limit.check(run.tracker.now().done)
+                run.limit.check(run.session.done)
     finally:
         flow.end()
         for run in runs:

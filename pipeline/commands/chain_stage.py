@@ -10,7 +10,6 @@ from itertools import islice
 from pipeline.commands.begin import Begun, begin, prepare_output
 from pipeline.commands.chain_config import ChainConfig
 from pipeline.commands.failure_limit import FailureLimit
-from pipeline.commands.progress import Progress, ProgressTracker
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
@@ -19,6 +18,8 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, DamagedError, FingerprintError
 from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.stage_before import StageBefore
+from pipeline.progress.monitor import Monitor
+from pipeline.progress.snapshot import Progress
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation, Unit
 
@@ -40,7 +41,6 @@ class StageRun:
         lease: on its output.
         before: the stage before; None for the first one.
         settings: hash of everything that changes its output.
-        session: progress of this call, over all passes.
     """
 
     name: str
@@ -53,9 +53,8 @@ class StageRun:
     before: StageBefore | None
     settings: str
     manifest: Manifest
-    session: Progress = field(default_factory=Progress.nothing)
     seconds: float = 0.0
-    tracker: ProgressTracker = field(init=False)
+    monitor: Monitor | None = field(default=None, init=False)
     limit: FailureLimit = field(init=False)
 
     @property
@@ -111,9 +110,16 @@ class StageRun:
         made = self.before.made_ready(unit, self.place)
         return next(with_previous([made], self.index, derived_ids=False))
 
+    @property
+    def session(self) -> Progress:
+        """Progress of this call, over all passes."""
+        return Progress() if self.monitor is None else self.monitor.now()
+
     def begin_pass(self, listen: Callable[[Progress], None]) -> None:
         """Begin to count what is committed."""
-        self.tracker = ProgressTracker(self.index.units.rows, self.index.settled(), listen)
+        if self.monitor is None:
+            self.monitor = Monitor(on_progress=listen)
+        self.monitor.plan(self.index.units.rows, self.index.settled(), self.index.units.work_units)
         self.limit = FailureLimit(self.config.max_failed_fraction)
 
     def commit(self, records: list[CommitRecord]) -> None:
@@ -123,12 +129,12 @@ class StageRun:
             LeaseLostError: another run took the output over.
         """
         self.lease.check()
+        assert self.monitor is not None
         for record, before in zip(records, self.begun.ledger.commit(records), strict=True):
-            self.tracker.add(record, before)
+            self.monitor.add(record, before)
 
     def end_pass(self, seconds: float) -> None:
         """Keep what this pass has done."""
-        self.session = self.session.followed_by(self.tracker.now())
         self.seconds += seconds
 
     def save_counts(self) -> None:

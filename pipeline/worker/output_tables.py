@@ -19,8 +19,8 @@ from pipeline.types import CommitRecord, Unit
 
 __all__ = ["encode_unit", "record_of"]
 
-_EXAMPLE = 300
-"""Characters of an example of a failure; the whole message is in the dead-letter table."""
+_EXAMPLE, _EXAMPLE_ID = 300, 80
+"""Characters of an example of a failure and of its row's id; both are whole in the dead-letter table."""
 
 
 def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
@@ -58,7 +58,8 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
     rows = unit.num_rows
     if unit.place is not None:  # which rows of the stage before are read is known when they are
         rows = int(np.count_nonzero(out[f"{prefix}sample_index"].to_numpy() == 0))
-    classes, messages = (dead[f"{prefix}{name}"].to_pylist() for name in ("error_class", "error"))
+    names = ("error_class", "error", "row_id")
+    classes, messages, ids = (dead[f"{prefix}{name}"].to_pylist() for name in names)
     return CommitRecord(
         unit_id=unit.unit_id,
         file_key=first.file_key,
@@ -76,10 +77,13 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         attempt=unit.attempt,
         made_of="" if unit.place is None else unit.place.data_sha256 or "",
         failures=dict(Counter(classes)),
-        examples={name: _shortened(text) for name, text in zip(reversed(classes), reversed(messages), strict=True)},
+        examples={
+            name: f"row {_shortened(row_id, _EXAMPLE_ID)}: {_shortened(text, _EXAMPLE)}"
+            for name, text, row_id in reversed(list(zip(classes, messages, ids, strict=True)))
+        },
     )
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, most: int) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _EXAMPLE else f"{line[:_EXAMPLE]}..."
+    return line if len(line) <= most else f"{line[:most]}..."

@@ -40,6 +40,7 @@ ORDER = (
     "pipeline.parsing",
     "pipeline.schema",
     "pipeline.damage",
+    "pipeline.progress",
     "pipeline.stopping",
     "pipeline.errors",
     "pipeline.layout",
@@ -115,6 +116,8 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "duckdb": ("pipeline.selection.expression",),
     "datasketch": ("pipeline.selection.near_duplicates",),
     "s3fs": ("pipeline.storage",),
+    "rich": ("pipeline.progress",),
+    "IPython": ("pipeline.progress",),
     "fsspec": ("pipeline.storage", "pipeline.sources", "wedlm_core.model.sources"),
 }
 

@@ -1,0 +1,243 @@
+"""What is known of a run at one moment. Plain numbers; any thread may keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pipeline.cost import ResourceSeconds
+from pipeline.types import Totals
+
+__all__ = ["Actors", "Eta", "ExecutorState", "Load", "Progress", "Rates", "Snapshot", "Stage", "Units"]
+
+
+class Stage(StrEnum):
+    """What a run does at the moment. They come in this order; a run may go back to generating if it finds damage."""
+
+    PLANNING = "planning"
+    STARTING = "starting"
+    LOADING = "loading"
+    COMPILING = "compiling"
+    GENERATING = "generating"
+    PUBLISHING = "publishing"
+    DONE = "done"
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return "starting actors" if self is Stage.STARTING else self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """The committed part of a run at one moment.
+
+    Attributes:
+        total_rows: input rows of the run, those of earlier sessions included.
+        done: totals over all committed units.
+        session: totals over the units that this session committed.
+        seconds: time for which the first engine has been ready in this session (without the start of processes and
+            model loading), up to the last committed unit; 0 before the first one.
+    """
+
+    total_rows: int = 0
+    done: Totals = field(default_factory=Totals)
+    session: Totals = field(default_factory=Totals)
+    seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens of this session per second."""
+        return self.session.completion_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def rows_per_second(self) -> float:
+        """Input rows of this session per second."""
+        return self.session.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds to the end at this session's rate; None before the first unit. See :class:`Eta` for the spread."""
+        return (self.total_rows - self.done.rows) / self.rows_per_second if self.rows_per_second else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eta:
+    """When the last row will be committed, as far as the rates so far tell.
+
+    Attributes:
+        seconds: from the snapshot on.
+        low, high: bounds that the end lies between in 8 of 10 runs whose rates stay what they are.
+    """
+
+    seconds: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Rates of what was committed lately.
+
+    Attributes:
+        seconds: how far back "lately" reaches; 0 before anything was committed.
+        rows, tokens, decode_forwards: committed in this time.
+    """
+
+    seconds: float = 0.0
+    rows: int = 0
+    tokens: int = 0
+    decode_forwards: int = 0
+
+    @property
+    def rows_per_second(self) -> float:
+        """Input rows per second."""
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Generated tokens over decode forwards; 0 where there were none."""
+        return self.tokens / self.decode_forwards if self.decode_forwards else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actors:
+    """Generate actors.
+
+    Attributes:
+        ready: have loaded their model and take units.
+        starting: asked for, and not ready yet; those that wait for a node included.
+        leaving: finish what they hold and take no new unit.
+        most: that there may be at once: the number given, or the top of the range.
+    """
+
+    ready: int = 0
+    starting: int = 0
+    leaving: int = 0
+    most: int = 0
+
+    @property
+    def wanted(self) -> int:
+        """That the run works with as soon as all are ready."""
+        return self.ready + self.starting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Units of this session by state.
+
+    Attributes:
+        total: that this session has to do.
+        waiting: read and tokenised, and held by no actor.
+        running: held by an actor.
+        committed: by this session.
+    """
+
+    total: int = 0
+    waiting: int = 0
+    running: int = 0
+    committed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """How full the engines are, as the actors said last (:mod:`pipeline.metrics` has the same values).
+
+    Attributes:
+        actors: that are in these sums.
+        running: sequences that hold KV pages.
+        slots: sequences that can run at once.
+        queue_depth: requests that do not run yet.
+        kv_pages_used, kv_pages: pages that some sequence holds, and pages of the pools.
+        counters: sums of :class:`wedlm_core.engine.scheduling.counters.EngineCounters` by name, since this session
+            began; engines of actors that ended or died included. They only grow.
+    """
+
+    actors: int = 0
+    running: int = 0
+    slots: int = 0
+    queue_depth: int = 0
+    kv_pages_used: int = 0
+    kv_pages: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the slots that run; 0 where none are known."""
+        return self.running / self.slots if self.slots else 0.0
+
+    @property
+    def kv_share(self) -> float:
+        """Share of the KV pages that some sequence holds; 0 where none are known."""
+        return self.kv_pages_used / self.kv_pages if self.kv_pages else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorState:
+    """What an executor knows of a run at one moment.
+
+    Attributes:
+        actors: by state.
+        waiting, running: units that no actor holds, and that some actor holds.
+        phase: what the actors do that are not ready yet: the latest of starting, loading, compiling that one reached.
+        load: of the engines; None if nothing is known.
+        used: by the actors so far.
+    """
+
+    actors: Actors = field(default_factory=Actors)
+    waiting: int = 0
+    running: int = 0
+    phase: Stage = Stage.STARTING
+    load: Load | None = None
+    used: ResourceSeconds = field(default_factory=ResourceSeconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Progress):
+    """A run at one moment: what is committed, and what is going on.
+
+    Attributes:
+        output: where it writes, without credentials.
+        model: its name.
+        at: seconds since the run was called.
+        stage: what it does.
+        stages: seconds in each stage so far, in the order in which they began, the present one included.
+        recent: rates of the last commits.
+        units: of this session, by state.
+        actors: by state.
+        load: of the engines; None if nothing is known.
+        used: GPU-seconds or CPU-seconds of the actors so far.
+        price_per_hour: of one accelerator or CPU, if it was given.
+        note: what was announced lately (:func:`pipeline.stages.announce`), such as what is waited for; mostly empty.
+        eta: None before enough is committed, and when nothing is left.
+    """
+
+    output: str = ""
+    model: str = ""
+    at: float = 0.0
+    stage: Stage = Stage.PLANNING
+    stages: Mapping[Stage, float] = field(default_factory=dict)
+    recent: Rates = field(default_factory=Rates)
+    units: Units = field(default_factory=Units)
+    actors: Actors = field(default_factory=Actors)
+    load: Load | None = None
+    used: ResourceSeconds = field(default_factory=ResourceSeconds)
+    price_per_hour: float | None = None
+    note: str = ""
+    eta: Eta | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """Price of what the actors used so far, in the currency of ``price_per_hour``; None if that was not given."""
+        return None if self.price_per_hour is None else self.used.cost(self.price_per_hour)
+
+    @property
+    def share(self) -> float:
+        """Share of the rows that are committed; 0 before the rows are counted."""
+        return self.done.rows / self.total_rows if self.total_rows else 0.0
