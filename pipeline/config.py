@@ -349,6 +349,8 @@ class RunConfig:
         own = {name: getattr(self, name) for name in names}
         limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant",
                                                                         "kv_cache_dtype", "weight_dtype")}  # fmt: skip
+        if self.engine.weight_dtype == "int8":
+            limits["engine.quantised_head"] = self.engine.quantised_head
         limits |= {f"engine.streaming.{k}": v for k, v in asdict(self.engine.streaming).items()}
         return {
             **{k: list(v) if isinstance(v, tuple) else v for k, v in sampling.items()},
