@@ -1,0 +1,184 @@
+"""``report``: one page about an output, from what is known of it; never disturbs a run that writes to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline import layout
+from pipeline.codec import redact
+from pipeline.commit.committed_rows import ROWS, committed_tables
+from pipeline.commit.index import Index
+from pipeline.commit.ledger import read_ledger
+from pipeline.commit.manifest import Manifest, Publication, index_publication
+from pipeline.commit.part_aggregates import load_aggregate
+from pipeline.commit.published_parts import published_rows
+from pipeline.commit.run_record import RunState
+from pipeline.commit.sealed import read_state, unseal
+from pipeline.errors import OutputError, PipelineError
+from pipeline.report.aggregate import Aggregate, Aggregator
+from pipeline.report.facts import Facts, Session
+from pipeline.report.page import render
+from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import join
+from pipeline.types import Totals
+from wedlm_batch.version import VERSION
+
+__all__ = ["gather", "load_sessions", "published_aggregate", "report", "write_page"]
+
+_LOG = logging.getLogger(__name__)
+_SESSIONS = 50
+"""Runs that are shown, the last ones."""
+_PROMPTS = ("prompt_column", "messages_column", "token_ids_column")
+_USUAL_PROMPTS = ("prompt", "messages", "prompt_token_ids", "conversations")
+
+
+def report(
+    output: str | os.PathLike[str],
+    *,
+    to: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> str:
+    """Write the report of an output: a page that needs nothing beside it.
+
+    Args:
+        output: the folder or URL of a run; one that was interrupted or goes on at the moment too.
+        to: a local file; None writes it to ``__wedlm/report.html`` of the output.
+        storage_options: keyword arguments of the URL's file system.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        DamagedError: the state or a published file cannot be read.
+        OutputError: no run was begun there, or ``to`` cannot be written.
+    """
+    storage = open_storage(output, layout.SCRATCH, storage_options)
+    page = render(gather(storage))
+    if to is None:
+        storage.put(layout.REPORT_PAGE, page.encode())
+        return redact(join(storage.url, layout.REPORT_PAGE))
+    path = Path(to)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: the report cannot be written there ({error}). Choose another file.") from error
+    return str(path)
+
+
+def gather(storage: Storage) -> Facts:
+    """What is known of an output.
+
+    Raises:
+        DamagedError, OutputError: see :func:`report`.
+    """
+    state = RunState.load(storage)
+    if state is None:
+        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    manifest = Manifest.load(storage)
+    with Index() as index:
+        read_ledger(storage, index.records, state.begun)
+        for publication in manifest.publications:
+            index_publication(storage, publication, index.published)
+        totals = index.records.totals()
+        is_published = next(index.records.unpublished(), None) is None and not index.published.outdated()
+    notes = []
+    if is_published:
+        aggregate = published_aggregate(storage, manifest, state)
+    else:
+        aggregate = _committed_aggregate(storage, state)
+        notes.append("Not all of the committed rows are published yet; the charts are about all that are committed.")
+    return facts_of(storage, state, totals, aggregate, notes)
+
+
+def facts_of(
+    storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str], published: bool = True
+) -> Facts:
+    """The facts of a page, from the parts of an output's state."""
+    planned = totals.rows if state.scheduled else max(state.rows, totals.rows)
+    settings = state.fingerprint
+    done = totals.rows >= planned
+    return Facts(
+        output=redact(str(storage.url)),
+        model=redact(str(settings.get("model", "")).partition("@")[0]),
+        made=time.time(),
+        version=VERSION,
+        state=_state(totals, planned, done=done),
+        complete=done,
+        planned_rows=planned,
+        totals=totals,
+        aggregate=aggregate,
+        settings={name: str(value) for name, value in sorted(settings.items()) if value not in (None, "", [], {})},
+        sessions=load_sessions(storage),
+        notes=tuple(notes),
+        prompt_column=_prompt_column(state),
+    )
+
+
+def _state(totals: Totals, planned: int, *, done: bool) -> str:
+    if not done:
+        return f"{totals.rows:,} of {planned:,} rows done"
+    if totals.all_failed:
+        return "done, every row failed"
+    return f"done, {totals.failed_rows:,} rows failed" if totals.failed_rows else "done"
+
+
+def _prompt_column(state: RunState) -> str | None:
+    named = next((state.fingerprint[name] for name in _PROMPTS if state.fingerprint.get(name)), None)
+    return named or next((name for name in _USUAL_PROMPTS if name in state.columns.names), None)
+
+
+def published_aggregate(storage: Storage, manifest: Manifest, state: RunState) -> Aggregate:
+    """Of all published rows: of each part as it was made when the part was written, else from its rows.
+
+    Raises:
+        DamagedError: a part without an aggregate cannot be read.
+    """
+    prefix: str = state.fingerprint["column_prefix"]
+    total = Aggregate()
+    for publication in manifest.publications:
+        for own in _aggregates(storage, publication, prefix):
+            total = total.merged_with(own)
+    return total
+
+
+def _aggregates(storage: Storage, publication: Publication, prefix: str) -> Iterator[Aggregate]:
+    inputs = publication.schema.names.index(f"{prefix}row_id")
+    for record, part in zip(publication.parts, published_rows(storage, publication), strict=True):
+        known = load_aggregate(storage, record.sha256)
+        if known is None or known.rows != record.rows:
+            aggregator = Aggregator(inputs, prefix)
+            for table in part.tables():
+                aggregator.add(table)
+            known = aggregator.result()
+        yield known
+
+
+def _committed_aggregate(storage: Storage, state: RunState) -> Aggregate:
+    """Of all committed rows, which are read for it."""
+    aggregator = Aggregator(len(state.columns), state.fingerprint["column_prefix"])
+    for table in committed_tables(storage, ROWS, state, state.schema):
+        aggregator.add(table)
+    return aggregator.result()
+
+
+def load_sessions(storage: Storage) -> tuple[Session, ...]:
+    """How the last runs went; records that cannot be read are left out."""
+    found = []
+    for key in sorted(storage.keys(f"{layout.REPORT}/sessions"))[-_SESSIONS:]:
+        try:
+            found.append(Session.from_dict(unseal(read_state(storage, key))))
+        except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+            _LOG.debug("%s: not shown", key, exc_info=True)
+    return tuple(found)
+
+
+def write_page(storage: Storage, facts: Facts) -> None:
+    """Put the page into the output's state folder."""
+    storage.put(layout.REPORT_PAGE, render(facts).encode())

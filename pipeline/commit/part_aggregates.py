@@ -1,0 +1,69 @@
+"""Aggregates of published parts, for the report: made while a part is written, and kept under the part's checksum.
+
+So each row of the output is counted exactly once, whatever was killed, done again or replaced: an aggregate counts if and
+only if its part is published. One that is missing or damaged is made again from the rows of the part. Nothing in here
+fails a run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commit.sealed import read_state, seal, unseal
+from pipeline.errors import PipelineError
+from pipeline.report.aggregate import Aggregate, Aggregator
+from pipeline.storage.protocol import Storage
+
+__all__ = ["PartAggregator", "load_aggregate", "sweep_aggregates"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class PartAggregator:
+    """Aggregates the rows of a part that is being written.
+
+    Args:
+        inputs: number of its columns that are the input's.
+        prefix: prefix of the names of the others.
+    """
+
+    def __init__(self, inputs: int, prefix: str) -> None:
+        self._aggregator: Aggregator | None = Aggregator(inputs, prefix)
+
+    def add(self, table: pa.Table) -> None:
+        """Count rows. What fails is logged, and the part gets no aggregate."""
+        try:
+            if self._aggregator is not None:
+                self._aggregator.add(table)
+        except Exception:
+            self._give_up()
+
+    def put(self, storage: Storage, sha256: str) -> None:
+        """Keep the aggregate of the part with this checksum."""
+        try:
+            if self._aggregator is not None:
+                storage.put(layout.part_aggregate(sha256), seal(self._aggregator.result().to_dict()))
+        except Exception:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._aggregator = None
+        _LOG.warning("a part's rows could not be aggregated; reports will read the part", exc_info=True)
+
+
+def load_aggregate(storage: Storage, sha256: str) -> Aggregate | None:
+    """The aggregate of the part with this checksum; None if there is none that this version can use."""
+    try:
+        return Aggregate.from_dict(unseal(read_state(storage, layout.part_aggregate(sha256))))
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def sweep_aggregates(storage: Storage, published: Iterable[str]) -> None:
+    """Remove aggregates of parts that are published no more. ``published``: checksums of those that are."""
+    kept = {layout.part_aggregate(sha256) for sha256 in published}
+    storage.delete_objects([key for key in storage.keys(f"{layout.REPORT}/parts") if key not in kept])

@@ -1,0 +1,80 @@
+"""The page: one file with its styles, scripts and data, that asks no network for anything."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import functools
+import hashlib
+import importlib.resources
+
+from pipeline.report import sections
+from pipeline.report.facts import Facts
+from pipeline.report.html import Safe, el, join
+
+__all__ = ["render"]
+
+_SCRIPTS = ("report.js",)
+
+
+def render(facts: Facts) -> str:
+    """The report as HTML. Nothing in it is fetched, and its policy forbids the browser to: foreign text stays text."""
+    style, scripts = _asset("report.css"), [_asset(name) for name in _SCRIPTS]
+    policy = "; ".join((
+        "default-src 'none'", f"style-src {_source(style)}", f"script-src {' '.join(map(_source, scripts))}",
+        "base-uri 'none'", "form-action 'none'",
+    ))  # fmt: skip
+    body = join(
+        el("a", "Skip to the content", href="#main", class_="skip"),
+        sections.header(facts),
+        el("main", *_sections(facts), id="main"),
+        _footer(facts),
+        el("div", id="tip", role="status", aria_live="polite", hidden=True),
+        *(el("script", Safe(text)) for text in scripts),
+    )
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=policy),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("meta", name="referrer", content="no-referrer"),
+        el("title", f"Report of {facts.output}"),
+        el("style", Safe(style)),
+    )
+    return f"<!doctype html>\n{el('html', head, el('body', body), lang='en')}\n"
+
+
+def _sections(facts: Facts) -> list[Safe | None]:
+    notes = el("aside", el("ul", *(el("li", note) for note in facts.notes)), class_="notes") if facts.notes else None
+    if not facts.aggregate.rows:
+        nothing = el("p", "No row is committed yet, so there is nothing to draw.", class_="nothing")
+        return [sections.tiles(facts), notes, sections.section("empty", "No rows", "", nothing), sections.runs(facts)]
+    return [
+        sections.tiles(facts),
+        notes,
+        sections.over_time(facts),
+        sections.decoding(facts) if facts.aggregate.generations else None,
+        sections.trust(facts) if facts.aggregate.generations else None,
+        sections.outcome(facts),
+        sections.lengths(facts) if facts.aggregate.generations else None,
+        sections.rows_table(facts),
+        sections.runs(facts),
+    ]
+
+
+def _footer(facts: Facts) -> Safe:
+    made = datetime.datetime.fromtimestamp(facts.made, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return el("footer", el("p", f"Made {made} by wedlm-batch {facts.version}. This file is all there is: it asks no "
+                                "server for anything."))  # fmt: skip
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    return (importlib.resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """The text as a source of a content security policy: what has another hash is not used."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
