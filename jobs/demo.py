@@ -21,7 +21,8 @@ from pyarrow.dataset import dataset
 
 import pipeline
 from jobs.cli import Parser
-from jobs.generate import RUN_ENDS, print_progress, report_end
+from jobs.generate import RUN_ENDS, report_end
+from jobs.showing import add_progress_options, begin_showing
 from wedlm_core import SamplingParams
 
 __all__ = ["main", "regime_lines"]
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--max-tokens", type=int, default=192)
     parser.add_argument("--actors", type=int, default=1)
+    add_progress_options(parser)
     args = parser.parse_args(argv)
     try:
         result = pipeline.run(
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
             sampling=SamplingParams(max_tokens=args.max_tokens),
             actors=args.actors,
             unit_rows=32,
-            on_progress=print_progress,
+            **begin_showing(args, "wedlm-batch demo"),
         )
     except RUN_ENDS as error:
         return report_end(error)

@@ -27,9 +27,10 @@ from typing import Any
 import yaml
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect, show_stages
-from jobs.generate import RUN_ENDS, print_progress, report_end, stop
+from jobs.cli import Parser, add_config_options, collect
+from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.resolved_yaml import as_yaml
+from jobs.showing import add_progress_options, begin_showing
 from pipeline import ConfigError
 from pipeline.commands.etl import describe_intake, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
@@ -63,21 +64,20 @@ def make_parser(prog: str) -> Parser:
     own.add_argument("--wait", type=float, nargs="?", const=math.inf, metavar="SECONDS",
                      help="wait for another run of this table to end; without a number, for any time")  # fmt: skip
     parser.add_argument("--print-plan", action="store_true", help="list what would be processed; changes nothing")
-    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
+    add_progress_options(parser)
     return parser
 
 
 def perform(args: argparse.Namespace) -> int:
     """What the parsed options ask for; the exit status."""
     signal.signal(signal.SIGTERM, stop)
-    if not args.quiet:
-        show_stages()
     try:
+        shown = begin_showing(args, "wedlm-batch etl", runs=not args.print_plan)
         config = make_config(args)
         if args.print_plan:
             _print_plan(plan_etl(config))
             return 0
-        result = etl(config, on_progress=None if args.quiet else print_progress)
+        result = etl(config, **shown)
     except pipeline.LeaseError as error:  # after a wait; without one, that is no fault
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -17,40 +17,21 @@ import json
 import logging
 import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect, show_stages
-from pipeline import Progress, RunConfig, format_progress
+from jobs.cli import Parser, add_config_options, collect
+from jobs.showing import add_progress_options, begin_showing
+from pipeline import RunConfig
 from pipeline.codec import WeDLMError, redact
 
-__all__ = ["RUN_ENDS", "main", "print_progress", "report_end"]
+__all__ = ["RUN_ENDS", "main", "report_end"]
 
-_SECONDS_BETWEEN_LINES = 2.0
 _ALL_FAILED = 3
 RUN_ENDS = (pipeline.PipelineError, WeDLMError, KeyboardInterrupt)
 """What ends a run, and is said in a line or two."""
 _REFUSED = (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pipeline.ResourceError)
-
-
-class _Printer:
-    """Prints a line at most every two seconds, and always the first and the last."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = float("-inf")
-
-    def __call__(self, progress: Progress) -> None:
-        now = self._clock()
-        if now - self._last >= _SECONDS_BETWEEN_LINES or progress.done.rows >= progress.total_rows:
-            self._last = now
-            print(format_progress(progress), flush=True)
-
-
-print_progress = _Printer()
-"""Progress listener for terminals and logs."""
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate") -> int:
@@ -61,7 +42,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate
     parser.add_argument("--validate", action="store_true", help="check everything, generate nothing")
     parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
                         help="generate a sample of rows (64) here, and extrapolate; writes nothing")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
+    add_progress_options(parser)
     return perform(parser.parse_args(argv))
 
 
@@ -69,12 +50,13 @@ def perform(args: argparse.Namespace) -> int:
     """What the parsed options ask for; the exit status.
 
     Args:
-        args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview`` and ``quiet``.
+        args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview``, and those of
+            :func:`jobs.showing.add_progress_options`.
     """
     signal.signal(signal.SIGTERM, stop)
-    if not args.quiet:
-        show_stages()
     try:
+        runs = not args.validate and args.estimate is None and args.preview is None
+        shown = begin_showing(args, "wedlm-batch generate", runs=runs)
         config = collect(args)
         if args.validate:
             return _validate(config)
@@ -84,7 +66,7 @@ def perform(args: argparse.Namespace) -> int:
             return _ALL_FAILED if found.failed_rows == found.sampled_rows else 0
         if args.preview is not None:
             return _preview(config, args.preview)
-        result = pipeline.run(config=config, on_progress=None if args.quiet else print_progress)
+        result = pipeline.run(config=config, **shown)
     except RUN_ENDS as error:
         return report_end(error)
     print(result.summary.describe())

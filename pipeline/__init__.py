@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pipeline.commands.etl_config import EtlConfig
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
-    from pipeline.commands.progress import Progress, format_progress
     from pipeline.commands.read import read
     from pipeline.commands.run import run
     from pipeline.commands.status import status
@@ -43,6 +42,9 @@ if TYPE_CHECKING:
         TooManyFailuresError,
     )
     from pipeline.pools import ActorRange, PoolConfig
+    from pipeline.progress.figures import format_progress
+    from pipeline.progress.observers import Observer
+    from pipeline.progress.snapshot import Progress, Snapshot
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
@@ -60,6 +62,7 @@ __all__ = [
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
+    "Observer",
     "OutputError",
     "OutputTable",
     "PipelineError",
@@ -71,6 +74,7 @@ __all__ = [
     "RunSummary",
     "SamplingParams",
     "SinkError",
+    "Snapshot",
     "SourceError",
     "StoppedError",
     "TooManyFailuresError",
@@ -91,7 +95,9 @@ _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
     "RunConfig": "config",
     **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
-    **dict.fromkeys(("Progress", "format_progress"), "commands.progress"),
+    **dict.fromkeys(("Progress", "Snapshot"), "progress.snapshot"),
+    "Observer": "progress.observers",
+    "format_progress": "progress.figures",
     "OutputTable": "commands.output_table",
     "read": "commands.read",
     "status": "commands.status",

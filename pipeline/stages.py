@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["LOGGER", "announce", "seconds_since_start", "stage", "taken"]
+__all__ = ["LOGGER", "announce", "on_begin", "seconds_since_start", "stage", "taken"]
 
 LOGGER = logging.getLogger(__name__)
 _TAKEN: dict[str, float] = {}
+_LISTENERS: list[Callable[[str], None]] = []
 
 
 def announce(text: str) -> None:
@@ -24,9 +25,16 @@ def announce(text: str) -> None:
     LOGGER.info(text)
 
 
+def on_begin(listen: Callable[[str], None]) -> None:
+    """From now on, call ``listen`` with the name of each stage that begins in this process."""
+    _LISTENERS.append(listen)
+
+
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """A block that is a stage: says at its end how long it took. Nothing is said of a stage that fails."""
+    for listen in _LISTENERS:
+        listen(name)
     begin = time.monotonic()
     yield
     seconds = time.monotonic() - begin

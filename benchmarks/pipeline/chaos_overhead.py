@@ -11,10 +11,10 @@ import pipeline
 from pipeline import layout
 from pipeline.cluster.executor import RayExecutor
 from pipeline.cluster.session import ensure_ray
-from pipeline.commands.progress import Progress
 from pipeline.commands.run import run_on
 from pipeline.plan.job import resolve_job
 from pipeline.plan.units import Work, plan_units
+from pipeline.progress.snapshot import Progress
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage

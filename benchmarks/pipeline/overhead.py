@@ -31,9 +31,9 @@ from benchmarks.common import table, write_result
 from pipeline.cluster.executor import RayExecutor
 from pipeline.cluster.session import ensure_ray
 from pipeline.codec import FinishReason, Generation, Request
-from pipeline.commands.progress import Progress
 from pipeline.commands.run import run_on
 from pipeline.plan.job import Job
+from pipeline.progress.snapshot import Progress
 from pipeline.storage.open import open_storage
 from wedlm_core.types import CommitStats
 

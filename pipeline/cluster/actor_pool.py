@@ -108,7 +108,7 @@ def generate(
         _when_done(pool.ready(actor), events, partial(_ready, actor), actor)
         watching.begin(actor)
 
-    members = Members(pool, dispatcher, most, time.monotonic(), watch, refit)
+    members = pool.metrics.members = Members(pool, dispatcher, most, time.monotonic(), watch, refit)
     leaving = Leaving(members, drain_seconds)
     unlisten = nodes.listen(events.put) if nodes is not None else lambda: None
     reader.start()

@@ -49,6 +49,14 @@ class RemoteBisection:
         """Does not block."""
         self._handle.abandon_unit.remote(unit_id)
 
+    def reach(self, worker: str, stage: str) -> None:
+        """See :class:`_Recorder`. Does not block."""
+        self._handle.reach.remote(worker, stage)
+
+    def reached(self) -> Any:
+        """A reference to what :class:`_Recorder` knows."""
+        return self._handle.reached.remote()
+
     def close(self) -> None:
         """End its process. Handles that went to other processes would keep it for as long as the session lasts."""
         import ray
@@ -59,6 +67,27 @@ class RemoteBisection:
         import ray
 
         return ray.get(getattr(self._handle, name).remote(*args, **options))
+
+
+class _Recorder(CrashBisection):
+    """The bisection; as every starting process knows it, it also keeps what stage each of them has reached."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._stages: dict[str, str] = {}
+
+    def reach(self, worker: str, stage: str) -> None:
+        """A worker's process begins a stage of its start."""
+        self._stages[worker] = stage
+
+    def reached(self) -> dict[str, str]:
+        """The latest stage of each worker."""
+        return dict(self._stages)
+
+    def end_process(self, worker: str) -> None:
+        """See :class:`CrashBisection`."""
+        self._stages.pop(worker, None)
+        super().end_process(worker)
 
 
 def start_bisection(config: RunConfig) -> RemoteBisection:
@@ -73,5 +102,5 @@ def start_bisection(config: RunConfig) -> RemoteBisection:
         "max_task_retries": -1,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=False),
     }
-    remote: Any = ray.remote(CrashBisection).options(**options)
+    remote: Any = ray.remote(_Recorder).options(**options)
     return RemoteBisection(remote.remote(config.max_row_deaths, config.max_engine_deaths, fate_of))

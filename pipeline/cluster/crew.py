@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipeline import stages
 from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
+from pipeline.cluster.crew_state import CrewState
 from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.pool import Pool, first_actors
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools
@@ -25,14 +26,16 @@ _HELPERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """What runs a job's units: the generate actors, what those of each pool reserve, and the crash bisection."""
+    """What runs a job's units: the actors, what those of each pool reserve, the crash bisection; and how they do."""
 
     resources: Mapping[str, ActorResources]
     bisection: RemoteBisection
     pool: Pool
+    state: CrewState
 
     def close(self) -> None:
         """End all of their processes."""
+        self.state.close()
         self.pool.close()
         self.bisection.close()
 
@@ -61,7 +64,7 @@ def assemble(job: Job, load: EngineLoader, units: int | None = None, *, private:
         pool.close()
         bisection.close()
         raise
-    return Crew(resources=resources, bisection=bisection, pool=pool)
+    return Crew(resources=resources, bisection=bisection, pool=pool, state=CrewState(pool, bisection))
 
 
 def _announce(job: Job, resources: Mapping[str, ActorResources], *, alone: bool) -> None:
@@ -125,6 +128,11 @@ class Background:
         """
         found, self._crew = self._crew, None
         return None if found is None else found.result()
+
+    def starting(self) -> Crew | None:
+        """The crew that nobody has taken yet, if it stands."""
+        crew = self._crew
+        return crew.result() if crew is not None and crew.done() and crew.exception() is None else None
 
     def close(self) -> None:
         """End what was started: a crew that nobody has taken, and the session if it is ours."""

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
 from pipeline.pools import ActorRange
+from pipeline.progress.snapshot import ExecutorState
 from pipeline.stopping import Stop
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord
@@ -69,6 +71,10 @@ class Executor(Protocol):
         """What the actors of all calls of :meth:`run_units` have used so far."""
         ...
 
+    def state(self) -> ExecutorState:
+        """How the actors do at the moment. From any thread; does not wait for anything."""
+        ...
+
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """Apply :func:`pipeline.commit.part_files.write_part` to jobs, drawn lazily; results in their order."""
         ...
@@ -93,6 +99,7 @@ class RayExecutor:
         self._background = Background(min(config.most_actors, local_cpus()) if ranged else config.most_actors)
         self._starts: list[Mapping[str, float]] = []
         self._lives: list[ActorSeconds] = []
+        self._crew: Crew | None = None
 
     @property
     def starts(self) -> Sequence[Mapping[str, float]]:
@@ -137,6 +144,7 @@ class RayExecutor:
             crew.close()
             crew = self._assemble(job, work.units)
         self._stop.listen()
+        self._crew = crew
         self._lives.append(crew.pool.seconds)
         watch = self._background.watch()
         return self._reported(crew, work, drain(self._run_graph(job, work, crew, watch, begin), watch.check))
@@ -175,6 +183,11 @@ class RayExecutor:
     def used(self) -> ResourceSeconds:
         """See :class:`Executor`."""
         return sum((lives.used() for lives in self._lives), start=ResourceSeconds())
+
+    def state(self) -> ExecutorState:
+        """See :class:`Executor`."""
+        crew = self._crew or self._background.starting()
+        return ExecutorState() if crew is None else replace(crew.state.read(), used=self.used())
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""

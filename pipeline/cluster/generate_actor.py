@@ -8,11 +8,14 @@ import threading
 import time
 import traceback
 import uuid
+from functools import partial
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from pipeline import layout, stages
 from pipeline.cluster import envelope
+from pipeline.cluster.metric_sources import engine_load
 from pipeline.cluster.metrics_reporter import report_actor
 from pipeline.cluster.nodes import own_node
 from pipeline.codec import masked_errors, redact
@@ -26,7 +29,7 @@ from pipeline.worker.notice import SIGTERM, Notice
 from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.unit_worker import UnitWorker
 
-__all__ = ["ENGINE_DIED", "POOL", "GenerateActor"]
+__all__ = ["ENGINE_DIED", "POOL", "GenerateActor", "Recorder"]
 
 POOL = "default"
 """The name of a pool without a name."""
@@ -41,12 +44,18 @@ _SWITCH_SECONDS = 2e-4
 with Python's default of 5 ms it would wait that long each time while another thread encodes a unit."""
 
 
+class Recorder(BisectionLike, Protocol):
+    """The crash bisection, which also keeps how far the start of each process is."""
+
+    def reach(self, worker: str, stage: str) -> None:
+        """A worker's process begins a stage of its start."""
+        ...
+
+
 class GenerateActor:
     """The class of the pool's Ray actors; :meth:`run` is called from several threads at once."""
 
-    def __init__(
-        self, job: Job, num_threads: int, load: EngineLoader, bisection: BisectionLike, pool: str = POOL
-    ) -> None:
+    def __init__(self, job: Job, num_threads: int, load: EngineLoader, bisection: Recorder, pool: str = POOL) -> None:
         """Load the model. ``pool``: the name of the actor's pool, for its metrics.
 
         Raises:
@@ -60,6 +69,7 @@ class GenerateActor:
         verdict = bisection.start_process(_worker_name(), self._process, own_node())
         if not verdict.go_on:
             raise EngineDiedError(f"{verdict.deaths} processes in a row died before any unit was done.")
+        stages.on_begin(partial(bisection.reach, _worker_name()))
         with masked_errors():  # Ray writes them to its logs
             try:
                 engine = load(job, num_threads)
@@ -69,7 +79,7 @@ class GenerateActor:
         sys.setswitchinterval(_SWITCH_SECONDS)
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
-        self._bisection = bisection
+        self._bisection, self._engine = bisection, thread
         self._worker = UnitWorker(job, thread, bisection, self._process)
         self._metrics = report_actor(job.config, thread, pool, restarted=verdict.deaths > 0)
 
@@ -85,6 +95,10 @@ class GenerateActor:
         """
         why = self._notice.wait() if known == self._process else None
         return self._process, own_node(), why
+
+    def engine_load(self) -> dict[str, Any] | None:
+        """How full the engine is and what it has counted; None if it does not say. Costs some microseconds."""
+        return engine_load(self._engine.snapshot(), self._engine.queue_depth, self._process)
 
     def run(self, label: str, execution: int, block: pa.Table) -> str | None:
         """Run a unit.

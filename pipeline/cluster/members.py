@@ -90,7 +90,22 @@ class Members:
     @property
     def ready(self) -> int:
         """Actors that take units."""
-        return sum(state.ready and not state.leaving for state in self._states.values())
+        return len(self.ready_actors)
+
+    @property
+    def ready_actors(self) -> tuple[int, ...]:
+        """Their numbers. This and the next two may be asked from any thread."""
+        return tuple(actor for actor, state in list(self._states.items()) if state.ready and not state.leaving)
+
+    @property
+    def starting(self) -> int:
+        """Actors that were asked for and are not ready yet."""
+        return sum(not state.ready and not state.leaving for state in list(self._states.values()))
+
+    @property
+    def leaving(self) -> int:
+        """Actors that take no new unit."""
+        return sum(state.leaving for state in list(self._states.values()))
 
     def __contains__(self, actor: int) -> bool:
         return actor in self._states

@@ -6,11 +6,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from dataclasses import asdict
+from typing import Any, Protocol
 
 from pipeline.types import CommitRecord
 
-__all__ = ["ActorSource", "DriverSource", "UnitStates"]
+__all__ = ["ActorSource", "DriverSource", "MemberStates", "UnitStates", "engine_load"]
 
 
 class ActorSource:
@@ -51,6 +52,40 @@ class ActorSource:
         return self._cpus * (time.monotonic() - self._began)
 
 
+def engine_load(snapshot: Any, queue_depth: int, process: str) -> dict[str, Any] | None:
+    """What the metrics of an engine are made of, for the driver.
+
+    Args:
+        snapshot: of the engine; None for one that makes none.
+        queue_depth: requests that do not run yet.
+        process: the name of this process.
+    """
+    if snapshot is None:
+        return None
+    names = ("running", "slots", "kv_pages_used", "kv_pages")
+    own = {name: getattr(snapshot, name) for name in names}
+    return {"process": process, "queue_depth": queue_depth, "counters": asdict(snapshot.counters), **own}
+
+
+class MemberStates(Protocol):
+    """What is asked of :class:`pipeline.cluster.members.Members`, from any thread."""
+
+    @property
+    def ready_actors(self) -> tuple[int, ...]:
+        """Actors that take units."""
+        ...
+
+    @property
+    def starting(self) -> int:
+        """Actors that were asked for and are not ready yet."""
+        ...
+
+    @property
+    def leaving(self) -> int:
+        """Actors that take no new unit."""
+        ...
+
+
 class UnitStates(Protocol):
     """What :class:`DriverSource` asks the dispatcher."""
 
@@ -72,6 +107,7 @@ class DriverSource:
         tokens, rows: of the committed units.
         failures: failed rows by error class.
         dispatcher: knows which units run, once it is there.
+        members: knows which actors are ready, once it is there.
     """
 
     def __init__(self) -> None:
@@ -80,6 +116,7 @@ class DriverSource:
         self._failures: Counter[str] = Counter()
         self.tokens = self.rows = 0
         self.dispatcher: UnitStates | None = None
+        self.members: MemberStates | None = None
 
     def begin(self, units: int) -> None:
         """The run has to do so many units."""

@@ -13,13 +13,12 @@ from typing import Any
 
 from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.dispatcher import Assignment
-from pipeline.cluster.generate_actor import POOL, GenerateActor
+from pipeline.cluster.generate_actor import POOL, GenerateActor, Recorder
 from pipeline.cluster.metric_sources import DriverSource
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.cluster.resources import ActorResources
 from pipeline.plan.job import Job
 from pipeline.worker.load_engine import EngineLoader, load_for_any_row
-from pipeline.worker.row_isolation import BisectionLike
 
 __all__ = ["Pool", "first_actors"]
 
@@ -75,7 +74,7 @@ class Pool:
     """
 
     def __init__(
-        self, job: Job, resources: Mapping[str, ActorResources], load: EngineLoader, bisection: BisectionLike
+        self, job: Job, resources: Mapping[str, ActorResources], load: EngineLoader, bisection: Recorder
     ) -> None:
         import ray
 
@@ -125,6 +124,16 @@ class Pool:
         for actor in list(self.actors):
             self.end(actor)
 
+    @property
+    def asked_for(self) -> int:
+        """Actors that were asked for and have not been ended."""
+        return len(self.actors)
+
+    @property
+    def most(self) -> int:
+        """Actors that there may be, of all pools."""
+        return sum(own.actors for own in list(self.resources.values()))
+
     def is_placed(self, actor: int) -> bool:
         """Whether Ray has found a node for an actor."""
         import ray
@@ -149,6 +158,10 @@ class Pool:
         """A reference to what :meth:`GenerateActor.watch` returns."""
         # Not retried: Ray would tell the user of each one that the end of its actor cuts off.
         return self.actors[actor].watch.options(concurrency_group="watch", max_task_retries=0).remote(process)
+
+    def engine_load(self, actor: int) -> Any:
+        """A reference to what :meth:`GenerateActor.engine_load` returns."""
+        return self.actors[actor].engine_load.options(concurrency_group="control", max_task_retries=0).remote()
 
     def run(self, given: Assignment, unit: PreparedUnit) -> Any:
         """A reference to what :meth:`GenerateActor.run` returns."""

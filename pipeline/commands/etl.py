@@ -17,8 +17,7 @@ from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.etl_config import EtlConfig
-from pipeline.commands.progress import Progress
-from pipeline.commands.run import run_held
+from pipeline.commands.run import monitor_of, run_held
 from pipeline.commands.scheduled import ScheduledRun, check_scheduled
 from pipeline.commands.summary import RunSummary
 from pipeline.commit.discard import is_discarding
@@ -34,6 +33,11 @@ from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, LeaseError
 from pipeline.plan.intake import Intake, decide_intake
 from pipeline.plan.job import named_columns
+from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.monitor import Monitor
+from pipeline.progress.observers import Observer
+from pipeline.progress.snapshot import Progress
+from pipeline.progress.views import ProgressMode
 from pipeline.sources import FileSource, check_apart
 from pipeline.sources.evolving import open_added_files
 from pipeline.sources.finding import source_file
@@ -88,12 +92,18 @@ def describe_intake(intake: Intake) -> str:
     return "Input: " + "; ".join(parts)
 
 
-def etl(config: EtlConfig, on_progress: Callable[[Progress], None] | None = None) -> EtlResult:
+def etl(
+    config: EtlConfig,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    progress: ProgressMode | Observer = "auto",
+    progress_seconds: float = LINE_SECONDS,
+) -> EtlResult:
     """Process the files below ``config.run.input`` that the table does not hold yet, and append them exactly once.
 
     Which files it holds is part of the record by which rows become visible, so a run that is killed at any moment
     leaves either both or neither. With nothing to do it returns without Ray, and without a lease. SIGTERM and Ctrl-C
-    stop it as they stop :func:`pipeline.run`.
+    stop it as they stop :func:`pipeline.run`, which has the other arguments too.
 
     Raises:
         ConfigError, SourceError, OutputError, ResourceError: before anything is generated; the message says what to do.
@@ -102,18 +112,24 @@ def etl(config: EtlConfig, on_progress: Callable[[Progress], None] | None = None
         StoppedError: a signal stopped the run, and its own handler did nothing.
     """
     run = config.run
+    monitor = monitor_of(run, on_progress, progress, progress_seconds)
     storage = open_storage(run.output, layout.SCRATCH, run.output_options)
     check_output_url(run.output, run.output_options)
     check_apart(run.input, run.output)
     stop = Stop(stop_budget(run.stop_seconds))
-    with stop.on_signals():
-        return etl_on(RayExecutor(run, stop=stop), config, storage, on_progress or (lambda progress: None))
+    with monitor.shown(), stop.on_signals():
+        return etl_on(RayExecutor(run, stop=stop), config, storage, monitor=monitor)
 
 
 def etl_on(
-    executor: Executor, config: EtlConfig, storage: Storage, on_progress: Callable[[Progress], None]
-) -> EtlResult:  # fmt: skip
-    """:func:`etl` with a given executor and storage."""
+    executor: Executor,
+    config: EtlConfig,
+    storage: Storage,
+    on_progress: Callable[[Progress], None] | None = None,
+    monitor: Monitor | None = None,
+) -> EtlResult:
+    """:func:`etl` with a given executor and storage; a ``monitor`` comes with its own listeners."""
+    monitor = monitor or Monitor(on_progress=on_progress)
     with Inputs() as inputs:
         origin = Origin.of(storage)
         manifest = _settled(config.run, storage, origin)
@@ -124,7 +140,7 @@ def etl_on(
     check_setup(config.run)
     try:
         with _lease(storage, config.wait) as lease, Inputs() as inputs:
-            return _run(executor, config, storage, lease, inputs, on_progress)
+            return _run(executor, config, storage, lease, inputs, monitor)
     except LeaseError:
         if config.wait is not None:
             raise
@@ -149,7 +165,7 @@ def _run(
     storage: Storage,
     lease: Lease,
     inputs: Inputs,
-    on_progress: Callable[[Progress], None],
+    monitor: Monitor,
 ) -> EtlResult:
     origin = prepare_output(config.run, storage, lease)
     manifest = recover(storage, lease, origin).manifest
@@ -167,7 +183,7 @@ def _run(
     )
     # What is to be done again is done as a further version of its files, see _again.
     run = replace(config.run, retry_failed=False, repair=False)
-    summary = run_held(executor, run, storage, lease, origin, on_progress, scheduled)
+    summary = run_held(executor, run, storage, lease, origin, monitor, scheduled)
     return EtlResult(outcome="done", intake=intake, summary=summary)
 
 

@@ -15,7 +15,6 @@ from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.failure_limit import FailureLimit
-from pipeline.commands.progress import Progress, ProgressTracker
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
@@ -34,12 +33,17 @@ from pipeline.plan.input_check import changed_since_planned, check_committed_row
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.units import Work, read_tasks
+from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.monitor import Monitor
+from pipeline.progress.observers import Observer
+from pipeline.progress.snapshot import Progress, Stage
+from pipeline.progress.views import ProgressMode, views
 from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["run", "run_held", "run_on"]
+__all__ = ["monitor_of", "run", "run_held", "run_on"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,6 +54,8 @@ def run(
     output: str | os.PathLike[str] | None = None,
     config: RunConfig | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    progress: ProgressMode | Observer = "auto",
+    progress_seconds: float = LINE_SECONDS,
     **fields: Any,
 ) -> RunResult:
     """Generate for every row of ``dataset`` and publish the results in ``output``.
@@ -66,6 +72,11 @@ def run(
         output: the output folder.
         config: a whole configuration; the other arguments then override its fields.
         on_progress: called after each committed unit.
+        progress: how the run is shown while it goes on. ``live``: a view in one place of a terminal; ``lines``: lines
+            of ``key=value`` on standard error; ``notebook``; ``none``; ``auto`` takes what fits. Or an observer of your
+            own, an object with ``update(snapshot)`` and ``close(snapshot)``, which gets a
+            :class:`~pipeline.progress.snapshot.Snapshot` four times a second, in another thread.
+        progress_seconds: between two lines.
         **fields: further fields of ``RunConfig``: model, sampling, actors, ...
 
     Raises:
@@ -81,23 +92,46 @@ def run(
     given = {**fields, **({} if dataset is None else {"input": dataset})}
     given |= {} if output is None else {"output": os.fspath(output)}
     config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
+    monitor = monitor_of(config, on_progress, progress, progress_seconds)
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     check_output_url(config.output, config.output_options)
     check_apart(config.input, config.output)
     check_writable(storage)
     stop = Stop(stop_budget(config.stop_seconds))
-    with stop.on_signals():
-        summary = run_on(RayExecutor(config, stop=stop), config, storage, on_progress or (lambda progress: None))
+    with monitor.shown(), stop.on_signals():
+        summary = run_on(RayExecutor(config, stop=stop), config, storage, monitor=monitor)
     return RunResult(summary=summary, storage_options=config.output_options)
 
 
+def monitor_of(
+    config: RunConfig,
+    on_progress: Callable[[Progress], None] | None,
+    progress: ProgressMode | Observer,
+    progress_seconds: float,
+) -> Monitor:
+    """The monitor of a run; see :func:`run` for the arguments.
+
+    Raises:
+        ConfigError: ``progress`` or ``progress_seconds`` is none of those.
+    """
+    return Monitor(
+        views(progress, progress_seconds), on_progress, output=config.output_name, model=config.model_name,
+        price_per_hour=config.price_per_hour,
+    )  # fmt: skip
+
+
 def run_on(
-    executor: Executor, config: RunConfig, storage: Storage, on_progress: Callable[[Progress], None]
-) -> RunSummary:  # fmt: skip
-    """:func:`run` with a given executor and storage."""
+    executor: Executor,
+    config: RunConfig,
+    storage: Storage,
+    on_progress: Callable[[Progress], None] | None = None,
+    monitor: Monitor | None = None,
+) -> RunSummary:
+    """:func:`run` with a given executor and storage; a ``monitor`` comes with its own listeners."""
+    monitor = monitor or Monitor(on_progress=on_progress)
     check_setup(config)  # before ``mode="new"`` discards anything
     with hold_lease(storage) as lease:
-        return run_held(executor, config, storage, lease, prepare_output(config, storage, lease), on_progress)
+        return run_held(executor, config, storage, lease, prepare_output(config, storage, lease), monitor)
 
 
 def run_held(
@@ -106,19 +140,21 @@ def run_held(
     storage: Storage,
     lease: Lease,
     origin: Origin,
-    on_progress: Callable[[Progress], None],
+    monitor: Monitor,
     scheduled: ScheduledRun | None = None,
 ) -> RunSummary:
     """:func:`run_on` by the holder of the lease, on a prepared output; ``scheduled``: what a scheduled run adds."""
+    monitor.attach(executor.state)
     with Index() as index, executor.session():
         with stages.stage("units planned"):
             begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
         index.units.mark_work(retry_failed=config.retry_failed)
         if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
             say([surplus])
-        session, seconds, manifest = Progress.nothing(), 0.0, begun.manifest
+        seconds, manifest = 0.0, begun.manifest
         if index.units.work_units or not _is_published(begun, index):
-            session, seconds, manifest = _generate_and_publish(executor, begun, index, lease, on_progress)
+            seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor)
+        session = monitor.now()
         return RunSummary(
             output=storage.url,
             total=index.records.totals(),
@@ -143,24 +179,24 @@ def _is_published(begun: Begun, index: Index) -> bool:
 
 
 def _generate_and_publish(
-    executor: Executor, begun: Begun, index: Index, lease: Lease, on_progress: Callable[[Progress], None]
-) -> tuple[Progress, float, Manifest]:
+    executor: Executor, begun: Begun, index: Index, lease: Lease, monitor: Monitor
+) -> tuple[float, Manifest]:  # fmt: skip
     """Generate the marked units and publish them; units that turn out to be damaged are generated again, once.
 
     Returns:
-        The progress of this session, its wall-clock seconds, and the manifest.
+        The wall-clock seconds of generating, and the manifest.
     """
     job, ledger, manifest = begun.job, begun.ledger, begun.manifest
-    session, seconds = Progress.nothing(), 0.0
+    seconds = 0.0
     repeated: set[str] = set()
     while True:
         if index.units.work_units:
-            last, elapsed = _generate(executor, job, index, ledger, lease, on_progress)
-            session, seconds = session.followed_by(last), seconds + elapsed
+            seconds += _generate(executor, job, index, ledger, lease, monitor)
+        monitor.enter(Stage.PUBLISHING)
         _check_inputs(job, index)
         try:
             with stages.stage("published"):
-                return session, seconds, _publish(executor, begun, index, lease, manifest)
+                return seconds, _publish(executor, begun, index, lease, manifest)
         except FoundDamageError as error:
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found
@@ -191,12 +227,12 @@ def _generate(
     index: Index,
     ledger: Ledger,
     lease: Lease,
-    on_progress: Callable[[Progress], None],
-) -> tuple[Progress, float]:
-    """Generate and commit the marked units; returns this session's last progress and its wall-clock seconds."""
+    monitor: Monitor,
+) -> float:
+    """Generate and commit the marked units; returns the wall-clock seconds."""
     units = index.units
     begin = time.monotonic()
-    tracker = ProgressTracker(units.rows, index.settled(), on_progress)
+    monitor.plan(units.rows, index.settled(), units.work_units)
     limit = FailureLimit(job.config.max_failed_fraction)
     work = Work(
         tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
@@ -208,12 +244,12 @@ def _generate(
         for record, before in zip(records, ledger.commit(records), strict=True):
             if record.redone:
                 _LOG.warning("%s; all rows of its unit were generated anew", record.redone)
-            tracker.add(record, before)
-        limit.check(tracker.now().done)
+            monitor.add(record, before)
+        limit.check(monitor.now().done)
     missing = units.missing()
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing} have no record")
-    return tracker.now(), time.monotonic() - begin
+    return time.monotonic() - begin
 
 
 def _publish(executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest) -> Manifest:

@@ -24,10 +24,10 @@ from pipeline import layout
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.members import Members
 from pipeline.cluster.resources import ActorResources
-from pipeline.commands.progress import ProgressTracker
 from pipeline.commit.index import Index
 from pipeline.commit.lease import hold_lease
 from pipeline.commit.ledger import Ledger
+from pipeline.progress.monitor import Monitor
 from pipeline.storage.open import open_storage
 from pipeline.types import CommitRecord, Slice, Totals, Unit
 
@@ -212,7 +212,8 @@ class _Driver:
         self._room = scenario.actors * max(8, scenario.held)
         self.dispatcher = Dispatcher(held=most, max_overtakes=self._room)
         self.members = Members(_Pool(cluster), self.dispatcher, {_POOL: most}, 0.0, lambda actor: None)
-        self.tracker = ProgressTracker(scenario.rows, Totals(), lambda progress: None)
+        self.tracker = Monitor()
+        self.tracker.plan(scenario.rows, Totals(), 0)
         self.units, self.executions, self.left = 0, 0, 0
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.commits: Counter[str] = Counter()

@@ -16,6 +16,7 @@ from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_pa
 from pipeline.cost import ResourceSeconds
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, read_units
+from pipeline.progress.snapshot import ExecutorState
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.types import CommitRecord
 from pipeline.worker.engine_thread import EngineThread
@@ -123,6 +124,9 @@ class InlineExecutor:
 
     def used(self) -> ResourceSeconds:
         return ResourceSeconds()
+
+    def state(self) -> ExecutorState:
+        return ExecutorState()
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         return map(write_part, jobs)

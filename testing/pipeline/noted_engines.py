@@ -83,9 +83,9 @@ def _on_made_up_gpus(folder: Path) -> dict[str, Any]:
     from pipeline.cluster import members
     from pipeline.cluster.executor import RayExecutor
     from pipeline.cluster.loopback import LOOPBACK, on_loopback
-    from pipeline.commands.progress import Progress
     from pipeline.commands.run import run_on
     from pipeline.config import RunConfig
+    from pipeline.progress.snapshot import Progress
     from pipeline.storage.open import open_storage
 
     with on_loopback():

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import cli, generate, status
+from jobs import cli, status
 from jobs.generate import main
 from pipeline import ActorRange, ConfigError, PoolConfig, RunConfig
-from pipeline.commands.progress import Progress
-from pipeline.types import Totals
 
 
 def parsed(*argv: str) -> RunConfig:
@@ -170,15 +168,6 @@ def test_preview_prints_rows_of_the_real_model(
 def test_status_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status.main([str(tmp_path)]) == 2
     assert "no run was begun" in capsys.readouterr().err
-
-
-def test_progress_lines_are_spaced_but_the_last_is_always_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = iter([0.0, 0.1, 5.0, 5.1])
-    show = generate._Printer(lambda: next(clock))
-    for rows in (0, 1, 2, 4):
-        show(Progress(total_rows=4, done=Totals(rows=rows), session=Totals(rows=rows), seconds=1.0))
-    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert shown == ["0/4", "2/4", "4/4"]
 
 
 def test_a_printed_configuration_is_given_again_and_is_equal(

@@ -1,4 +1,4 @@
-"""Configuration and progress: refusals, the fingerprint, unit sizes, rates."""
+"""Configuration: refusals, the fingerprint, unit sizes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from pipeline.codec import EngineConfig, SamplingParams
-from pipeline.commands.progress import Progress, ProgressTracker, format_progress
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.pools import ActorRange, PoolConfig
-from pipeline.types import CommitRecord, Totals
 
 
 @pytest.mark.parametrize(
@@ -147,30 +145,6 @@ def test_units_are_sized_by_expected_tokens(tokens: int, rows: int) -> None:
     config = RunConfig(input="x", output="y", sampling=SamplingParams(max_tokens=tokens))
     assert config.resolved_unit_rows() == rows
     assert 2 <= config.resolved_units_in_flight(rows) <= 64
-
-
-def test_progress_adds_up_and_tells_the_time_that_is_left() -> None:
-    seen: list[Progress] = []
-    done = Totals(rows=10, units=1)
-    tracker = ProgressTracker(40, done, seen.append)
-    assert seen[0].eta_seconds is None
-    counts = dict.fromkeys(("first_row", "failed_rows", "samples", "prompt_tokens", "staged_bytes"), 0)
-    tracker.add(
-        CommitRecord(
-            unit_id="u",
-            file_key="f",
-            data_sha256="",
-            num_rows=10,
-            completion_tokens=300,
-            decode_forwards=100,
-            rows_forwarded=600,
-            engine_seconds=10.0,
-            **counts,
-        )
-    )
-    now = seen[-1]
-    assert (now.done.rows, now.session.rows, now.tokens_per_second, now.eta_seconds) == (20, 10, 30.0, 20.0)
-    assert format_progress(now) == "20/40 rows (50%) | 30 tokens/s | 3.00 tokens/forward | ETA 0:20"
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [("auto", 0.8), (0, 0.8), (1, 0.8), (2, 0.8), (0.5, 0.4), (0.25, 0.2)])

@@ -1,0 +1,49 @@
+"""How a command shows the run that it starts: its options, its first line, and its summary."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from jobs.cli import show_stages
+from pipeline.codec import redact
+from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.views import PROGRESS_MODES, resolve_mode
+from pipeline.stages import announce
+
+__all__ = ["add_progress_options", "begin_showing"]
+
+_OFFERED = [mode for mode in PROGRESS_MODES if mode != "notebook"]
+
+
+def add_progress_options(parser: argparse.ArgumentParser) -> None:
+    """``--progress``, ``--progress-seconds`` and ``--quiet``."""
+    parser.add_argument("--progress", choices=_OFFERED, default="auto",
+                        help="how the run is shown on standard error: in one place of a terminal (live), as lines of "
+                             "key=value for logs (lines), or not at all; auto takes what fits")  # fmt: skip
+    parser.add_argument("--progress-seconds", type=float, default=LINE_SECONDS, metavar="S",
+                        help=f"between two of these lines ({LINE_SECONDS:g})")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
+
+
+def begin_showing(args: argparse.Namespace, what: str, *, runs: bool = True) -> Mapping[str, Any]:
+    """Say at once that something happens, since a run may take seconds to plan.
+
+    Args:
+        args: the options of :func:`add_progress_options`.
+        what: the command, for the first line.
+        runs: whether the command starts a run, which has a view of its own.
+
+    Returns:
+        The arguments ``progress`` and ``progress_seconds`` of :func:`pipeline.run`.
+
+    Raises:
+        ConfigError: a bad value.
+    """
+    mode = "none" if args.quiet else resolve_mode(args.progress, sys.stderr)
+    if not args.quiet and (mode == "lines" or not runs):
+        show_stages()  # the live view has them
+        announce(redact(what))
+    return {"progress": mode, "progress_seconds": args.progress_seconds}

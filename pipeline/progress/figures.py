@@ -1,0 +1,120 @@
+"""Numbers of a snapshot as people read them; every view shows the same. No side effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.progress.snapshot import Eta, Progress, Snapshot, Stage
+
+__all__ = ["Cell", "StageMark", "cells_of", "clock_time", "count", "format_progress", "short_time", "stage_marks"]
+
+_UNKNOWN = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One figure: what it is, its value, and whether it asks for attention."""
+
+    label: str
+    value: str
+    alarming: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMark:
+    """One stage: its label, its seconds (0 before it began), and whether it is over, going on or to come."""
+
+    label: str
+    seconds: float
+    state: str
+    """``past``, ``present`` or ``future``."""
+
+
+def count(number: float) -> str:
+    """``12,345``; below 100 with one decimal, unless it is a whole number."""
+    return f"{number:,.1f}" if number < 100 and number != int(number) else f"{number:,.0f}"
+
+
+def clock_time(seconds: float) -> str:
+    """``0:07``, ``12:34``, ``3:25:45``, ``2 d 3:25:45``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02d}:{rest:02d}" if hours or days else f"{minutes}:{rest:02d}"
+    return f"{days} d {clock}" if days else clock
+
+
+def short_time(seconds: float) -> str:
+    """``0.4 s``; from a minute on like :func:`clock_time`."""
+    return f"{seconds:.1f} s" if seconds < 59.95 else clock_time(seconds)
+
+
+def stage_marks(snapshot: Snapshot) -> list[StageMark]:
+    """The stages in their order. One that the run went through unseen, or that is over in no time, is left out."""
+    now = list(Stage).index(snapshot.stage)
+    marks = []
+    for place, stage in enumerate(Stage):
+        seconds = snapshot.stages.get(stage, 0.0)
+        state = "present" if place == now else "future" if place > now else "past"
+        if stage is not Stage.DONE and (state != "past" or seconds >= 0.05):
+            marks.append(StageMark(label=stage.label, seconds=seconds, state=state))
+    return marks
+
+
+def cells_of(snapshot: Snapshot) -> list[Cell]:
+    """The figures of a run, always the same ones in the same order; ``-`` where one is not known yet."""
+    done, total = snapshot.done, snapshot.total_rows
+    rows = f"{count(done.rows)} of {count(total)}" if total else _UNKNOWN
+    going = snapshot.recent.seconds > 0
+    load = snapshot.load
+    return [
+        Cell(label="rows", value=rows),
+        Cell(label="failed", value=count(done.failed_rows), alarming=done.failed_rows > 0),
+        Cell(label="ends in", value=_ends_in(snapshot.eta)),
+        Cell(label="tokens/s", value=count(snapshot.recent.tokens_per_second) if going else _UNKNOWN),
+        Cell(label="rows/s", value=_rate(snapshot.recent.rows_per_second) if going else _UNKNOWN),
+        Cell(label="tokens/forward", value=f"{snapshot.session.tokens_per_forward:.2f}" if going else _UNKNOWN),
+        Cell(label="actors", value=_actors(snapshot)),
+        Cell(label="KV in use", value=f"{load.kv_share:.0%}" if load is not None and load.actors else _UNKNOWN),
+        _cost(snapshot),
+    ]
+
+
+def format_progress(progress: Progress) -> str:
+    """The committed part of a run in one line for people."""
+    done, eta = progress.done, progress.eta_seconds
+    share = done.rows / progress.total_rows if progress.total_rows else 1.0
+    left = _UNKNOWN if eta is None else clock_time(eta)
+    failed = f", {done.failed_rows} failed" if done.failed_rows else ""
+    return (
+        f"{done.rows}/{progress.total_rows} rows ({share:.0%}{failed}) | {progress.tokens_per_second:.0f} tokens/s | "
+        f"{progress.session.tokens_per_forward:.2f} tokens/forward | ETA {left}"
+    )
+
+
+def _rate(number: float) -> str:
+    return f"{number:.3g}" if 0 < number < 1 else count(number)
+
+
+def _ends_in(eta: Eta | None) -> str:
+    if eta is None:
+        return _UNKNOWN
+    return f"{clock_time(eta.seconds)} ({clock_time(eta.low)} to {clock_time(eta.high)})"
+
+
+def _actors(snapshot: Snapshot) -> str:
+    actors = snapshot.actors
+    if not actors.most:
+        return _UNKNOWN
+    parts = [f"{actors.ready} ready"]
+    parts += [f"{actors.starting} starting"] if actors.starting else []
+    parts += [f"{actors.leaving} leaving"] if actors.leaving else []
+    text = ", ".join(parts)
+    return text if actors.most == actors.wanted else f"{text} (at most {actors.most})"
+
+
+def _cost(snapshot: Snapshot) -> Cell:
+    used = snapshot.used
+    if snapshot.cost is not None:
+        return Cell(label="cost so far", value=f"{snapshot.cost:.4g}")
+    return Cell(label=f"{used.unit}-seconds", value=count(round(used.priced, 1)) if used.priced else _UNKNOWN)

@@ -1,0 +1,129 @@
+"""Progress on a terminal: one view in a fixed place, redrawn a few times a second, gone when the run is done."""
+
+from __future__ import annotations
+
+import atexit
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.measure import Measurement
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.progress.figures import cells_of, clock_time, short_time, stage_marks
+from pipeline.progress.snapshot import Snapshot, Stage
+
+__all__ = ["Frame", "LiveView", "can_show"]
+
+_LEAST_WIDTH = 20
+_CELL_WIDTH = 30
+"""Columns that a figure with its label takes at least."""
+_MOST_PER_LINE = 3
+_SHOW_CURSOR = "\x1b[?25h"
+_MARKS = {"past": ("✓ ", "green"), "present": ("● ", "bold cyan"), "future": ("  ", "dim")}
+_PLAIN_MARKS = {"past": "+ ", "present": "> ", "future": "  "}
+"""Where the terminal's encoding has no others."""
+
+
+def can_show(file: TextIO) -> bool:
+    """Whether a stream is a terminal that can redraw lines."""
+    console = Console(file=file)
+    return console.is_terminal and not console.is_dumb_terminal and file.isatty()
+
+
+class Frame:
+    """What is shown of a snapshot, as a rich renderable that fits in any width. Its lines stay where they are."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render within ``options.max_width``, less one column: some terminals wrap a line that is full."""
+        snapshot = self.snapshot
+        width = max(_LEAST_WIDTH, options.max_width - 1)
+        inner = options.update(width=width, max_width=width)
+        head = Table.grid(expand=True, padding=(0, 1))
+        head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        head.add_column(justify="right", no_wrap=True)
+        title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
+        head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
+        yield from console.render(head, inner)
+        yield from console.render(self._stages(plain=options.ascii_only), inner)
+        yield from console.render(self._bar(width, plain=options.ascii_only), inner)
+        yield from console.render(self._cells(width), inner)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """As wide as there is room."""
+        return Measurement(_LEAST_WIDTH, options.max_width)
+
+    def _stages(self, *, plain: bool) -> Text:
+        text = Text()
+        for mark in stage_marks(self.snapshot):
+            sign, style = _MARKS[mark.state]
+            sign = _PLAIN_MARKS[mark.state] if plain else sign
+            spent = "" if mark.state == "future" else f" {short_time(mark.seconds)}"
+            # No line is cut within a stage: its blanks do not break.
+            text.append(f"{sign}{mark.label}{spent}".replace(" ", "\xa0"), style=style).append("  ")
+        text.rstrip()
+        return text
+
+    def _bar(self, width: int, *, plain: bool) -> Table:
+        snapshot = self.snapshot
+        grid = Table.grid(padding=(0, 1))
+        share = f"{int(snapshot.share * 100)}%" if snapshot.total_rows else ""
+        if plain:
+            filled = int(snapshot.share * (width - 8))
+            grid.add_row(Text("#" * filled + "." * (width - 8 - filled)), Text(share))
+        else:
+            bar = ProgressBar(total=max(1, snapshot.total_rows), completed=snapshot.done.rows, width=width - 6)
+            grid.add_row(bar, Text(share))
+        return grid
+
+    def _cells(self, width: int) -> Table:
+        per_line = max(1, min(_MOST_PER_LINE, width // _CELL_WIDTH))
+        grid = Table.grid(expand=True, padding=(0, 1))
+        for _ in range(per_line):
+            grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        texts = [
+            Text(f"{cell.label} ", style="dim").append(cell.value, style="bold red" if cell.alarming else "not dim")
+            for cell in cells_of(self.snapshot)
+        ]
+        for first in range(0, len(texts), per_line):
+            grid.add_row(*texts[first : first + per_line])
+        return grid
+
+
+class LiveView:
+    """Shows frames on a terminal; what others print meanwhile appears above. Its end leaves the terminal as it was.
+
+    A finished run leaves no frame behind: its summary follows. One that ends early leaves the last one.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._console = Console(file=file)
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop",
+            redirect_stdout=True, redirect_stderr=True,
+        )  # fmt: skip
+
+    def update(self, snapshot: Snapshot) -> None:
+        """See :class:`pipeline.progress.observers.Observer`."""
+        if not self._live.is_started:
+            atexit.register(self._show_cursor)  # for ends that no block of ours sees
+            self._live.start()
+        self._live.update(Frame(snapshot), refresh=True)
+
+    def close(self, snapshot: Snapshot) -> None:
+        """See :class:`pipeline.progress.observers.Observer`."""
+        if not self._live.is_started:
+            return
+        self._live.transient = snapshot.stage is Stage.DONE
+        self._live.update(Frame(snapshot), refresh=True)
+        self._live.stop()
+        atexit.unregister(self._show_cursor)
+
+    def _show_cursor(self) -> None:
+        self._console.file.write(_SHOW_CURSOR)
+        self._console.file.flush()

@@ -1,0 +1,142 @@
+"""Follows a run: counts what is committed, knows its stage, and makes the snapshots that observers are shown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pipeline.progress.eta import RateTracker
+from pipeline.progress.observers import Observer, Pulse
+from pipeline.progress.snapshot import ExecutorState, Progress, Snapshot, Stage, Units
+from pipeline.types import CommitRecord, Totals
+
+__all__ = ["Monitor"]
+
+
+class Monitor:
+    """What is known of a run so far. Thread-safe: the run tells it, a thread of its own shows it.
+
+    Args:
+        observers: are shown snapshots, for as long as :meth:`shown` lasts.
+        on_progress: called by :meth:`plan` and after each committed unit, in the run's own thread.
+        output: where the run writes, without credentials.
+        model: its name.
+        price_per_hour: of one accelerator or CPU, if it is known.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        observers: Sequence[Observer] = (),
+        on_progress: Callable[[Progress], None] | None = None,
+        *,
+        output: str = "",
+        model: str = "",
+        price_per_hour: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._begin = clock, clock()
+        self._output, self._model, self._price = output, model, price_per_hour
+        self._listen = on_progress
+        self._lock = threading.Lock()
+        self._read: Callable[[], ExecutorState] = ExecutorState
+        self._stage, self._since = Stage.PLANNING, self._begin
+        self._spent: dict[Stage, float] = {Stage.PLANNING: 0.0}
+        self._rates = RateTracker()
+        self._total_rows = self._units = 0
+        self._done, self._session = Totals(), Totals()
+        self._seconds = self._seconds_before = 0.0
+        self._pulse = Pulse(self.snapshot, observers)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """A block in which the observers are shown snapshots. They are closed at its end, whatever ends it."""
+        self._pulse.start()
+        try:
+            yield
+            self.enter(Stage.DONE)
+        finally:
+            self._pulse.close()
+
+    def attach(self, read: Callable[[], ExecutorState]) -> None:
+        """What says how the actors do, from any thread and at little cost."""
+        self._read = read
+
+    def enter(self, stage: Stage) -> None:
+        """The run does something else now."""
+        with self._lock:
+            self._enter(stage, self._clock())
+
+    def plan(self, total_rows: int, done: Totals, units: int) -> None:
+        """Generating begins, or begins again.
+
+        Args:
+            total_rows: input rows of the run.
+            done: totals over the units that need not be done.
+            units: to be done now.
+        """
+        with self._lock:
+            self._total_rows, self._done = total_rows, done
+            self._units = self._session.units + units
+            self._seconds_before, self._seconds = self._seconds_before + self._seconds, 0.0
+            self._enter(Stage.STARTING, self._clock())
+        self._tell()
+
+    def add(self, record: CommitRecord, before: CommitRecord | None = None) -> None:
+        """Count a unit; ``before``: the record that it replaces, if its failed rows were generated again."""
+        own = record if before is None else record.since(before)
+        with self._lock:
+            self._done = self._done.plus(record)
+            self._session = self._session.plus(own)
+            self._seconds = max(self._seconds, record.engine_seconds)
+            self._rates.add(rows=own.num_rows, tokens=own.completion_tokens, forwards=own.decode_forwards)
+        self._tell()
+
+    def now(self) -> Progress:
+        """The committed part."""
+        with self._lock:
+            return Progress(total_rows=self._total_rows, done=self._done, session=self._session,
+                            seconds=self._seconds_before + self._seconds)  # fmt: skip
+
+    def snapshot(self) -> Snapshot:
+        """The run at this moment."""
+        state = self._read()
+        with self._lock:
+            now = self._clock()
+            self._rates.advance(now, state.actors.ready)
+            if self._stage in (Stage.STARTING, Stage.LOADING, Stage.COMPILING):
+                self._enter(Stage.GENERATING if state.actors.ready or self._session.units else state.phase, now)
+            else:
+                self._enter(self._stage, now)
+            left = self._total_rows - self._done.rows if self._stage is Stage.GENERATING else 0
+            return Snapshot(
+                total_rows=self._total_rows,
+                done=self._done,
+                session=self._session,
+                seconds=self._seconds_before + self._seconds,
+                output=self._output,
+                model=self._model,
+                at=now - self._begin,
+                stage=self._stage,
+                stages=dict(self._spent),
+                recent=self._rates.recent(),
+                units=Units(total=self._units, waiting=state.waiting, running=state.running,
+                            committed=self._session.units),
+                actors=state.actors,
+                load=state.load,
+                used=state.used,
+                price_per_hour=self._price,
+                eta=self._rates.eta(left, state.actors.ready),
+            )  # fmt: skip
+
+    def _enter(self, stage: Stage, now: float) -> None:
+        """Count the time since the last look, and go on in a stage."""
+        self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._since
+        self._since, self._stage = now, stage
+        self._spent.setdefault(stage, 0.0)
+
+    def _tell(self) -> None:
+        if self._listen is not None:
+            self._listen(self.now())
