@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
     from pipeline.commands.read import read
+    from pipeline.commands.report import report
     from pipeline.commands.run import run
     from pipeline.commands.status import status
     from pipeline.commands.summary import RunResult, RunSummary
@@ -85,6 +86,7 @@ __all__ = [
     "format_progress",
     "preview",
     "read",
+    "report",
     "run",
     "status",
     "validate",
@@ -102,6 +104,7 @@ _HOME = {
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),
+    "report": "commands.report",
     "run": "commands.run",
     **dict.fromkeys(("Estimate", "estimate"), "commands.estimate"),
     **dict.fromkeys(("Validation", "validate"), "commands.validate"),

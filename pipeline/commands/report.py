@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from pipeline.codec import redact
 from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.manifest import Manifest, Publication, index_publication
-from pipeline.commit.part_aggregates import load_aggregate
-from pipeline.commit.published_parts import published_rows
+from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.part_aggregates import load_aggregates
+from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import read_state, unseal
 from pipeline.errors import OutputError, PipelineError
@@ -90,16 +90,14 @@ def gather(storage: Storage) -> Facts:
         is_published = next(index.records.unpublished(), None) is None and not index.published.outdated()
     notes = []
     if is_published:
-        aggregate = published_aggregate(storage, manifest, state)
+        aggregate, _ = published_aggregate(storage, manifest, state)
     else:
         aggregate = _committed_aggregate(storage, state)
         notes.append("Not all of the committed rows are published yet; the charts are about all that are committed.")
     return facts_of(storage, state, totals, aggregate, notes)
 
 
-def facts_of(
-    storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str], published: bool = True
-) -> Facts:
+def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str]) -> Facts:
     """The facts of a page, from the parts of an output's state."""
     planned = totals.rows if state.scheduled else max(state.rows, totals.rows)
     settings = state.fingerprint
@@ -134,30 +132,40 @@ def _prompt_column(state: RunState) -> str | None:
     return named or next((name for name in _USUAL_PROMPTS if name in state.columns.names), None)
 
 
-def published_aggregate(storage: Storage, manifest: Manifest, state: RunState) -> Aggregate:
-    """Of all published rows: of each part as it was made when the part was written, else from its rows.
+def published_aggregate(
+    storage: Storage, manifest: Manifest, state: RunState, *, read: bool = True
+) -> tuple[Aggregate, int]:
+    """Of the published rows: of each part as it was made when the part was written, else from its rows.
+
+    Args:
+        storage: the output.
+        manifest: its publications.
+        state: its run record.
+        read: whether parts without an aggregate are read, which may take long.
+
+    Returns:
+        The aggregate, and how many parts are not in it, for want of theirs.
 
     Raises:
-        DamagedError: a part without an aggregate cannot be read.
+        DamagedError: a part that has to be read cannot be.
     """
     prefix: str = state.fingerprint["column_prefix"]
-    total = Aggregate()
+    total, unread = Aggregate(), 0
     for publication in manifest.publications:
-        for own in _aggregates(storage, publication, prefix):
-            total = total.merged_with(own)
-    return total
+        known = load_aggregates(storage, [(part.sha256, part.rows) for part in publication.parts])
+        for own, part in zip(known, published_rows(storage, publication), strict=True):
+            if own is None and not read:
+                unread += 1
+                continue
+            total = total.merged_with(_read(part, prefix) if own is None else own)
+    return total, unread
 
 
-def _aggregates(storage: Storage, publication: Publication, prefix: str) -> Iterator[Aggregate]:
-    inputs = publication.schema.names.index(f"{prefix}row_id")
-    for record, part in zip(publication.parts, published_rows(storage, publication), strict=True):
-        known = load_aggregate(storage, record.sha256)
-        if known is None or known.rows != record.rows:
-            aggregator = Aggregator(inputs, prefix)
-            for table in part.tables():
-                aggregator.add(table)
-            known = aggregator.result()
-        yield known
+def _read(part: PublishedPart, prefix: str) -> Aggregate:
+    aggregator = Aggregator(part.schema.names.index(f"{prefix}row_id"), prefix)
+    for table in part.tables():
+        aggregator.add(table)
+    return aggregator.result()
 
 
 def _committed_aggregate(storage: Storage, state: RunState) -> Aggregate:

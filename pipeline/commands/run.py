@@ -15,6 +15,7 @@ from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.failure_limit import FailureLimit
+from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
@@ -153,7 +154,8 @@ def run_held(
             say([surplus])
         seconds, manifest = 0.0, begun.manifest
         if index.units.work_units or not _is_published(begun, index):
-            seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor)
+            with RunReport(storage, lease, monitor, config).kept(index):
+                seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor)
         session = monitor.now()
         return RunSummary(
             output=storage.url,

@@ -23,6 +23,7 @@ class Session:
         began: seconds since 1970.
         seconds: how long it went on.
         outcome: "done", or why it ended before.
+        generating_seconds: for which its first engine was ready, up to the last commit.
         rows, failed, tokens: committed by it.
         used: by its actors.
         price_per_hour: of one accelerator or CPU, if it was given.
@@ -34,6 +35,7 @@ class Session:
     began: float
     seconds: float
     outcome: str
+    generating_seconds: float = 0.0
     rows: int = 0
     failed: int = 0
     tokens: int = 0
@@ -62,7 +64,18 @@ class Session:
         return cls(**own, used=ResourceSeconds(**raw["used"]), moments=moments_of(raw["moments"]))
 
 
-_PLAIN = ("epoch", "began", "seconds", "outcome", "rows", "failed", "tokens", "price_per_hour", "version")
+_PLAIN = (
+    "epoch",
+    "began",
+    "seconds",
+    "outcome",
+    "generating_seconds",
+    "rows",
+    "failed",
+    "tokens",
+    "price_per_hour",
+    "version",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

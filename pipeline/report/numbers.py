@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["clock", "count", "figure", "nice_ticks", "percent", "short"]
+NOTHING = "\N{EN DASH}"
+"""Where there is no number."""
+
+__all__ = ["NOTHING", "clock", "count", "figure", "nice_ticks", "percent", "short"]
 
 
 def count(value: int) -> str:
@@ -15,7 +18,7 @@ def count(value: int) -> str:
 def figure(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits, without an exponent; a dash for None."""
     if value is None or not math.isfinite(value):
-        return "–"
+        return NOTHING
     if value == 0:
         return "0"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -25,19 +28,19 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 def short(value: float) -> str:
-    """A number for an axis: 1.5k, 20M."""
+    """A number for an axis, or of which three digits are enough: 1.5k, 20M."""
     if not math.isfinite(value):
-        return "–"
+        return NOTHING
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.4g}{letter}"
+            return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:
     """A share; small ones are not shown as nothing, nor nearly all as all."""
     if value is None or not math.isfinite(value):
-        return "–"
+        return NOTHING
     if 0 < value < 0.001:
         return "< 0.1%"
     if 0.999 < value < 1:
@@ -56,11 +59,13 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d} h" if hours else f"{minutes}:{rest:02d} min"
 
 
-def nice_ticks(most: float, wanted: int = 4) -> list[float]:
-    """Round numbers from 0 to at least ``most``."""
+def nice_ticks(most: float, wanted: int = 4, *, whole: bool = False) -> list[float]:
+    """Round numbers from 0 to at least ``most``; ``whole``: integers only."""
     if not most > 0 or not math.isfinite(most):
         return [0.0, 1.0]
     rough = most / wanted
     size = 10 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999)
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10, 20) if size * factor >= rough * 0.999)
+    if whole:
+        step = max(1.0, float(math.ceil(step)))
     return [step * i for i in range(math.ceil(most / step - 1e-9) + 1)]

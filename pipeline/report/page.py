@@ -8,9 +8,11 @@ import functools
 import hashlib
 import importlib.resources
 
-from pipeline.report import sections
+from pipeline.report import outcomes, row_charts, summary
 from pipeline.report.facts import Facts
 from pipeline.report.html import Safe, el, join
+from pipeline.report.parts import section
+from pipeline.report.run_charts import over_time
 
 __all__ = ["render"]
 
@@ -26,7 +28,7 @@ def render(facts: Facts) -> str:
     ))  # fmt: skip
     body = join(
         el("a", "Skip to the content", href="#main", class_="skip"),
-        sections.header(facts),
+        summary.header(facts),
         el("main", *_sections(facts), id="main"),
         _footer(facts),
         el("div", id="tip", role="status", aria_live="polite", hidden=True),
@@ -47,19 +49,20 @@ def render(facts: Facts) -> str:
 
 def _sections(facts: Facts) -> list[Safe | None]:
     notes = el("aside", el("ul", *(el("li", note) for note in facts.notes)), class_="notes") if facts.notes else None
+    first, last = [summary.tiles(facts), notes], [summary.runs(facts)]
     if not facts.aggregate.rows:
-        nothing = el("p", "No row is committed yet, so there is nothing to draw.", class_="nothing")
-        return [sections.tiles(facts), notes, sections.section("empty", "No rows", "", nothing), sections.runs(facts)]
+        nothing = el("p", "No row is committed, so there is nothing to draw.", class_="nothing")
+        return [*first, section("empty", "No rows", "", nothing), *last]
+    has = facts.aggregate.generations > 0
     return [
-        sections.tiles(facts),
-        notes,
-        sections.over_time(facts),
-        sections.decoding(facts) if facts.aggregate.generations else None,
-        sections.trust(facts) if facts.aggregate.generations else None,
-        sections.outcome(facts),
-        sections.lengths(facts) if facts.aggregate.generations else None,
-        sections.rows_table(facts),
-        sections.runs(facts),
+        *first,
+        over_time(facts),
+        row_charts.decoding(facts) if has else None,
+        row_charts.certainty(facts) if has else None,
+        outcomes.outcome(facts),
+        row_charts.lengths(facts) if has else None,
+        outcomes.sampled(facts),
+        *last,
     ]
 
 

@@ -32,6 +32,7 @@ ORDER = (
     "pipeline.sources",
     "pipeline.sinks",
     "pipeline.storage",
+    "pipeline.report",
     "pipeline.config",
     "pipeline.pools",
     "pipeline.template",
