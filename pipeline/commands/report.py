@@ -20,9 +20,9 @@ from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import read_state, unseal
 from pipeline.errors import OutputError, PipelineError
-from pipeline.report.aggregate import Aggregate, Aggregator
-from pipeline.report.facts import Facts, Session
-from pipeline.report.page import render
+from pipeline.reporting.aggregate import Aggregate, Aggregator
+from pipeline.reporting.facts import Facts, Session
+from pipeline.reporting.page import render
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join

@@ -21,9 +21,9 @@ from pipeline.errors import LeaseLostError
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Pulse
 from pipeline.progress.snapshot import Snapshot
-from pipeline.report.aggregate import Aggregate
-from pipeline.report.facts import Session
-from pipeline.report.timeline import TimeLine
+from pipeline.reporting.aggregate import Aggregate
+from pipeline.reporting.facts import Session
+from pipeline.reporting.timeline import TimeLine
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
 from wedlm_batch.version import VERSION
@@ -49,7 +49,7 @@ class RunReport:
 
     def __init__(self, storage: Storage, lease: Lease, monitor: Monitor, config: RunConfig) -> None:
         self._storage, self._lease, self._monitor = storage, lease, monitor
-        self._wanted = config.report
+        self._wanted, self._price = config.report, config.price_per_hour
         self._began = time.time()
         self._line = TimeLine(self._keep)
         self._pulse = Pulse(monitor.snapshot, [self._line], _PULSE_SECONDS)
@@ -90,7 +90,7 @@ class RunReport:
             failed=snapshot.session.failed_rows,
             tokens=snapshot.session.completion_tokens,
             used=snapshot.used,
-            price_per_hour=snapshot.price_per_hour,
+            price_per_hour=self._price,
             moments=tuple(line.moments),
             version=VERSION,
         )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.sealed import seal, unseal
 from pipeline.errors import DamagedError, SinkError
-from pipeline.report.aggregate import Aggregate, Aggregator
+from pipeline.reporting.aggregate import Aggregate, Aggregator
 from pipeline.storage.protocol import Storage
 
 __all__ = ["PartAggregator", "load_aggregates", "sweep_aggregates"]

@@ -32,7 +32,7 @@ ORDER = (
     "pipeline.sources",
     "pipeline.sinks",
     "pipeline.storage",
-    "pipeline.report",
+    "pipeline.reporting",
     "pipeline.config",
     "pipeline.pools",
     "pipeline.template",

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pipeline.report.chart import Chart, Frame, caption, empty, figure_of
-from pipeline.report.histogram import Histogram, filled
-from pipeline.report.html import Safe, el, join
-from pipeline.report.numbers import count, figure, nice_ticks, percent, short
+from pipeline.reporting.chart import Chart, Frame, caption, empty, figure_of
+from pipeline.reporting.histogram import Histogram, filled
+from pipeline.reporting.html import Safe, el, join
+from pipeline.reporting.numbers import count, figure, nice_ticks, percent, short
 
 __all__ = ["Bar", "bars", "histogram", "ranked"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pipeline.codec import redact
-from pipeline.report.bars import Bar, ranked
-from pipeline.report.chart import Chart
-from pipeline.report.facts import Facts
-from pipeline.report.html import Safe, el
-from pipeline.report.numbers import NOTHING, count, figure, percent
-from pipeline.report.parts import grid, section, table
-from pipeline.report.samples import SampledRow
+from pipeline.reporting.bars import Bar, ranked
+from pipeline.reporting.chart import Chart
+from pipeline.reporting.facts import Facts
+from pipeline.reporting.html import Safe, el
+from pipeline.reporting.numbers import NOTHING, count, figure, percent
+from pipeline.reporting.parts import grid, section, table
+from pipeline.reporting.samples import SampledRow
 
 __all__ = ["outcome", "sampled"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.report.bars import Bar, bars, histogram
-from pipeline.report.chart import Chart
-from pipeline.report.facts import Facts
-from pipeline.report.html import Safe, el
-from pipeline.report.numbers import count, figure, percent
-from pipeline.report.parts import grid, section, table
-from pipeline.report.run_charts import masks_against_load
+from pipeline.reporting.bars import Bar, bars, histogram
+from pipeline.reporting.chart import Chart
+from pipeline.reporting.facts import Facts
+from pipeline.reporting.html import Safe, el
+from pipeline.reporting.numbers import count, figure, percent
+from pipeline.reporting.parts import grid, section, table
+from pipeline.reporting.run_charts import masks_against_load
 
 __all__ = ["certainty", "decoding", "lengths"]
 
@@ -22,11 +22,11 @@ def decoding(facts: Facts) -> Safe:
     """How the tokens came: per forward, per row, by commit, and what the windows did under load."""
     shown = facts.aggregate.histograms
     forwards = Chart(name="tpf", title="Tokens per forward", x="tokens per forward", y="rows",
-                     about="Generated tokens of each row over its decode forwards. Autoregressive decoding has 1.")  # fmt: skip
+                     about="Generated tokens over decode forwards. Autoregressive decoding has 1.")  # fmt: skip
     cacheability = Chart(name="pcache", title="Prefix cacheability", x="output tokens per computed row", y="rows",
-                         about="p_cache. What is missing to 1 are drafts and masks that were computed and not kept.")  # fmt: skip
+                         about="p_cache. What is missing to 1 are drafts and masks that were not kept.")  # fmt: skip
     window = Chart(name="window", title="Window", x="rows per forward", y="rows",
-                   about="Mean rows of a sequence in a decode forward: its head, its drafts and its masks.")  # fmt: skip
+                   about="Mean rows of a sequence in a forward: its head, drafts and masks.")  # fmt: skip
     agreement = Chart(name="agreement", title="Drafts that were right", x="of the drafts", y="rows",
                       about="Share of each row's verified drafts that the next-token head agreed with.")  # fmt: skip
     charts = [
@@ -101,9 +101,9 @@ def lengths(facts: Facts) -> Safe:
     """How long prompts and outputs were, and how long rows took."""
     shown = facts.aggregate.histograms
     charts = [
-        histogram(Chart(name="prompts", title="Prompt length", x="tokens", y="rows", about="Tokens of the prompts."),
+        histogram(Chart(name="prompts", title="Prompt length", x="tokens", y="rows", about="Of the prompts."),
                   shown["prompt_tokens"]),
-        histogram(Chart(name="outputs", title="Output length", x="tokens", y="rows", about="Generated tokens of a row."),
+        histogram(Chart(name="outputs", title="Output length", x="tokens", y="rows", about="Generated."),
                   shown["completion_tokens"]),
         histogram(Chart(name="run-seconds", title="Time in the engine", x="seconds", y="rows",
                         about="From a row's first forward to its last token."),

@@ -26,7 +26,7 @@ class Moment:
         ready, wanted: actors that take units, and that there are to be.
         running, slots, queue: sequences in the engines, room for them, and requests that wait.
         kv_used, kv_pages: pages of the KV pools.
-        engine_tokens, engine_forwards, engine_rows, masks: what the engines counted: tokens, and decode forwards of each
+        engine_tokens, engine_forwards, engine_rows, masks: what the engines counted: tokens, decode forwards of each
             sequence, token rows and masks.
         paid_seconds: of accelerators, or CPUs.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.report.html import Safe, el, join
+from pipeline.reporting.html import Safe, el, join
 
 __all__ = ["grid", "section", "table"]
 
@@ -26,5 +26,5 @@ def table(label: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, wi
     body = [
         el("tr", el("th", cells[0], scope="row"), *(el("td", cell) for cell in cells[1:])) for cells in rows
     ]  # fmt: skip
-    return el("div", el("table", head, el("tbody", *body)), class_="scroll wide-table" if wide else "scroll", tabindex=0,
-              role="region", aria_label=label)  # fmt: skip
+    kind = "scroll wide-table" if wide else "scroll"
+    return el("div", el("table", head, el("tbody", *body)), class_=kind, tabindex=0, role="region", aria_label=label)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.cost import ResourceSeconds
-from pipeline.report.aggregate import Aggregate
-from pipeline.report.timeline import Moment, columns_of, moments_of
+from pipeline.reporting.aggregate import Aggregate
+from pipeline.reporting.timeline import Moment, columns_of, moments_of
 from pipeline.types import Totals
 
 __all__ = ["Facts", "Session"]

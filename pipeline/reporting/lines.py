@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.report.chart import Chart, Frame, empty, figure_of
-from pipeline.report.html import Safe, el, join
-from pipeline.report.numbers import NOTHING, figure, nice_ticks, short
+from pipeline.reporting.chart import Chart, Frame, empty, figure_of
+from pipeline.reporting.html import Safe, el, join
+from pipeline.reporting.numbers import NOTHING, figure, nice_ticks, short
 
 __all__ = ["Point", "Series", "lines", "scatter"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.report.chart import Chart
-from pipeline.report.facts import Facts, Session
-from pipeline.report.html import Safe
-from pipeline.report.lines import Point, Series, lines, scatter
-from pipeline.report.numbers import clock, count, figure, percent, short
-from pipeline.report.parts import section
-from pipeline.report.timeline import Moment
+from pipeline.reporting.chart import Chart
+from pipeline.reporting.facts import Facts, Session
+from pipeline.reporting.html import Safe
+from pipeline.reporting.lines import Point, Series, lines, scatter
+from pipeline.reporting.numbers import clock, count, figure, percent, short
+from pipeline.reporting.parts import section
+from pipeline.reporting.timeline import Moment
 
 __all__ = ["masks_against_load", "over_time"]
 
@@ -75,7 +75,7 @@ def _load(moments: Sequence[Moment]) -> Safe | None:
 def masks_against_load(sessions: Sequence[Session]) -> Safe | None:
     """Masks of a sequence against how many sequences ran, moment by moment; None where nothing was seen."""
     chart = Chart(name="masks", title="Masks against load", x="sequences running", y="masks of a sequence's window",
-                  about="With few sequences a forward has rows to spare, so windows are wide; under load they shrink.")  # fmt: skip
+                  about="Few sequences leave rows to spare, so windows are wide; under load they shrink.")  # fmt: skip
     points, rows = [], []
     for session in sessions[-_SESSIONS:]:
         for before, after in _pairs(session.moments):

@@ -8,11 +8,11 @@ import functools
 import hashlib
 import importlib.resources
 
-from pipeline.report import outcomes, row_charts, summary
-from pipeline.report.facts import Facts
-from pipeline.report.html import Safe, el, join
-from pipeline.report.parts import section
-from pipeline.report.run_charts import over_time
+from pipeline.reporting import outcomes, row_charts, summary
+from pipeline.reporting.facts import Facts
+from pipeline.reporting.html import Safe, el, join
+from pipeline.reporting.parts import section
+from pipeline.reporting.run_charts import over_time
 
 __all__ = ["render"]
 

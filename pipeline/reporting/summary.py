@@ -6,10 +6,10 @@ import datetime
 from collections.abc import Sequence
 
 from pipeline.codec import redact
-from pipeline.report.facts import Facts, Session
-from pipeline.report.html import Safe, el
-from pipeline.report.numbers import NOTHING, clock, count, figure, percent, short
-from pipeline.report.parts import section, table
+from pipeline.reporting.facts import Facts, Session
+from pipeline.reporting.html import Safe, el
+from pipeline.reporting.numbers import NOTHING, clock, count, figure, percent, short
+from pipeline.reporting.parts import section, table
 
 __all__ = ["header", "runs", "tiles"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.report.html import Safe, el
-from pipeline.report.numbers import short
+from pipeline.reporting.html import Safe, el
+from pipeline.reporting.numbers import short
 
 __all__ = ["HEIGHT", "WIDTH", "Chart", "Frame", "caption", "empty", "figure_of"]
 

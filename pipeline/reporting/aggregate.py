@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
-from pipeline.report.histogram import SCALES, Histogram
-from pipeline.report.samples import SampledRow, lowest, row_hashes, sampled_rows
+from pipeline.reporting.histogram import SCALES, Histogram
+from pipeline.reporting.samples import SampledRow, lowest, row_hashes, sampled_rows
 
 __all__ = ["MEASURES", "SAMPLED_FAILURES", "SAMPLED_ROWS", "SUMS", "Aggregate", "Aggregator", "Measure", "merged"]
 
