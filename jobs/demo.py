@@ -13,6 +13,7 @@ Exit status:
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pyarrow.dataset import dataset
 import pipeline
 from jobs.cli import Parser
 from jobs.generate import RUN_ENDS, report_end
+from jobs.next_commands import next_commands
 from jobs.showing import add_progress_options, begin_showing
 from wedlm_core import SamplingParams
 
@@ -70,22 +72,24 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
     add_progress_options(parser)
     args = parser.parse_args(argv)
     try:
-        result = pipeline.run(
-            str(PROMPTS),
+        shown = begin_showing(args)
+        config = pipeline.RunConfig(
+            input=str(PROMPTS),
             output=args.output,
             model=args.model,
             sampling=SamplingParams(max_tokens=args.max_tokens),
             actors=args.actors,
             unit_rows=32,
-            **begin_showing(args, "wedlm-batch demo"),
         )
+        result = pipeline.run(config=config, **shown)
     except RUN_ENDS as error:
         return report_end(error)
     # Plain Parquet: any reader takes the folder as one table and passes over names that begin with "_".
     rows = dataset(args.output, format="parquet").to_table().to_pylist()
     print(f"\nA sample of {len(rows)} rows:\n\n{_sample(rows, 6)}\n")
     print("Statistics:\n" + "\n".join(regime_lines(rows)))
-    print(result.summary.describe())
+    given = sys.argv[1:] if argv is None else argv
+    result.summary.table(next_commands(result.summary, config, prog, given, retries=False)).write(sys.stdout)
     return 0
 
 

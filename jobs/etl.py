@@ -29,6 +29,7 @@ import yaml
 import pipeline
 from jobs.cli import Parser, add_config_options, collect
 from jobs.generate import RUN_ENDS, report_end, stop
+from jobs.next_commands import next_commands
 from jobs.resolved_yaml import as_yaml
 from jobs.showing import add_progress_options, begin_showing
 from pipeline import ConfigError
@@ -44,7 +45,7 @@ _OWN = tuple(field.name for field in fields(EtlConfig) if field.name != "run")
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.etl") -> int:
     """Run the job; the exit status."""
-    return perform(make_parser(prog).parse_args(argv))
+    return perform(make_parser(prog).parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 
 
 def make_parser(prog: str) -> Parser:
@@ -68,11 +69,11 @@ def make_parser(prog: str) -> Parser:
     return parser
 
 
-def perform(args: argparse.Namespace) -> int:
-    """What the parsed options ask for; the exit status."""
+def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
+    """What the parsed options ask for; the exit status. ``prog`` and ``argv``: the command as it was typed."""
     signal.signal(signal.SIGTERM, stop)
     try:
-        shown = begin_showing(args, "wedlm-batch etl", runs=not args.print_plan)
+        shown = begin_showing(args, runs=not args.print_plan)
         config = make_config(args)
         if args.print_plan:
             _print_plan(plan_etl(config))
@@ -83,7 +84,12 @@ def perform(args: argparse.Namespace) -> int:
         return 1
     except RUN_ENDS as error:
         return report_end(error)
-    print(result.describe())
+    if result.summary is None:
+        print(result.describe())
+    else:
+        print(describe_intake(result.intake))
+        commands = next_commands(result.summary, config.run, prog, argv, scheduled=True)
+        result.summary.table(commands).write(sys.stdout)
     if result.summary is None or not result.summary.session.all_failed:
         return 0
     print("error: every row failed; correct the cause, then --retry-failed", file=sys.stderr)

@@ -22,6 +22,7 @@ from types import FrameType
 
 import pipeline
 from jobs.cli import Parser, add_config_options, collect
+from jobs.next_commands import next_commands
 from jobs.showing import add_progress_options, begin_showing
 from pipeline import RunConfig
 from pipeline.codec import WeDLMError, redact
@@ -43,20 +44,22 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate
     parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
                         help="generate a sample of rows (64) here, and extrapolate; writes nothing")  # fmt: skip
     add_progress_options(parser)
-    return perform(parser.parse_args(argv))
+    return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 
 
-def perform(args: argparse.Namespace) -> int:
+def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = ()) -> int:
     """What the parsed options ask for; the exit status.
 
     Args:
         args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview``, and those of
             :func:`jobs.showing.add_progress_options`.
+        prog: the command as it was typed.
+        argv: its options.
     """
     signal.signal(signal.SIGTERM, stop)
     try:
         runs = not args.validate and args.estimate is None and args.preview is None
-        shown = begin_showing(args, "wedlm-batch generate", runs=runs)
+        shown = begin_showing(args, runs=runs)
         config = collect(args)
         if args.validate:
             return _validate(config)
@@ -69,7 +72,7 @@ def perform(args: argparse.Namespace) -> int:
         result = pipeline.run(config=config, **shown)
     except RUN_ENDS as error:
         return report_end(error)
-    print(result.summary.describe())
+    result.summary.table(next_commands(result.summary, config, prog, argv)).write(sys.stdout)
     if not result.summary.total.all_failed:
         return 0
     print("error: every row failed; correct the cause, then --retry-failed, or --mode new", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How a command shows the run that it starts: its options, its first line, and its summary."""
+"""How a command shows the run that it starts: its options and its summary."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.cli import show_stages
-from pipeline.codec import redact
 from pipeline.progress.lines import LINE_SECONDS
 from pipeline.progress.views import PROGRESS_MODES, resolve_mode
-from pipeline.stages import announce
 
 __all__ = ["add_progress_options", "begin_showing"]
 
@@ -28,13 +26,12 @@ def add_progress_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
 
 
-def begin_showing(args: argparse.Namespace, what: str, *, runs: bool = True) -> Mapping[str, Any]:
-    """Say at once that something happens, since a run may take seconds to plan.
+def begin_showing(args: argparse.Namespace, *, runs: bool = True) -> Mapping[str, Any]:
+    """Show the stages as lines, where there is no live view.
 
     Args:
         args: the options of :func:`add_progress_options`.
-        what: the command, for the first line.
-        runs: whether the command starts a run, which has a view of its own.
+        runs: whether the command starts a run, which has a view of its own. If not, ``quiet`` is all that it needs.
 
     Returns:
         The arguments ``progress`` and ``progress_seconds`` of :func:`pipeline.run`.
@@ -42,8 +39,11 @@ def begin_showing(args: argparse.Namespace, what: str, *, runs: bool = True) -> 
     Raises:
         ConfigError: a bad value.
     """
+    if not runs:
+        if not args.quiet:
+            show_stages()
+        return {}
     mode = "none" if args.quiet else resolve_mode(args.progress, sys.stderr)
-    if not args.quiet and (mode == "lines" or not runs):
+    if mode == "lines":
         show_stages()  # the live view has them
-        announce(redact(what))
     return {"progress": mode, "progress_seconds": args.progress_seconds}

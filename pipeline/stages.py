@@ -13,27 +13,40 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["LOGGER", "announce", "on_begin", "seconds_since_start", "stage", "taken"]
+__all__ = ["LOGGER", "announce", "announced_to", "on_begin", "seconds_since_start", "stage", "taken"]
 
 LOGGER = logging.getLogger(__name__)
 _TAKEN: dict[str, float] = {}
-_LISTENERS: list[Callable[[str], None]] = []
+_ON_BEGIN: list[Callable[[str], None]] = []
+_ON_ANNOUNCE: list[Callable[[str], None]] = []
 
 
 def announce(text: str) -> None:
     """Say that something begins, or is done."""
     LOGGER.info(text)
+    for listen in list(_ON_ANNOUNCE):
+        listen(text)
+
+
+@contextmanager
+def announced_to(listen: Callable[[str], None]) -> Iterator[None]:
+    """A block in which ``listen`` is called with what is announced in this process; whatever thread announces it."""
+    _ON_ANNOUNCE.append(listen)
+    try:
+        yield
+    finally:
+        _ON_ANNOUNCE.remove(listen)
 
 
 def on_begin(listen: Callable[[str], None]) -> None:
     """From now on, call ``listen`` with the name of each stage that begins in this process."""
-    _LISTENERS.append(listen)
+    _ON_BEGIN.append(listen)
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """A block that is a stage: says at its end how long it took. Nothing is said of a stage that fails."""
-    for listen in _LISTENERS:
+    for listen in _ON_BEGIN:
         listen(name)
     begin = time.monotonic()
     yield

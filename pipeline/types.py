@@ -227,7 +227,7 @@ class CommitRecord:
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
-        examples: the message of one failed row of each error class.
+        examples: the id and the message of one failed row of each error class, shortened.
     """
 
     unit_id: str
@@ -320,7 +320,7 @@ class Revocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over units; ``examples`` has one message of each error class."""
+    """Sums over units; ``examples`` has one failed row of each error class."""
 
     units: int = 0
     rows: int = 0

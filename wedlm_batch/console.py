@@ -33,6 +33,11 @@ COMMANDS = {
 }
 """Sub-commands, each a module of ``jobs``, with a line for ``--help``."""
 
+_RUNS = ("generate", "etl", "demo")
+"""Sub-commands that may take long."""
+_SILENT = {"--quiet", "--help", "-h", "--version", "--print-config", "--print-plan"}
+"""Options of these with which nothing but their own output is printed."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command; the exit status."""
@@ -50,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"error: {_unknown(command)}", file=sys.stderr)
         return 2
+    if command in _RUNS and not _SILENT.intersection(rest):
+        # Before the imports, which may take a second.
+        print(f"{PROGRAM} {VERSION}: {command}", file=sys.stderr, flush=True)
     job = importlib.import_module(f"{load('jobs').__name__}.{command}")
     try:
         status = job.main(rest, prog=f"{PROGRAM} {command}") or 0

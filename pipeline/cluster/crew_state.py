@@ -106,7 +106,7 @@ class CrewState:
 
     def __init__(self, pool: _Pool, bisection: _Bisection, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool, self._bisection, self._clock = pool, bisection, clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # an answer that is there already is taken up within the question
         self._closed = False
         self._loads = EngineLoads()
         self._asked: dict[int, float] = {}
@@ -122,7 +122,9 @@ class CrewState:
             ready = () if members is None else members.ready_actors
             if not self._closed:
                 self._ask(ready)
-            if members is None:
+            if self._closed:
+                actors = Actors(most=self._pool.most)
+            elif members is None:
                 actors = Actors(starting=self._pool.asked_for, most=self._pool.most)
             else:
                 actors = Actors(ready=len(ready), starting=members.starting, leaving=members.leaving,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.codec import redact
-from pipeline.commands.failure_limit import describe_failures
 from pipeline.commands.read import read
 from pipeline.commands.start_up import StartUp
 from pipeline.cost import ResourceSeconds, describe_cost
+from pipeline.progress.final import Fact, Failed, FinalTable
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 from pipeline.types import Totals
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pipeline.commands.output_table import OutputTable
 
 __all__ = ["RunResult", "RunSummary"]
+
+_EXAMPLE = 200
+"""Characters of an example of a failure."""
+_ADVICE = "Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,35 +77,54 @@ class RunSummary:
         """Generated tokens per second of this call, start of the actors left out."""
         return self.session.completion_tokens / self.generating_seconds if self.generating_seconds > 0 else 0.0
 
-    def describe(self) -> str:
-        """A few lines for people."""
+    @property
+    def rows_per_second(self) -> float:
+        """Input rows per second of this call, start of the actors left out."""
+        return self.session.rows / self.generating_seconds if self.generating_seconds > 0 else 0.0
+
+    def table(self, commands: tuple[Fact, ...] = ()) -> FinalTable:
+        """What to say at the end. ``commands``: that may be typed next."""
         total, session = self.total, self.session
-        lines = [
-            f"Output: {redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
-            f"Rows: {total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
+        facts = {
+            "Output": f"{redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
+            "Rows": f"{total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
             f"{total.samples} generations",
-            f"Tokens: {total.prompt_tokens} prompt, {total.completion_tokens} generated; "
-            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability {total.prefix_cacheability:.2f}",
-        ]
+            "Tokens": f"{total.prompt_tokens} prompt, {total.completion_tokens} generated; "
+            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability (p_cache) "
+            f"{total.prefix_cacheability:.2f}",
+        }
         if session.units:
-            lines.append(
-                f"This run: {session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
-                f"generating: {self.tokens_per_second:.0f} tokens/s"
+            facts["This run"] = (
+                f"{session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
+                f"generating: {self.tokens_per_second:.0f} tokens/s, {self.rows_per_second:.3g} rows/s"
             )
             if self.used.priced:
-                cost = describe_cost(self.used, session.completion_tokens, self.price_per_hour)
-                lines.append(f"Cost of this run: {cost}")
+                facts["Cost of this run"] = describe_cost(self.used, session.completion_tokens, self.price_per_hour)
         else:
-            lines.append("This run: nothing was left to do")
+            facts["This run"] = "nothing was left to do"
         if self.start_up.actors:
-            lines.append(self.start_up.describe())
+            label, _, value = self.start_up.describe().partition(": ")
+            facts[label] = value
         if self.publications:
-            lines.append(f"Files: {redact(self.glob)} (a glob for Polars, DuckDB, Spark, datasets)")
-        if total.failed_rows:
-            lines.append(f"Failed by reason: {describe_failures(total.failures)}")
-            lines += [f"  {name}, for example: {redact(text)}" for name, text in sorted(total.examples.items())]
-            lines.append("Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed")
-        return "\n".join(lines)
+            facts["Files"] = f"{redact(self.glob)} (a glob for Polars, DuckDB, Spark, datasets)"
+        failures = sorted(total.failures.items(), key=lambda item: (-item[1], item[0]))
+        return FinalTable(
+            facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
+            failures=tuple(
+                Failed(error_class=name, rows=rows, example=redact(_cut(total.examples.get(name, ""))))
+                for name, rows in failures
+            ),
+            advice=_ADVICE if failures else "",
+            commands=commands,
+        )
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        return self.table().plain()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _EXAMPLE else f"{text[:_EXAMPLE]}..."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """How fast a run goes, and when it will end. Plain logic: the caller tells it the time.
 
-Committed units are counted in buckets of time, a bounded number: when there are too many, neighbours are merged. A bucket knows how many actor-seconds it had, so a run whose actors come and go is judged by what one actor does.
+Committed units are counted in buckets of time, a bounded number: when there are too many, neighbours are merged. A
+bucket knows how many actor-seconds it had, so a run whose actors come and go is judged by what one actor does.
 
 The remaining time is the remaining rows over rows per actor-second over the actors there are. Its spread has two parts:
 how well the rate is known, and how evenly the remaining units will come. Both follow from the dispersion of the units

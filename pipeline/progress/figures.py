@@ -9,6 +9,8 @@ from pipeline.progress.snapshot import Eta, Progress, Snapshot, Stage
 __all__ = ["Cell", "StageMark", "cells_of", "clock_time", "count", "format_progress", "short_time", "stage_marks"]
 
 _UNKNOWN = "-"
+_UNITS = (("s", 1, 0), ("min", 60, 0), ("h", 3600, 1), ("days", 86_400, 1))
+"""Of times to come: the name, its seconds, and the decimals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,9 @@ def _rate(number: float) -> str:
 def _ends_in(eta: Eta | None) -> str:
     if eta is None:
         return _UNKNOWN
-    return f"{clock_time(eta.seconds)} ({clock_time(eta.low)} to {clock_time(eta.high)})"
+    unit, seconds, digits = next((one for one in _UNITS if eta.seconds < one[1] * 120), _UNITS[-1])
+    best, low, high = (f"{value / seconds:.{digits}f}" for value in (eta.seconds, eta.low, eta.high))
+    return f"{best} {unit} ({low} to {high})"
 
 
 def _actors(snapshot: Snapshot) -> str:
@@ -110,7 +114,7 @@ def _actors(snapshot: Snapshot) -> str:
     parts += [f"{actors.starting} starting"] if actors.starting else []
     parts += [f"{actors.leaving} leaving"] if actors.leaving else []
     text = ", ".join(parts)
-    return text if actors.most == actors.wanted else f"{text} (at most {actors.most})"
+    return text if actors.most <= actors.wanted else f"{text}, max {actors.most}"
 
 
 def _cost(snapshot: Snapshot) -> Cell:

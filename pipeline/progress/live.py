@@ -20,7 +20,8 @@ __all__ = ["Frame", "LiveView", "can_show"]
 _LEAST_WIDTH = 20
 _CELL_WIDTH = 30
 """Columns that a figure with its label takes at least."""
-_MOST_PER_LINE = 3
+_RATIOS = (5, 4, 5)
+"""Widths of the columns of figures, where all of them fit side by side."""
 _SHOW_CURSOR = "\x1b[?25h"
 _MARKS = {"past": ("✓ ", "green"), "present": ("● ", "bold cyan"), "future": ("  ", "dim")}
 _PLAIN_MARKS = {"past": "+ ", "present": "> ", "future": "  "}
@@ -50,24 +51,27 @@ class Frame:
         title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
         head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
         yield from console.render(head, inner)
-        yield from console.render(self._stages(plain=options.ascii_only), inner)
+        yield from console.render(self._stages(width, plain=options.ascii_only), inner)
         yield from console.render(self._bar(width, plain=options.ascii_only), inner)
         yield from console.render(self._cells(width), inner)
+        note = Text(snapshot.note, style="dim", no_wrap=True, overflow="ellipsis")
+        yield from console.render(note, inner.update(no_wrap=True, overflow="ellipsis"))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """As wide as there is room."""
         return Measurement(_LEAST_WIDTH, options.max_width)
 
-    def _stages(self, *, plain: bool) -> Text:
-        text = Text()
+    def _stages(self, width: int, *, plain: bool) -> Text:
+        lines = [Text()]
         for mark in stage_marks(self.snapshot):
             sign, style = _MARKS[mark.state]
             sign = _PLAIN_MARKS[mark.state] if plain else sign
             spent = "" if mark.state == "future" else f" {short_time(mark.seconds)}"
-            # No line is cut within a stage: its blanks do not break.
-            text.append(f"{sign}{mark.label}{spent}".replace(" ", "\xa0"), style=style).append("  ")
-        text.rstrip()
-        return text
+            stage = f"{sign}{mark.label}{spent}"
+            if lines[-1] and lines[-1].cell_len + 2 + len(stage) > width:
+                lines.append(Text())
+            lines[-1].append("  " if lines[-1] else "").append(stage, style=style)
+        return Text("\n").join(lines)
 
     def _bar(self, width: int, *, plain: bool) -> Table:
         snapshot = self.snapshot
@@ -82,10 +86,10 @@ class Frame:
         return grid
 
     def _cells(self, width: int) -> Table:
-        per_line = max(1, min(_MOST_PER_LINE, width // _CELL_WIDTH))
+        per_line = max(1, min(len(_RATIOS), width // _CELL_WIDTH))
         grid = Table.grid(expand=True, padding=(0, 1))
-        for _ in range(per_line):
-            grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        for place in range(per_line):
+            grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="ellipsis")
         texts = [
             Text(f"{cell.label} ", style="dim").append(cell.value, style="bold red" if cell.alarming else "not dim")
             for cell in cells_of(self.snapshot)

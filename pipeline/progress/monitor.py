@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from pipeline.progress.eta import RateTracker
 from pipeline.progress.observers import Observer, Pulse
 from pipeline.progress.snapshot import ExecutorState, Progress, Snapshot, Stage, Units
+from pipeline.stages import announced_to
 from pipeline.types import CommitRecord, Totals
 
 __all__ = ["Monitor"]
+_NOTE_SECONDS = 60.0
+"""What was announced is news for so long."""
 
 
 class Monitor:
@@ -48,6 +51,7 @@ class Monitor:
         self._total_rows = self._units = 0
         self._done, self._session = Totals(), Totals()
         self._seconds = self._seconds_before = 0.0
+        self._note, self._noted = "", self._begin
         self._pulse = Pulse(self.snapshot, observers)
 
     @contextmanager
@@ -55,7 +59,8 @@ class Monitor:
         """A block in which the observers are shown snapshots. They are closed at its end, whatever ends it."""
         self._pulse.start()
         try:
-            yield
+            with announced_to(self._take_note):
+                yield
             self.enter(Stage.DONE)
         finally:
             self._pulse.close()
@@ -105,7 +110,8 @@ class Monitor:
         state = self._read()
         with self._lock:
             now = self._clock()
-            self._rates.advance(now, state.actors.ready)
+            generating = self._stage not in (Stage.PUBLISHING, Stage.DONE)
+            self._rates.advance(now, state.actors.ready if generating else 0)
             if self._stage in (Stage.STARTING, Stage.LOADING, Stage.COMPILING):
                 self._enter(Stage.GENERATING if state.actors.ready or self._session.units else state.phase, now)
             else:
@@ -128,6 +134,7 @@ class Monitor:
                 load=state.load,
                 used=state.used,
                 price_per_hour=self._price,
+                note=self._note if now < self._noted + _NOTE_SECONDS else "",
                 eta=self._rates.eta(left, state.actors.ready),
             )  # fmt: skip
 
@@ -136,6 +143,9 @@ class Monitor:
         self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._since
         self._since, self._stage = now, stage
         self._spent.setdefault(stage, 0.0)
+
+    def _take_note(self, text: str) -> None:
+        self._note, self._noted = text, self._clock()
 
     def _tell(self) -> None:
         if self._listen is not None:

@@ -41,7 +41,7 @@ def to_html(snapshot: Snapshot) -> str:
         f'<div style="font-family:monospace;max-width:52em"><div><b>{escape(snapshot.model)}</b> to '
         f"{escape(snapshot.output)}, {clock_time(snapshot.at)}</div><div>{stages}</div>"
         f'<progress style="width:100%" max="{max(1, snapshot.total_rows)}" value="{snapshot.done.rows}"></progress>'
-        f"<div>{cells}</div></div>"
+        f'<div>{cells}</div><div style="opacity:.6">{escape(snapshot.note)}</div></div>'
     )
 
 

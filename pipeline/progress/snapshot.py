@@ -214,6 +214,7 @@ class Snapshot(Progress):
         load: of the engines; None if nothing is known.
         used: GPU-seconds or CPU-seconds of the actors so far.
         price_per_hour: of one accelerator or CPU, if it was given.
+        note: what was announced lately (:func:`pipeline.stages.announce`), such as what is waited for; mostly empty.
         eta: None before enough is committed, and when nothing is left.
     """
 
@@ -228,6 +229,7 @@ class Snapshot(Progress):
     load: Load | None = None
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
     price_per_hour: float | None = None
+    note: str = ""
     eta: Eta | None = None
 
     @property

@@ -19,8 +19,8 @@ from pipeline.types import CommitRecord, Unit
 
 __all__ = ["encode_unit", "record_of"]
 
-_EXAMPLE = 300
-"""Characters of an example of a failure; the whole message is in the dead-letter table."""
+_EXAMPLE, _EXAMPLE_ID = 300, 80
+"""Characters of an example of a failure and of its row's id; both are whole in the dead-letter table."""
 
 
 def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
@@ -53,7 +53,8 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         return pc.sum(values).as_py() or 0
 
     first, *more = unit.stretches(job.source.files)
-    classes, messages = (dead[f"{prefix}{name}"].to_pylist() for name in ("error_class", "error"))
+    names = ("error_class", "error", "row_id")
+    classes, messages, ids = (dead[f"{prefix}{name}"].to_pylist() for name in names)
     return CommitRecord(
         unit_id=unit.unit_id,
         file_key=first.file_key,
@@ -70,10 +71,13 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
         attempt=unit.attempt,
         failures=dict(Counter(classes)),
-        examples={name: _shortened(text) for name, text in zip(reversed(classes), reversed(messages), strict=True)},
+        examples={
+            name: f"row {_shortened(row_id, _EXAMPLE_ID)}: {_shortened(text, _EXAMPLE)}"
+            for name, text, row_id in reversed(list(zip(classes, messages, ids, strict=True)))
+        },
     )
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, most: int) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _EXAMPLE else f"{line[:_EXAMPLE]}..."
+    return line if len(line) <= most else f"{line[:most]}..."
