@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pipeline
 from jobs.cli import Parser, parse_options
+from pipeline.codec import WeDLMError
 
 __all__ = ["main"]
 
@@ -27,12 +28,15 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report")
     parser.add_argument("output")
     parser.add_argument("--to", type=Path, metavar="FILE", help="a local file; OUTPUT/__wedlm/report.html otherwise")
     parser.add_argument(
+        "--model", metavar="NAME", help="decode some rows once more with the model that made the output, and show how"
+    )
+    parser.add_argument(
         "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
     )
     args = parser.parse_args(argv)
     try:
-        print(pipeline.report(args.output, to=args.to, storage_options=args.storage_options))
-    except pipeline.PipelineError as error:
+        print(pipeline.report(args.output, to=args.to, model=args.model, storage_options=args.storage_options))
+    except (pipeline.PipelineError, WeDLMError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -228,6 +228,8 @@ class CommitRecord:
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
         examples: the id and the message of one failed row of each error class, shortened.
+        lowest_hash: the lowest hash (:func:`pipeline.reporting.samples.row_hashes`) of its generations; None if it has
+            none, or the record is of an earlier version.
     """
 
     unit_id: str
@@ -252,6 +254,7 @@ class CommitRecord:
     failures: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     more: tuple[Stretch, ...] = ()
+    lowest_hash: int | None = None
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeline import layout
 from pipeline.codec import redact
+from pipeline.commands.trace_output import trace_output
 from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
@@ -18,8 +22,8 @@ from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.part_aggregates import load_aggregates
 from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.run_record import RunState
-from pipeline.commit.sealed import read_state, unseal
-from pipeline.errors import OutputError, PipelineError
+from pipeline.commit.sealed import read_state, seal, unseal
+from pipeline.errors import OutputError, PipelineError, SinkError
 from pipeline.reporting.aggregate import Aggregate, Aggregator
 from pipeline.reporting.facts import Facts, Session
 from pipeline.reporting.page import render
@@ -27,11 +31,13 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import Totals
+from pipeline.worker.row_traces import Traced
 from wedlm_batch.version import VERSION
 
 __all__ = ["gather", "load_sessions", "published_aggregate", "report", "write_page"]
 
 _LOG = logging.getLogger(__name__)
+_TRACES = 6
 _SESSIONS = 50
 """Runs that are shown, the last ones."""
 _PROMPTS = ("prompt_column", "messages_column", "token_ids_column")
@@ -42,6 +48,7 @@ def report(
     output: str | os.PathLike[str],
     *,
     to: str | os.PathLike[str] | None = None,
+    model: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> str:
     """Write the report of an output: a page that needs nothing beside it.
@@ -49,17 +56,23 @@ def report(
     Args:
         output: the folder or URL of a run; one that was interrupted or goes on at the moment too.
         to: a local file; None writes it to ``__wedlm/report.html`` of the output.
+        model: the model that made the output, wherever it is now: some rows are decoded once more with it, in this
+            process, for the player; all rows are read for it. None shows what the last run decoded once more.
         storage_options: keyword arguments of the URL's file system.
 
     Returns:
         Where the page is.
 
     Raises:
+        ConfigError: ``model`` cannot be loaded, or did not make the output.
         DamagedError: the state or a published file cannot be read.
         OutputError: no run was begun there, or ``to`` cannot be written.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
-    page = render(gather(storage))
+    facts = gather(storage)
+    if model is not None:
+        facts = _with_traces(storage, facts, model, storage_options)
+    page = render(facts)
     if to is None:
         storage.put(layout.REPORT_PAGE, page.encode())
         return redact(join(storage.url, layout.REPORT_PAGE))
@@ -70,6 +83,21 @@ def report(
     except OSError as error:
         raise OutputError(f"{path}: the report cannot be written there ({error}). Choose another file.") from error
     return str(path)
+
+
+def _with_traces(storage: Storage, facts: Facts, model: str, options: Mapping[str, Any] | None) -> Facts:
+    """The facts with traces that are made now. They are kept in the output too, if it can be written."""
+    state = RunState.load(storage)
+    assert state is not None, "facts are of a run"
+    traced = trace_output(
+        storage, state, committed_tables(storage, ROWS, state, state.schema), model, most=_TRACES,
+        storage_options=options,
+    )  # fmt: skip
+    if traced.traces:
+        last = max((layout.epoch_of(key) for key in storage.keys(f"{layout.REPORT}/traces")), default=state.begun)
+        with suppress(OSError, SinkError):
+            put_traces(storage, last, traced)
+    return replace(facts, traces=traced.traces, trace_note=_trace_note(traced))
 
 
 def gather(storage: Storage) -> Facts:
@@ -99,6 +127,7 @@ def gather(storage: Storage) -> Facts:
 
 def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str]) -> Facts:
     """The facts of a page, from the parts of an output's state."""
+    traced = load_traces(storage) or Traced()
     planned = totals.rows if state.scheduled else max(state.rows, totals.rows)
     settings = state.fingerprint
     done = totals.rows >= planned
@@ -114,9 +143,18 @@ def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggre
         aggregate=aggregate,
         settings={name: str(value) for name, value in sorted(settings.items()) if value not in (None, "", [], {})},
         sessions=load_sessions(storage),
+        traces=traced.traces,
+        trace_note=_trace_note(traced),
         notes=tuple(notes),
         prompt_column=_prompt_column(state),
     )
+
+
+def _trace_note(traced: Traced) -> str | None:
+    if not traced.reasons:
+        return None
+    reasons = "; ".join(dict.fromkeys(traced.reasons))
+    return f"Not shown step by step: {redact(reasons)}."
 
 
 def _state(totals: Totals, planned: int, *, done: bool) -> str:
@@ -185,6 +223,22 @@ def load_sessions(storage: Storage) -> tuple[Session, ...]:
         except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
             _LOG.debug("%s: not shown", key, exc_info=True)
     return tuple(found)
+
+
+def put_traces(storage: Storage, epoch: int, traced: Traced) -> None:
+    """Keep traces, in place of those of earlier epochs."""
+    key = layout.traces(epoch)
+    storage.put(key, seal(json.loads(traced.to_json())))
+    storage.delete_objects([other for other in storage.keys(f"{layout.REPORT}/traces") if other < key])
+
+
+def load_traces(storage: Storage) -> Traced | None:
+    """The last traces that were kept; None if there are none that can be read."""
+    keys = storage.keys(f"{layout.REPORT}/traces")
+    try:
+        return Traced.from_json(json.dumps(unseal(read_state(storage, max(keys))))) if keys else None
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def write_page(storage: Storage, facts: Facts) -> None:

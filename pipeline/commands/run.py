@@ -33,6 +33,7 @@ from pipeline.errors import DamagedError
 from pipeline.plan.input_check import changed_since_planned, check_committed_rows
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import with_previous
+from pipeline.plan.sampled_units import SampledUnits, settled_samples
 from pipeline.plan.units import Work, read_tasks
 from pipeline.progress.lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
@@ -43,6 +44,7 @@ from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
+from pipeline.worker.row_traces import SPARE
 
 __all__ = ["monitor_of", "run", "run_held", "run_on"]
 
@@ -154,7 +156,7 @@ def run_held(
             say([surplus])
         seconds, manifest = 0.0, begun.manifest
         if index.units.work_units or not _is_published(begun, index):
-            with RunReport(storage, lease, monitor, config).kept(index):
+            with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
                 seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor)
         session = monitor.now()
         return RunSummary(
@@ -240,6 +242,7 @@ def _generate(
         tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
         units=units.work_units,
         unit_rows=units.largest_work,
+        sampled=_sampled(job, index),
     )
     for records in executor.run_units(job, work):
         lease.check()
@@ -252,6 +255,14 @@ def _generate(
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing} have no record")
     return time.monotonic() - begin
+
+
+def _sampled(job: Job, index: Index) -> SampledUnits | None:
+    """What finds the rows that the report shows step by step; None if it shows none."""
+    if not job.config.report or not job.config.report_traces:
+        return None
+    most, derived = job.config.report_traces + SPARE, job.rows.derived_ids
+    return SampledUnits(most, settled_samples(index, most, derived_ids=derived), derived_ids=derived)
 
 
 def _publish(executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest) -> Manifest:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from pipeline import layout
 from pipeline.codec import redact
-from pipeline.commands.report import facts_of, published_aggregate, write_page
+from pipeline.commands.report import facts_of, published_aggregate, put_traces, write_page
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
@@ -26,6 +26,7 @@ from pipeline.reporting.facts import Session
 from pipeline.reporting.timeline import TimeLine
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
+from pipeline.worker.row_traces import Traced
 from wedlm_batch.version import VERSION
 
 __all__ = ["RunReport"]
@@ -34,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 _PULSE_SECONDS = 0.5
 _KEPT_SESSIONS = 50
 _OUTCOME_CHARACTERS = 300
+_DONE = "done"
 _UNDER_WAY = "under way, or killed"
 
 
@@ -45,12 +47,20 @@ class RunReport:
         lease: the caller's.
         monitor: of the run.
         config: says whether a report is wanted.
+        traced: gives the rows that were decoded once more, see :meth:`pipeline.cluster.executor.Executor.traced`.
     """
 
-    def __init__(self, storage: Storage, lease: Lease, monitor: Monitor, config: RunConfig) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        lease: Lease,
+        monitor: Monitor,
+        config: RunConfig,
+        traced: Callable[[], Traced | None] = lambda: None,
+    ) -> None:
         self._storage, self._lease, self._monitor = storage, lease, monitor
         self._wanted, self._price = config.report, config.price_per_hour
-        self._began = time.time()
+        self._began, self._traced = time.time(), traced
         self._line = TimeLine(self._keep)
         self._pulse = Pulse(monitor.snapshot, [self._line], _PULSE_SECONDS)
         self._outcome = _UNDER_WAY
@@ -64,7 +74,7 @@ class RunReport:
         self._pulse.start()
         try:
             yield
-            self._outcome = "done"
+            self._outcome = _DONE
         except LeaseLostError:
             self._wanted = False  # another run writes here now
             raise
@@ -106,6 +116,8 @@ class RunReport:
             if state is None:
                 return
             manifest = Manifest.load(storage)
+            if self._outcome == _DONE and (traced := self._traced()) is not None:
+                put_traces(storage, self._lease.epoch, traced)
             aggregate, unread = published_aggregate(storage, manifest, state, read=False)
             totals = index.records.totals()
             write_page(storage, facts_of(storage, state, totals, aggregate, _notes(aggregate, totals, unread)))

@@ -32,7 +32,9 @@ __all__ = [
     "RAW_TEXT",
     "REDONE",
     "ROW_ID",
+    "encoded_prompts",
     "failed_table",
+    "given_params",
     "prepare_rows",
     "prepare_table",
 ]
@@ -105,6 +107,11 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], s
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
+    return _prepared(table, rows, unit, job, encoded_prompts(table, job))
+
+
+def encoded_prompts(table: pa.Table, job: Job) -> list[_Prompt]:
+    """For each row the token ids of its prompt, or its failure. ``table``: the columns that prompts are made of."""
     prompts = _prompts(table, job)
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
@@ -113,7 +120,7 @@ def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> 
     check_same_model(job.config, job.model_digest)
     _encode(prompts, tokenizer)
     _fit(prompts, _max_tokens(table, job), job.config)
-    return _prepared(table, rows, unit, job, prompts)
+    return prompts
 
 
 def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
@@ -128,7 +135,7 @@ def _prepared(
     values = (
         _row_ids(table, unit, job, rows),
         [prompt if isinstance(prompt, list) else None for prompt in prompts],
-        _given_params(table, job),
+        given_params(table, job),
         [None if failure is None else failure.error_class for failure in failures],
         [None if failure is None else failure.message for failure in failures],
         _hidden(table, RAW),
@@ -164,7 +171,7 @@ def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list
     return [ids[row] for row in rows]
 
 
-def _given_params(table: pa.Table, job: Job) -> list[str | None]:
+def given_params(table: pa.Table, job: Job) -> list[str | None]:
     """For each row its own sampling parameters as JSON text; None if it has none."""
     columns = {name: _values(table[column]) for name, column in job.config.sampling_columns.items()}
     if not columns:

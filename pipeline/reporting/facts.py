@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.cost import ResourceSeconds
 from pipeline.reporting.aggregate import Aggregate
 from pipeline.reporting.timeline import Moment, columns_of, moments_of
+from pipeline.reporting.traces import RowTrace
 from pipeline.types import Totals
 
 __all__ = ["Facts", "Session"]
@@ -94,6 +95,8 @@ class Facts:
         aggregate: of the rows that the charts are about.
         settings: name -> value, of those that change the output.
         sessions: the runs that wrote it, the oldest first.
+        traces: rows that were decoded once more, step by step.
+        trace_note: why there are none of these, or fewer than asked for.
         notes: what a reader has to know about these numbers.
         prompt_column: the input column that prompts come from, if there is one.
     """
@@ -109,5 +112,7 @@ class Facts:
     aggregate: Aggregate
     settings: Mapping[str, str] = field(default_factory=dict)
     sessions: tuple[Session, ...] = ()
+    traces: tuple[RowTrace, ...] = ()
+    trace_note: str | None = None
     notes: tuple[str, ...] = ()
     prompt_column: str | None = None

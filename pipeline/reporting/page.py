@@ -12,11 +12,12 @@ from pipeline.reporting import outcomes, row_charts, summary
 from pipeline.reporting.facts import Facts
 from pipeline.reporting.html import Safe, el, join
 from pipeline.reporting.parts import section
+from pipeline.reporting.player import player
 from pipeline.reporting.run_charts import over_time
 
 __all__ = ["render"]
 
-_SCRIPTS = ("report.js",)
+_SCRIPTS = ("report.js", "player_state.js", "player.js")
 
 
 def render(facts: Facts) -> str:
@@ -56,6 +57,7 @@ def _sections(facts: Facts) -> list[Safe | None]:
     has = facts.aggregate.generations > 0
     return [
         *first,
+        player(facts.traces, facts.trace_note),
         over_time(facts),
         row_charts.decoding(facts) if has else None,
         row_charts.certainty(facts) if has else None,

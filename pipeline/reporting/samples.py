@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["SampledRow", "lowest", "row_hashes", "sampled_rows"]
+from pipeline.codec import FinishReason
+
+__all__ = ["SampledRow", "lowest", "lowest_hash", "lowest_rows", "row_hashes", "sampled_rows"]
 
 _CELL_CHARACTERS = 1500
 _TEXT_CHARACTERS = 6000
@@ -63,6 +66,28 @@ def row_hashes(row_ids: Iterable[str], sample_indexes: Iterable[int]) -> np.ndar
         for row_id, index in zip(row_ids, sample_indexes, strict=True)
     )
     return (np.frombuffer(b"".join(made), dtype=">u8") >> np.uint64(1)).astype(np.int64)
+
+
+def lowest_hash(table: pa.Table, prefix: str = "") -> int | None:
+    """The lowest hash of the output rows that are no failures; None if there are none."""
+    hashes = row_hashes(table[f"{prefix}row_id"].to_pylist(), table[f"{prefix}sample_index"].to_pylist())
+    kept = hashes[_succeeded(table, prefix)]
+    return int(kept.min()) if len(kept) else None
+
+
+def lowest_rows(tables: Iterable[pa.Table], most: int, prefix: str = "") -> pa.Table | None:
+    """The output rows with the lowest hashes that are no failures, from the lowest on; None if there are none."""
+    found: pa.Table | None = None
+    for table in tables:
+        kept = table.filter(pa.array(_succeeded(table, prefix)))
+        both = kept if found is None else pa.concat_tables([found, kept])
+        hashes = row_hashes(both[f"{prefix}row_id"].to_pylist(), both[f"{prefix}sample_index"].to_pylist())
+        found = both.take(pa.array(np.argsort(hashes, kind="stable")[:most]))
+    return found if found is not None and found.num_rows else None
+
+
+def _succeeded(table: pa.Table, prefix: str) -> np.ndarray:
+    return np.asarray(pc.not_equal(table[f"{prefix}finish_reason"], FinishReason.ERROR.value))
 
 
 def sampled_rows(
