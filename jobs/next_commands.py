@@ -42,7 +42,8 @@ def next_commands(
     options = config.output_options
     if summary.publications and redact(summary.output) == summary.output and not config.literal_secrets():
         if not options:
-            script = f"import wedlm_batch as wb; print(wb.read({summary.output!r}).to_pandas())"
+            name = json.dumps(summary.output, ensure_ascii=False)  # in double quotes, as the shell needs the others
+            script = f"import wedlm_batch as wb; print(wb.read({name}).to_pandas())"
             found.append(Fact(label="read", value=shlex.join(["python", "-c", script])))
         verify = [*_other(prog, "verify"), summary.output]
         inputs = None if scheduled or not isinstance(config.input, str) else config.input

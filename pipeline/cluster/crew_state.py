@@ -17,7 +17,7 @@ from pipeline.progress.snapshot import Actors, ExecutorState, Load, Stage
 
 __all__ = ["CrewState", "EngineLoads"]
 
-_LOAD_SECONDS = 2.0
+_LOAD_SECONDS = 1.0
 """An actor is asked so often, or more seldom where there are very many."""
 _ASKED_PER_SECOND = 50
 _STAGE_SECONDS = 0.5

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -12,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pipeline.cluster.lean_start import lean_start
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
@@ -50,6 +53,30 @@ _CHATTY = (
 _INIT_LOGGER = "ray._private.worker"
 
 
+_RETRIED = re.compile(
+    r"Task (PooledGenerateActor|_Recorder|prepare_units|_write_part|_prepare|ReadUnits)\b.* retries remaining",
+    re.DOTALL,
+)
+"""What Ray prints, on standard output, when it does a task of ours again: after each death, and after each run that is
+stopped. The run itself says what matters of it; Ray's logs have the rest."""
+
+
+def _silence_retries() -> None:
+    """Leave :data:`_RETRIED` out of what Ray prints in this process."""
+    from ray._private import worker
+
+    plain = getattr(worker, "print_to_stdstream", None)  # a part of Ray that may change; then it prints as before
+    if plain is None or hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def printed(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        if not any(_RETRIED.match(line) for line in data.get("lines", ())):
+            plain(data, *args, **options)
+
+    worker.print_to_stdstream = printed
+
+
 def _is_not_about_signals(record: logging.LogRecord) -> bool:
     """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread; that is what we want."""
     return "SIGTERM handler is not set" not in record.getMessage()
@@ -68,6 +95,7 @@ def ensure_ray(workers: int = 2) -> bool:
 
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
+    _silence_retries()
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS")

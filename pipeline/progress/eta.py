@@ -3,10 +3,11 @@
 Committed units are counted in buckets of time, a bounded number: when there are too many, neighbours are merged. A
 bucket knows how many actor-seconds it had, so a run whose actors come and go is judged by what one actor does.
 
-The remaining time is the remaining rows over rows per actor-second over the actors there are. Its spread has two parts:
-how well the rate is known, and how evenly the remaining units will come. Both follow from the dispersion of the units
-over equal stretches of actor-seconds (variance over mean; 1 for a Poisson process), which is measured, and drawn
-towards 1 while little is known. Later buckets weigh more: rates drift with the length of rows.
+The remaining time is the remaining rows, less the work that is done in units not committed yet, over rows per
+actor-second over the actors there are. Its spread has two parts: how well the rate is known, and how evenly the
+remaining units will come. Both follow from the dispersion of the units over equal stretches of actor-seconds (variance
+over mean; 1 for a Poisson process), which is measured, and drawn towards 1 while little is known. Later buckets weigh
+more: rates drift with the length of rows.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ _BLOCKS = 8
 """Stretches over which the dispersion is measured."""
 _PRIOR_BLOCKS = 3
 """The measured dispersion is averaged with so many blocks of dispersion 1."""
-_HALF_LIFE = 0.5
-"""A bucket this share of the run's time ago weighs half as much as the present one."""
+_HALF_LIFE, _HALF_LIFE_UNITS = 0.25, 16
+"""A bucket this share of the run's time ago weighs half as much as the present one; or the time in which so many units
+were committed, if that is more."""
+_TAIL, _TAIL_HIGH = 0.25, 0.5
+"""Added to the remaining time, and to its upper bound, of the time for which a unit is held."""
 _LEAST_UNITS = 2
 """With fewer units nothing is said of the end."""
 _Z80 = 1.2816
@@ -105,25 +109,42 @@ class RateTracker:
                 break
         return Rates(seconds=seconds if units else 0.0, rows=rows, tokens=tokens, decode_forwards=forwards)
 
-    def eta(self, rows: int, actors: int) -> Eta | None:
-        """When ``rows`` more rows will be committed, by so many ``actors``; None if nothing can be said of it."""
+    def eta(self, rows: int, actors: int, running: int = 0, ahead: float | None = None) -> Eta | None:
+        """When all rows will be committed; None if nothing can be said of it.
+
+        Args:
+            rows: that are left.
+            actors: that are ready.
+            running: units that they hold.
+            ahead: work that is done in these units already, in rows; None if it is not known.
+        """
         total = sum(bucket.units for bucket in self._buckets)
         if rows <= 0 or actors <= 0 or total < _LEAST_UNITS:
             return None
-        weights = _weights([bucket.seconds for bucket in self._buckets])
+        half_life = max(_HALF_LIFE, _HALF_LIFE_UNITS / total)
+        weights = _weights([bucket.seconds for bucket in self._buckets], half_life)
         pairs = list(zip(weights, self._buckets, strict=True))
         weighted_rows = math.fsum(w * bucket.rows for w, bucket in pairs)
         weighted_exposure = math.fsum(w * bucket.exposure for w, bucket in pairs)
         if weighted_rows <= 0 or weighted_exposure <= 0:
             return None
-        seconds = rows * weighted_exposure / weighted_rows / actors
+        all_rows = sum(bucket.rows for bucket in self._buckets)
+        coming = max(1.0, rows * total / all_rows)
+        left = float(rows)
+        if ahead is not None:
+            # Units are half done on average once a run is under way, which commits alone make up for: at the beginning
+            # too few are counted, at the end as many too many. In between the first buckets weigh nothing any more.
+            weighted_rows += ahead * weights[0]
+            left = max(left / 2, left - ahead + min(running, coming) * all_rows / total / 2)
+        seconds = left * weighted_exposure / weighted_rows / actors
         known = math.fsum(w * bucket.units for w, bucket in pairs) ** 2 / math.fsum(
             w * w * bucket.units for w, bucket in pairs
         )
-        all_rows = sum(bucket.rows for bucket in self._buckets)
-        coming = max(1.0, rows * total / all_rows)
         spread = _Z80 * math.sqrt(self._dispersion() * (1 / known + 1 / coming))
-        return Eta(seconds=seconds, low=seconds * math.exp(-spread), high=seconds * math.exp(spread))
+        # Little's law: how long a unit is held. At the end some actors have nothing left while others finish theirs.
+        held = min(running, coming) * seconds / coming
+        high = seconds * math.exp(spread) + _TAIL_HIGH * held
+        return Eta(seconds=seconds + _TAIL * held, low=seconds * math.exp(-spread), high=high)
 
     def _dispersion(self) -> float:
         """Variance over mean of the units in equal stretches of actor-seconds."""
@@ -140,11 +161,11 @@ class RateTracker:
         self._length *= 2
 
 
-def _weights(seconds: Sequence[float]) -> list[float]:
-    """Of each bucket: 1 at the end, half of it :data:`_HALF_LIFE` of all the time earlier."""
+def _weights(seconds: Sequence[float], half_life: float) -> list[float]:
+    """Of each bucket: 1 at the end, half of it ``half_life`` of all the time earlier."""
     whole = math.fsum(seconds) or 1.0
     ages = list(itertools.accumulate(reversed(seconds)))
-    return [0.5 ** (age / whole / _HALF_LIFE) for age in reversed(ages)]
+    return [0.5 ** (age / whole / half_life) for age in reversed(ages)]
 
 
 def _split(pieces: Sequence[tuple[float, float]], length: float) -> list[float]:

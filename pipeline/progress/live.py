@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -35,10 +36,17 @@ def can_show(file: TextIO) -> bool:
 
 
 class Frame:
-    """What is shown of a snapshot, as a rich renderable that fits in any width. Its lines stay where they are."""
+    """What is shown of a snapshot, as a rich renderable that fits in any width.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    Args:
+        snapshot: what to show.
+        heights: lines of the highest frame so far by width, kept here. A frame is filled up to it, so that what is
+            below stays where it is.
+    """
+
+    def __init__(self, snapshot: Snapshot, heights: dict[int, int] | None = None) -> None:
         self.snapshot = snapshot
+        self._heights = {} if heights is None else heights
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render within ``options.max_width``, less one column: some terminals wrap a line that is full."""
@@ -50,12 +58,14 @@ class Frame:
         head.add_column(justify="right", no_wrap=True)
         title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
         head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
-        yield from console.render(head, inner)
-        yield from console.render(self._stages(width, plain=options.ascii_only), inner)
-        yield from console.render(self._bar(width, plain=options.ascii_only), inner)
-        yield from console.render(self._cells(width), inner)
+        stages = self._stages(width, plain=options.ascii_only)
         note = Text(snapshot.note, style="dim", no_wrap=True, overflow="ellipsis")
-        yield from console.render(note, inner.update(no_wrap=True, overflow="ellipsis"))
+        parts = (head, stages, self._bar(width, plain=options.ascii_only), self._cells(width), note)
+        lines = [line for part in parts for line in console.render_lines(part, inner, pad=False)]
+        self._heights[width] = max(len(lines), self._heights.get(width, 0))
+        for line in [*lines, *([[]] * (self._heights[width] - len(lines)))]:
+            yield from line
+            yield Segment.line()
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """As wide as there is room."""
@@ -81,7 +91,8 @@ class Frame:
             filled = int(snapshot.share * (width - 8))
             grid.add_row(Text("#" * filled + "." * (width - 8 - filled)), Text(share))
         else:
-            bar = ProgressBar(total=max(1, snapshot.total_rows), completed=snapshot.done.rows, width=width - 6)
+            bar = ProgressBar(total=max(1, snapshot.total_rows), completed=snapshot.done.rows, width=width - 6,
+                              complete_style="cyan", finished_style="green")  # fmt: skip
             grid.add_row(bar, Text(share))
         return grid
 
@@ -91,7 +102,9 @@ class Frame:
         for place in range(per_line):
             grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="ellipsis")
         texts = [
-            Text(f"{cell.label} ", style="dim").append(cell.value, style="bold red" if cell.alarming else "not dim")
+            Text(f"{cell.label} ", style="dim").append(
+                cell.value, style="not dim bold red" if cell.alarming else "not dim"
+            )
             for cell in cells_of(self.snapshot)
         ]
         for first in range(0, len(texts), per_line):
@@ -107,6 +120,7 @@ class LiveView:
 
     def __init__(self, file: TextIO) -> None:
         self._console = Console(file=file)
+        self._heights: dict[int, int] = {}
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop",
             redirect_stdout=True, redirect_stderr=True,
@@ -117,14 +131,14 @@ class LiveView:
         if not self._live.is_started:
             atexit.register(self._show_cursor)  # for ends that no block of ours sees
             self._live.start()
-        self._live.update(Frame(snapshot), refresh=True)
+        self._live.update(Frame(snapshot, self._heights), refresh=True)
 
     def close(self, snapshot: Snapshot) -> None:
         """See :class:`pipeline.progress.observers.Observer`."""
         if not self._live.is_started:
             return
         self._live.transient = snapshot.stage is Stage.DONE
-        self._live.update(Frame(snapshot), refresh=True)
+        self._live.update(Frame(snapshot, self._heights), refresh=True)
         self._live.stop()
         atexit.unregister(self._show_cursor)
 

@@ -135,8 +135,18 @@ class Monitor:
                 used=state.used,
                 price_per_hour=self._price,
                 note=self._note if now < self._noted + _NOTE_SECONDS else "",
-                eta=self._rates.eta(left, state.actors.ready),
+                eta=self._rates.eta(left, state.actors.ready, state.running, self._ahead(state)),
             )  # fmt: skip
+
+    def _ahead(self, state: ExecutorState) -> float | None:
+        """Work that is done in units not committed yet, in rows, by what the engines count; None if they do not say."""
+        session = self._session
+        if state.load is None or not session.completion_tokens:
+            return None
+        tokens = state.load.counters.get("tokens", 0) - session.completion_tokens
+        # Work that is lost or done twice is counted too; no more is ahead than units are held.
+        most = state.running * session.rows / session.units
+        return min(max(0.0, tokens * session.rows / session.completion_tokens), most)
 
     def _enter(self, stage: Stage, now: float) -> None:
         """Count the time since the last look, and go on in a stage."""

@@ -45,12 +45,12 @@ def test_a_run_in_which_every_row_failed_is_no_success_and_shows_why(
         assert generate.main(command) == 3
         printed = capsys.readouterr()
         assert "Failed by reason: RequestError 2\n" in printed.out
-        assert f"  RequestError, for example: {BAN}\n" in printed.out
+        assert f"  RequestError, for example: row in.parquet:0: {BAN}\n" in printed.out
         assert "error: every row failed; " in printed.err
         assert "--retry-failed" in printed.err
     assert pipeline.read(tmp_path / "out", format="arrow").num_rows == 2, "it is published like any other"
     assert status.main([str(tmp_path / "out")]) == 0
-    assert f"failure_examples: RequestError {BAN}" in capsys.readouterr().out
+    assert f"failure_examples: RequestError row in.parquet:0: {BAN}" in capsys.readouterr().out
 
 
 def test_a_run_in_which_a_row_succeeded_is_done_and_shows_one_example_of_each_reason(

@@ -71,7 +71,11 @@ def test_sub_commands_and_their_options_are_there(page: Path) -> None:
     for command, options in console_commands(page):
         assert command in COMMANDS or command.startswith("--"), command
         path = ROOT / "jobs" / f"{command}.py"
-        source = text_of(ROOT / "jobs" / "cli.py") + (text_of(path) if path.exists() else "")
+        source = (
+            text_of(ROOT / "jobs" / "cli.py")
+            + text_of(ROOT / "jobs" / "showing.py")
+            + (text_of(path) if path.exists() else "")
+        )
         absent = [option for option in options if f'"{option}"' not in source and option not in ("--help", "--version")]
         assert not absent, f"wedlm-batch {command} has no {absent}"
 

@@ -1,0 +1,147 @@
+"""What those who watch a run learn of its actors: whom they ask, how often, and what they make of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from pipeline.cluster.crew_state import CrewState, EngineLoads
+from pipeline.cluster.metric_sources import DriverSource, engine_load
+from pipeline.progress.snapshot import Stage
+from wedlm_core.engine.scheduling.counters import EngineCounters, EngineSnapshot
+
+
+def answer(process: str, tokens: int, used: int = 3) -> dict[str, Any]:
+    snapshot = EngineSnapshot(
+        counters=EngineCounters(tokens=tokens, forwards=tokens // 2), running=4, waiting=1, slots=8,
+        kv_pages_used=used, kv_pages=10,
+    )  # fmt: skip
+    found = engine_load(snapshot, 5, process)
+    assert found is not None
+    return found
+
+
+class Reference:
+    def __init__(self) -> None:
+        self._future: Future[Any] = Future()
+
+    def future(self) -> Future[Any]:
+        return self._future
+
+
+class Members:
+    def __init__(self) -> None:
+        self.ready_actors: tuple[int, ...] = ()
+        self.starting, self.leaving = 2, 0
+
+
+class Crew:
+    """A pool and a bisection whose answers the test gives."""
+
+    def __init__(self, clock: Callable[[], float], *, at_once: Any = None) -> None:
+        self.metrics, self.asked_for, self.most = DriverSource(), 2, 4
+        self.asked: list[tuple[int, Reference]] = []
+        self.stages: list[Reference] = []
+        self.at_once = at_once
+        self.state = CrewState(self, self, clock)
+
+    def engine_load(self, actor: int) -> Reference:
+        reference = Reference()
+        if self.at_once is not None:
+            reference.future().set_result(self.at_once)
+        self.asked.append((actor, reference))
+        return reference
+
+    def reached(self) -> Reference:
+        self.stages.append(Reference())
+        return self.stages[-1]
+
+
+class Clock:
+    now = 10.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_sums_keep_what_processes_that_are_gone_have_counted() -> None:
+    loads = EngineLoads()
+    assert loads.total() is None
+    loads.take(0, answer("a", 100))
+    loads.take(1, answer("b", 50, used=7))
+    total = loads.total()
+    assert total is not None
+    assert (total.actors, total.counters["tokens"], total.kv_share, total.occupancy) == (2, 150, 0.5, 0.5)
+    loads.take(0, answer("a", 120))
+    loads.take(1, answer("c", 10))  # the process died, and another one began
+    loads.keep({1})
+    later = loads.total()
+    assert later is not None
+    assert (later.actors, later.counters["tokens"], later.queue_depth) == (1, 180, 5)
+    loads.keep(set())
+    last = loads.total()
+    assert last is not None
+    assert (last.actors, last.counters["tokens"], last.kv_share) == (0, 180, 0.0)
+
+
+def test_before_an_actor_is_ready_the_stage_is_the_latest_that_one_has_reached() -> None:
+    clock = Clock()
+    crew = Crew(clock)
+    assert crew.state.read().phase is Stage.STARTING
+    assert crew.state.read().actors.starting == 2
+    assert len(crew.stages) == 1, "not asked again at once"
+    crew.stages[-1].future().set_result({"x": "torch imported", "y": "kernels ready"})
+    assert crew.state.read().phase is Stage.COMPILING
+    clock.now += 1.0
+    crew.state.read()
+    crew.stages[-1].future().set_exception(RuntimeError("the actor died"))
+    assert crew.state.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
+
+
+def test_an_actor_is_asked_again_only_after_its_answer_and_a_pause() -> None:
+    clock = Clock()
+    crew = Crew(clock)
+    crew.metrics.members = members = Members()
+    members.ready_actors = (7,)
+    for _ in range(20):
+        clock.now += 0.25
+        crew.state.read()
+    assert len(crew.asked) == 1, "the answer is awaited"
+    crew.asked[0][1].future().set_result(answer("a", 10))
+    for _ in range(20):
+        clock.now += 0.25
+        load = crew.state.read().load
+    assert load is not None
+    assert load.counters["tokens"] == 10
+    assert len(crew.asked) == 2
+
+
+def test_thousands_of_actors_are_asked_a_bounded_number_of_times() -> None:
+    clock = Clock()
+    crew = Crew(clock, at_once=answer("a", 1))
+    crew.metrics.members = members = Members()
+    members.ready_actors = tuple(range(1000))
+    for _ in range(160):  # 40 seconds
+        clock.now += 0.25
+        crew.state.read()
+    assert len(crew.asked) <= 1000 * (1 + 40 * 50 / 1000)
+
+
+def test_nobody_is_asked_after_the_end() -> None:
+    clock = Clock()
+    crew = Crew(clock)
+    crew.metrics.members = members = Members()
+    members.ready_actors = (1,)
+    crew.state.close()
+    state = crew.state.read()
+    assert (crew.asked, crew.stages, state.actors.ready) == ([], [], 0)
+
+
+def test_an_engine_that_counts_nothing_gives_no_load() -> None:
+    clock = Clock()
+    crew = Crew(clock, at_once=engine_load(None, 0, "a"))
+    crew.metrics.members = members = Members()
+    members.ready_actors = (1,)
+    crew.state.read()
+    assert crew.state.read().load is None

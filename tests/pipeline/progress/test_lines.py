@@ -1,0 +1,64 @@
+"""Lines of progress: when they are written, and that tools find what is in them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from pipeline.cost import ResourceSeconds
+from pipeline.progress.figures import format_progress
+from pipeline.progress.lines import Lines, format_line
+from pipeline.progress.snapshot import Actors, Eta, Load, Progress, Rates, Snapshot, Stage
+from pipeline.types import Totals
+
+GOING = Snapshot(
+    total_rows=1000, done=Totals(rows=400, failed_rows=2), session=Totals(completion_tokens=900, decode_forwards=300),
+    at=20.0, stage=Stage.GENERATING, recent=Rates(seconds=10, rows=20, tokens=450, decode_forwards=150),
+    actors=Actors(ready=3, starting=1, most=8), load=Load(actors=3, kv_pages_used=5, kv_pages=10),
+    used=ResourceSeconds(accelerators=120.0, cpus=480.0), price_per_hour=3.0, eta=Eta(seconds=300, low=280, high=330),
+)  # fmt: skip
+
+
+def pairs(line: str) -> dict[str, str]:
+    word, *rest = line.split(" ")
+    assert word == "progress"
+    return {key: value for key, _, value in (pair.partition("=") for pair in rest)}
+
+
+def test_a_line_has_every_figure_as_key_and_value() -> None:
+    assert pairs(format_line(GOING)) == {
+        "stage": "generating", "elapsed_s": "20.0", "rows": "400", "total_rows": "1000", "failed": "2",
+        "tokens_per_s": "45", "rows_per_s": "2", "tokens_per_forward": "3.00", "kv_share": "0.50",
+        "actors_ready": "3", "actors_starting": "1", "actors_wanted": "4", "gpu_s": "120.0", "cpu_s": "480.0",
+        "cost": "0.1", "eta_s": "300", "eta_low_s": "280", "eta_high_s": "330",
+    }  # fmt: skip
+
+
+def test_the_keys_are_the_same_when_nothing_is_known() -> None:
+    empty = pairs(format_line(Snapshot()))
+    assert list(empty) == list(pairs(format_line(GOING)))
+    assert {empty[key] for key in ("total_rows", "tokens_per_s", "kv_share", "cost", "eta_s")} == {"-"}
+
+
+def test_a_line_comes_at_once_with_each_stage_and_every_so_many_seconds() -> None:
+    file = io.StringIO()
+    lines = Lines(file, 10.0)
+    planning = Snapshot(stage=Stage.PLANNING)
+    moments = [0.0, 1.0, 9.9, 10.0, 12.0]
+    for at in moments:
+        lines.update(replace(planning, at=at))
+    for at in (12.5, 13.0, 22.0, 22.5):
+        lines.update(replace(GOING, at=at))
+    lines.close(replace(GOING, at=23.0))
+    shown = [(found["stage"], found["elapsed_s"]) for found in map(pairs, file.getvalue().splitlines())]
+    assert shown == [("planning", "0.0"), ("planning", "10.0"), ("generating", "12.5"), ("generating", "22.5")], (
+        "there is no news at the end"
+    )
+    lines.close(replace(GOING, at=24.0, done=Totals(rows=401)))
+    assert "rows=401" in file.getvalue(), "there is"
+
+
+def test_the_committed_part_is_one_line_for_people() -> None:
+    session = Totals(rows=10, completion_tokens=300, decode_forwards=100)
+    now = Progress(total_rows=40, done=Totals(rows=20), session=session, seconds=10.0)
+    assert format_progress(now) == "20/40 rows (50%) | 30 tokens/s | 3.00 tokens/forward | ETA 0:20"
