@@ -163,5 +163,9 @@
   });
   addEventListener("resize", measure);
   root.hidden = false;
-  choose(0);
+  // The row that shows most comes first.
+  const scores = traces.map((one) => P.richness(one));
+  const first = scores.indexOf(Math.max(...scores));
+  find("rows").value = String(first);
+  choose(first);
 })();

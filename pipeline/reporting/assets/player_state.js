@@ -136,18 +136,24 @@ const wedlmPlayer = (() => {
     return `Forward ${forward + 1}: ${said.join(" ")}`;
   };
 
-  // A frame that shows as much as possible: for who looks before playing, and for print.
-  const telling = (trace) => {
-    let best = 0;
-    let most = -1;
-    trace.forwards.forEach((_, forward) => {
-      const kinds = new Set(cells(trace, 2 * forward + 1).map((cell) => cell.kind));
-      const score = kinds.size + (kinds.has("replaced") ? 2 : 0) + (forward > 0 ? 1 : 0);
-      if (score > most) { most = score; best = 2 * forward + 1; }
-    });
-    return best;
+  // How much a frame shows: kinds of tokens, a wrong draft above all.
+  const score = (trace, forward) => {
+    const kinds = new Set(cells(trace, 2 * forward + 1).map((cell) => cell.kind));
+    return kinds.size + (kinds.has("replaced") ? 2 : 0) + (forward > 0 ? 1 : 0);
   };
 
-  return { MASK, actionOf, cells, committedBy, describe, forwards, forwardsBy, lastFrame, moment, plainBy, plainCells, reduce,
+  // A frame that shows as much as possible: for who looks before playing, and for print.
+  const telling = (trace) => {
+    const scores = trace.forwards.map((_, forward) => score(trace, forward));
+    return scores.length ? 2 * scores.indexOf(Math.max(...scores)) + 1 : 0;
+  };
+
+  // How much a trace shows in all: its best frame, and not too few forwards.
+  const richness = (trace) => {
+    const best = Math.max(0, ...trace.forwards.map((_, forward) => score(trace, forward)));
+    return best + Math.min(trace.forwards.length, 12) / 6 + (trace.strategy === "autoregressive" ? -9 : 0);
+  };
+
+  return { MASK, actionOf, cells, committedBy, describe, forwards, forwardsBy, lastFrame, moment, plainBy, plainCells, reduce, richness,
            start, telling, textOf };
 })();

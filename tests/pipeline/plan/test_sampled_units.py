@@ -15,8 +15,8 @@ from pipeline.types import CommitRecord, Place
 def record(number: int, hashes: list[int]) -> CommitRecord:
     return CommitRecord(
         unit_id=f"u{number}", file_key="f", first_row=0, num_rows=max(1, len(hashes)), failed_rows=0,
-        samples=len(hashes), prompt_tokens=0, completion_tokens=0, decode_forwards=0, rows_forwarded=0, staged_bytes=1, data_sha256="",
-        rows_sha256="a" * 64, lowest_hash=min(hashes, default=None),
+        samples=len(hashes), prompt_tokens=0, completion_tokens=0, decode_forwards=0, rows_forwarded=0,
+        staged_bytes=1, data_sha256="", rows_sha256="a" * 64, lowest_hash=min(hashes, default=None),
     )  # fmt: skip
 
 
