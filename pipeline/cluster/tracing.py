@@ -48,6 +48,7 @@ class Tracing:
         ready = () if members is None else members.ready_actors
         if not ready:
             return False
+        crew.state.close()
         for actor in list(crew.pool.actors):
             if actor != ready[0]:
                 crew.pool.end(actor)

@@ -146,16 +146,13 @@ def test_a_page_over_a_million_rows_opens_in_less_than_a_second(browser: Browser
     total = some
     while total.rows < 10**6:
         total = total.merged_with(total)
-    many = replace(
-        facts, aggregate=total, planned_rows=total.rows, totals=Totals(rows=total.rows, samples=total.generations)
-    )
+    totals = Totals(rows=total.rows, samples=total.generations, failed_rows=total.failed)
+    many = replace(facts, aggregate=total, planned_rows=total.rows, totals=totals)
     path = tmp_path / "many.html"
     begin = time.monotonic()
     path.write_text(render(many), encoding="utf-8")
     assert time.monotonic() - begin < 1, "seconds to make it"
     assert path.stat().st_size < 600_000
     browser.open(path)
-    timing = browser.run(
-        "const t = performance.getEntriesByType('navigation')[0]; return t.loadEventEnd - t.startTime;"
-    )
-    assert timing < 1000, "milliseconds"
+    loaded = browser.run("const t = performance.getEntriesByType('navigation')[0]; return t.loadEventEnd - t.startTime")
+    assert loaded < 1000, "milliseconds"
