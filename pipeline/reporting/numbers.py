@@ -68,4 +68,4 @@ def nice_ticks(most: float, wanted: int = 4, *, whole: bool = False) -> list[flo
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10, 20) if size * factor >= rough * 0.999)
     if whole:
         step = max(1.0, float(math.ceil(step)))
-    return [step * i for i in range(math.ceil(most / step - 1e-9) + 1)]
+    return [step * i for i in range(max(1, math.ceil(most / step - 1e-9)) + 1)]
