@@ -147,7 +147,6 @@ def test_a_killed_driver_then_two_actors_one_of_them_killed_give_the_same_data(
     assert [t.row_id for t in ours.traces] == [t.row_id for t in theirs.traces]
     assert ours.aggregate.finish_reasons == theirs.aggregate.finish_reasons
     assert [row.text for row in ours.aggregate.samples] == [row.text for row in theirs.aggregate.samples]
-    ]
 
 
 def _kill_driver_after_its_first_commit(prompts: Path, model: Path, out: Path) -> None:
