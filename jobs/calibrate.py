@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import pipeline
 from jobs.cli import NO_OUTPUT, Parser, add_config_options, collect, show_stages
+from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, Trial, calibrate
 
@@ -119,4 +120,4 @@ def _advice(found: Calibration, wanted: CalibrationConfig, basis: str, advised: 
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "calibrate"))

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import yaml
 
 from jobs.resolved_yaml import as_yaml
+from jobs.strict_yaml import read_yaml
 from pipeline import ConfigError, RunConfig
 from pipeline.codec import literal_secrets, redact
 from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
@@ -154,8 +155,8 @@ def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> Ru
     if args.print_config:
         print(as_yaml(config), end="")
         raise SystemExit(0)
-    for text in args.settings:
-        _warn_of_literals(parse_setting(text))
+    for given in (named, *map(parse_setting, args.settings)):
+        _warn_of_literals({name: value for name, value in given.items() if name != "storage_options"})
     return config
 
 
@@ -179,7 +180,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     if not sign or not name.strip():
         raise ConfigError(f"--set {_shown(name)}: must be FIELD=VALUE, for example sampling.max_tokens=48.")
     try:
-        parsed: Any = yaml.safe_load(value)
+        parsed: Any = read_yaml(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"--set {_shown(name)}: the value is not YAML ({_fault(error)}). Quote it.") from None
     for part in reversed(name.strip().split(".")):
@@ -198,7 +199,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read ({error}). Give a YAML file.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -224,7 +225,7 @@ def parse_actors(text: str) -> int | dict[str, int]:
 def parse_options(text: str) -> dict[str, Any]:
     """Keyword arguments from YAML (or JSON) text, for ``argparse``; warns of secrets among them."""
     try:
-        options = yaml.safe_load(text)
+        options = read_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not YAML ({_fault(error)}). Write for example {{anon: true}}.") from None
     if not isinstance(options, dict):

@@ -24,6 +24,7 @@ import pipeline
 from jobs.cli import Parser
 from jobs.generate import RUN_ENDS, report_end
 from jobs.next_commands import next_commands
+from jobs.quiet_end import end_quietly
 from jobs.showing import add_progress_options, begin_showing
 from wedlm_core import SamplingParams
 
@@ -94,4 +95,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "demo"))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from jobs.cli import NO_OUTPUT, Parser, add_config_options
 from jobs.generate import perform
+from jobs.quiet_end import end_quietly
 
 __all__ = ["main"]
 
@@ -33,4 +34,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.estimate
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "estimate"))

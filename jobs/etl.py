@@ -30,10 +30,11 @@ import pipeline
 from jobs.cli import Parser, add_config_options, collect
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.next_commands import next_commands
+from jobs.quiet_end import end_quietly
 from jobs.resolved_yaml import as_yaml
 from jobs.showing import add_progress_options, begin_showing
 from pipeline import ConfigError
-from pipeline.commands.etl import describe_intake, etl, plan_etl
+from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
 from pipeline.plan.intake import ON_CHANGED, Intake
 
@@ -62,6 +63,12 @@ def make_parser(prog: str) -> Parser:
                      help="files that were processed and are changed or gone: error (the default), reprocess (their "
                           "rows are replaced or removed), ignore (the rows stay)")  # fmt: skip
     own.add_argument("--settle-seconds", type=float, metavar="S", help="leave files younger than this for a later run")
+    own.add_argument(
+        "--max-files",
+        type=int,
+        metavar="N",
+        help="files that are published at once (50000); more are done in rounds of the same run",
+    )
     own.add_argument("--wait", type=float, nargs="?", const=math.inf, metavar="SECONDS",
                      help="wait for another run of this table to end; without a number, for any time")  # fmt: skip
     parser.add_argument("--print-plan", action="store_true", help="list what would be processed; changes nothing")
@@ -87,7 +94,7 @@ def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
     if result.summary is None:
         print(result.describe())
     else:
-        print(describe_intake(result.intake))
+        print(describe_counts(result.counts))
         commands = next_commands(result.summary, config.run, prog, argv, scheduled=True)
         result.summary.table(commands).write(sys.stdout)
     if result.summary is None or not result.summary.session.all_failed:
@@ -117,11 +124,6 @@ def make_config(args: argparse.Namespace) -> EtlConfig:
             raise ConfigError("--backfill has a range of its own. Leave out --since and --until.")
         given = {name: value for name, value in given.items() if name not in ("since", "until")}
     values: dict[str, Any] = {**given, **named}
-    for name in ("since", "until"):
-        if values.get(name) is not None:
-            values[name] = str(values[name])  # YAML reads a date or a number
-    if values.get("backfill") is not None:
-        values["backfill"] = tuple(map(str, values["backfill"]))
     config = EtlConfig(run=run, **values)
     if printing:
         print(as_yaml(run) + yaml.safe_dump({"etl": _schedule(config)}, sort_keys=False), end="")
@@ -141,11 +143,10 @@ def _print_plan(intake: Intake) -> None:
         print(f"again, in place of its old rows: {key}")
     for file in intake.removed:
         print(f"gone, its rows are removed: {file.key}")
-    kept = () if intake.gone else (*intake.changed, *intake.vanished)
-    for key in kept:
+    for key in intake.ignored:
         print(f"changed or gone, ignored: {key}")
-    print(describe_intake(intake))
+    print(describe_counts(intake.counts, intake.left))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "etl"))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.cli import Parser
+from jobs.quiet_end import end_quietly
 from wedlm_core import LLM, EngineConfig, Generation, SamplingParams, Strategy
 from wedlm_core.errors import WeDLMError
 from wedlm_core.training import corpus
@@ -178,4 +179,4 @@ def _print_failures(result: Result, count: int) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "evaluate"))

@@ -23,6 +23,7 @@ from types import FrameType
 import pipeline
 from jobs.cli import Parser, add_config_options, collect
 from jobs.next_commands import next_commands
+from jobs.quiet_end import end_quietly
 from jobs.showing import add_progress_options, begin_showing
 from pipeline import RunConfig
 from pipeline.codec import WeDLMError, redact
@@ -123,4 +124,4 @@ def stop(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "generate"))

@@ -17,7 +17,8 @@ __all__ = ["as_yaml"]
 
 def as_yaml(config: RunConfig) -> str:
     """Every field of the configuration. References to secrets stay; secrets themselves are masked, and named above."""
-    masks = [f"# {place} is masked: write {{env: NAME}} or {{file: /path}} in its place.\n"
+    masks = [f"# {place} is masked: write {{env: NAME}} or {{file: /path}} in its place"
+             + (", in storage_options.\n" if place in ("input", "output", "model") else ".\n")
              for place in config.literal_secrets()]  # fmt: skip
     return "".join(masks) + yaml.safe_dump(masked(_plain(config)), sort_keys=False, allow_unicode=True)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import pipeline
 from jobs.cli import Parser, parse_options
+from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
 __all__ = ["main"]
@@ -45,4 +46,4 @@ def _shown(value: object) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "status"))

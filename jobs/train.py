@@ -26,6 +26,7 @@ import yaml
 from tokenizers import AddedToken, Tokenizer
 
 from jobs.cli import Parser
+from jobs.quiet_end import end_quietly
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError, WeDLMError, explain
 from wedlm_core.model.decoder import Decoder
@@ -151,4 +152,4 @@ def _plot(folder: Path, title: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "train"))

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from jobs.cli import Parser, add_config_options
 from jobs.generate import perform
+from jobs.quiet_end import end_quietly
 
 __all__ = ["main"]
 
@@ -28,4 +29,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.validate
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "validate"))

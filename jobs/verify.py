@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import pipeline
 from jobs.cli import Parser, parse_options
+from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
 __all__ = ["main"]
@@ -60,4 +61,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "verify"))

@@ -21,7 +21,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.names import known_fields_only
-from wedlm_core.redaction import masked, masked_errors, quotes_secrets, redact, redact_forms
+from wedlm_core.redaction import MASK, has_url_credentials, masked, masked_errors, quotes_secrets, redact, redact_forms
 from wedlm_core.references import check_references, literal_secrets, remember, resolved
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.statistics import STATISTICS
@@ -29,6 +29,7 @@ from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateL
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
 __all__ = [
+    "MASK",
     "STATISTICS",
     "BoundedEnvironment",
     "BoundedTemplate",
@@ -48,6 +49,7 @@ __all__ = [
     "check_references",
     "dead_arrays",
     "explain",
+    "has_url_credentials",
     "known_fields_only",
     "literal_secrets",
     "make_requests",

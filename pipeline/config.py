@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pipeline.codec import (
+    MASK,
     CoreConfigError,
     EngineConfig,
     SamplingParams,
     WeDLMError,
     check_references,
     explain,
+    has_url_credentials,
     known_fields_only,
     literal_secrets,
     masked,
@@ -196,6 +198,11 @@ class RunConfig:
         object.__setattr__(self, "chat_template_kwargs", dict(given))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
+        for name in _URLS:
+            value = getattr(self, name)
+            _require(not (_is_url(value) and MASK in value), name, value,
+                     f"{MASK} stands for credentials that were left out",
+                     "Give them in storage_options, as {env: NAME} or {file: /path}.")  # fmt: skip
         if self.columns is not None:
             _require(not isinstance(self.columns, str), "columns", self.columns, "a list of names", "Use [name].")
             object.__setattr__(self, "columns", tuple(self.columns))
@@ -234,8 +241,9 @@ class RunConfig:
         return f"RunConfig({', '.join(f'{name}={redact(repr(masked(value)))}' for name, value in shown)})"
 
     def literal_secrets(self) -> list[str]:
-        """Where options hold credentials themselves, not references to them; dotted names."""
-        return [place for name in _OPTIONS for place in literal_secrets(getattr(self, name), name)]
+        """Where options or URLs hold credentials themselves, not references to them; dotted names."""
+        urls = [name for name in _URLS if has_url_credentials(getattr(self, name))]
+        return [*urls, *(place for name in _OPTIONS for place in literal_secrets(getattr(self, name), name))]
 
     @property
     def model_name(self) -> str:
@@ -393,7 +401,13 @@ _MOST_TRACES = 8
 _LATER = ("chat_template_kwargs", "chat_template_kwargs_column")
 """Settings that outputs of earlier versions know nothing of: in the fingerprint where they are used."""
 
+_URLS = ("input", "output", "model")
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
+
+
+def _is_url(value: object) -> bool:
+    """Whether a value is a URL; a Ray dataset or a frame is none."""
+    return isinstance(value, str) and "://" in value
 
 
 def _check_options(name: str, options: object) -> None:

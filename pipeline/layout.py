@@ -18,6 +18,7 @@ __all__ = [
     "DISCARDED",
     "EARLIER_RUN",
     "FENCES",
+    "HEADS",
     "INPUT",
     "INPUTS",
     "LEASES",
@@ -32,7 +33,9 @@ __all__ = [
     "STAGED",
     "STATE",
     "UNITS",
+    "USAGE",
     "Segment",
+    "count_of",
     "crash_note",
     "dead_letters",
     "discard_mark",
@@ -64,6 +67,7 @@ __all__ = [
     "time_of_crash_note",
     "traces",
     "units",
+    "usage",
 ]
 
 STATE = "__wedlm"
@@ -82,6 +86,8 @@ INPUT = f"{STATE}/input"
 CRASHES = f"{STATE}/crashes"
 DEAD_LETTERS = f"{STATE}/dead_letters"
 DISCARDED = f"{STATE}/discards"
+USAGE = f"{STATE}/usage"
+HEADS = f"{STATE}/heads"
 UNITS = f"{STATE}/units"
 INPUTS = f"{STATE}/inputs"
 REPORT = f"{STATE}/report"
@@ -123,9 +129,20 @@ def run_record(epoch: int) -> str:
     return f"{RUN}/{epoch:08d}.json"
 
 
-def manifest(epoch: int, decided: int) -> str:
-    """Key of a manifest of so many publications; of one epoch the one with the most counts."""
-    return f"{MANIFEST}/{epoch:08d}-{decided:06d}.json"
+def manifest(epoch: int, number: int) -> str:
+    """Key of a manifest; of one epoch the one with the highest number counts, which is the publications' at least."""
+    return f"{MANIFEST}/{epoch:08d}-{number:06d}.json"
+
+
+def count_of(key: str) -> int:
+    """The number in the name of a manifest; -1 for other files."""
+    found = re.fullmatch(r"\d+-(\d+)\.json", key.rsplit("/", 1)[-1])
+    return -1 if found is None else int(found[1])
+
+
+def usage(epoch: int) -> str:
+    """Key of the record of what actors have used; the one with the highest epoch counts."""
+    return f"{USAGE}/{epoch:08d}.json"
 
 
 def epoch_of(key: str) -> int:

@@ -7,7 +7,6 @@ the job's; 2 for a sub-command that there is none of.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -58,13 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command in _RUNS and not _SILENT.intersection(rest):
         # Before the imports, which may take a second.
         print(f"{PROGRAM} {VERSION}: {command}", file=sys.stderr, flush=True)
-    job = importlib.import_module(f"{load('jobs').__name__}.{command}")
-    try:
-        status = job.main(rest, prog=f"{PROGRAM} {command}") or 0
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has what it wants
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    jobs = load("jobs").__name__
+    job = importlib.import_module(f"{jobs}.{command}")
+    end_quietly = importlib.import_module(f"{jobs}.quiet_end").end_quietly
+    status: int = end_quietly(lambda: job.main(rest, prog=f"{PROGRAM} {command}"), command)
     return status
 
 

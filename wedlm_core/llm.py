@@ -26,7 +26,6 @@ from wedlm_core.llm_inputs import (
 )
 from wedlm_core.model import Decoder
 from wedlm_core.model.checkpoint import load_config
-from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.names import CALL_NAMES, ENGINE_NAMES, known_names_only, unknown_name
@@ -87,11 +86,17 @@ class LLM:
         if config is not None and config.max_model_len is not None:
             load_config(folder).check_length(config.max_model_len, redact_forms(str(model)))
         self.tokenizer = Tokenizer.load(folder)
-        decoder = load_model(folder, device=place, dtype=dtype_of(dtype, place))
-        quantise(decoder, config.weight_dtype if config else "auto")
+        decoder = load_model(
+            folder,
+            device=place,
+            dtype=dtype_of(dtype, place),
+            weight_dtype=config.weight_dtype if config else "auto",
+            quantised_head=config.quantised_head if config else True,
+        )
         self.model_config = decoder.config
-        self.engine = Engine(decoder, self.tokenizer, config)
-        self._described = f"{_count(sum(w.numel() for w in decoder.parameters()))} parameters, {_plain(decoder)}"
+        described = f"{_count(_weights(decoder))} parameters, {_plain(decoder, config)}"
+        self.engine = Engine(decoder, self.tokenizer, config, keep_weights=False)
+        self._described = described
         self._requests = 0
         self._finished: dict[str, Generation] = {}
 
@@ -259,5 +264,12 @@ def _count(number: int) -> str:
     return str(number)
 
 
-def _plain(decoder: Decoder) -> str:
-    return str(decoder.embed.weight.dtype).removeprefix("torch.")
+def _weights(decoder: Decoder) -> int:
+    """Weights of a decoder; tied ones count once."""
+    bytes_ = {b.data_ptr(): b.numel() for b in decoder.buffers() if b.element_size() == 1}
+    return sum(w.numel() for w in decoder.parameters()) + sum(bytes_.values())
+
+
+def _plain(decoder: Decoder, config: EngineConfig | None) -> str:
+    plain = str(decoder.dtype).removeprefix("torch.")
+    return plain if config is None or config.weight_dtype == "auto" else f"{plain} with {config.weight_dtype} weights"

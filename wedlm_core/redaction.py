@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["MASK", "is_secret_name", "keep_secret", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
+__all__ = ["MASK", "has_url_credentials", "is_secret_name",
+           "keep_secret", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
            "redact_forms", "reference_kind"]  # fmt: skip
 
 MASK = "***"
@@ -59,6 +60,18 @@ _lock = threading.Lock()
 def is_secret_name(name: object) -> bool:
     """Whether a setting or parameter of this name holds a credential."""
     return isinstance(name, str) and _SECRET_NAME.fullmatch(name) is not None
+
+
+def has_url_credentials(text: object) -> bool:
+    """Whether this is a URL with a password, a token or a signature in it.
+
+    A name before an ``@`` alone is none: such are containers (``abfs://container@account``) and users, except of http.
+    """
+    if not isinstance(text, str) or "://" not in text:
+        return False
+    password, token, parameter = (form for form, _ in _FORMS[:3])
+    web = "http://" in text or "https://" in text
+    return any(form.search(text) for form in ((password, token, parameter) if web else (password, parameter)))
 
 
 def reference_kind(value: object) -> str | None:

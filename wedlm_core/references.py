@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wedlm_core.errors import ConfigError
-from wedlm_core.redaction import MASK, is_secret_name, keep_secret, keep_value, reference_kind
+from wedlm_core.redaction import MASK, has_url_credentials, is_secret_name, keep_secret, keep_value, reference_kind
 
 __all__ = ["check_references", "literal_secrets", "remember", "resolved"]
 
@@ -58,7 +58,7 @@ def literal_secrets(options: Any, name: str) -> list[str]:
         if reference_kind(value) is None
         and isinstance(value, (str, bytes))
         and value
-        and is_secret_name(place.rpartition(".")[2].partition("[")[0])
+        and (is_secret_name(place.rpartition(".")[2].partition("[")[0]) or has_url_credentials(value))
     ]
 
 
@@ -91,8 +91,10 @@ def resolved(options: Mapping[str, Any], name: str = "storage_options") -> dict[
 def _resolved(value: Any, place: str) -> Any:
     kind = reference_kind(value)
     if kind == "env":
+        # As of a file, and as secrets that were made by echo have it: no store takes a line end.
         return _kept(
-            os.environ.get(value["env"], ""), f"{place} refers to {{env: {value['env']}}}, which is not set, or empty,"
+            os.environ.get(value["env"], "").rstrip("\r\n"),
+            f"{place} refers to {{env: {value['env']}}}, which is not set, or empty,",
         )
     if kind == "file":
         return _kept(_content(value["file"], place), f"{place} refers to {{file: {value['file']}}}, which is empty")

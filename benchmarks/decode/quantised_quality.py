@@ -67,9 +67,10 @@ VARIANTS: Mapping[str, Variant] = {
     "kv-fp8": Variant(settings={"kv_cache_dtype": "fp8_e4m3"}),
     "kv-fp8-scaled": Variant(settings={"kv_cache_dtype": "fp8_e4m3"}, prepare=_calibrate),
     "bfloat16-kv-fp8": Variant(dtype="bfloat16", settings={"kv_cache_dtype": "fp8_e4m3"}),
-    "weights-int8": Variant(settings={"weight_dtype": "int8"}),
+    "int8": Variant(settings={"weight_dtype": "int8"}),
+    "int8, wide head": Variant(settings={"weight_dtype": "int8", "quantised_head": False}),
     "weights-fp8": Variant(settings={"weight_dtype": "fp8_e4m3"}),
-    "weights-int8-kv-fp8": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "fp8_e4m3"}),
+    "int8-kv-fp8": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "fp8_e4m3"}),
 }
 
 

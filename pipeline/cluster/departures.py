@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from pipeline.cluster.nodes import NodeTable
 
-__all__ = ["Departure", "Departures"]
+__all__ = ["STALE_SECONDS", "Departure", "Departures"]
 
 _MARGIN_SECONDS = 2.0
 """Kept of what a draining node has left, for handing back."""
+STALE_SECONDS = 600.0
+"""No platform gives notice so long ahead: of a node that is still there, what it says is left over from before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class Departures:
         self._budget = budget
         self._nodes: dict[int, str] = {}
         self._until: dict[int, float] = {}
+        self._noticed: dict[str, float] = {}
+        """When each node first had notice."""
         self._table = NodeTable(alive=frozenset())
 
     def place(self, actor: int, node: str, now: float) -> list[Departure]:
@@ -47,9 +51,16 @@ class Departures:
         self._nodes[actor] = node
         return self._check(actor, now)
 
-    def notice(self, actor: int, why: str, now: float) -> list[Departure]:
-        """The actor itself has had notice."""
+    def notice(self, actor: int, why: str, now: float, *, of_node: bool = False) -> list[Departure]:
+        """The actor itself has had notice; ``of_node``: of its machine. That counts for so long as it can be true."""
+        if of_node and self.is_stale(actor, now):
+            return []
         return self._begin(Departure(actor=actor, until=now + self._budget, why=why))
+
+    def is_stale(self, actor: int, now: float) -> bool:
+        """Whether the actor's node has had notice for longer than any that goes."""
+        node = self._nodes.get(actor)
+        return node is not None and now - self._noticed.setdefault(node, now) > STALE_SECONDS
 
     def see(self, table: NodeTable, now: float) -> list[Departure]:
         """What the head says of nodes."""

@@ -109,6 +109,7 @@ class RayExecutor:
         self._lives: list[ActorSeconds] = []
         self._crew: Crew | None = None
         self._tracing = Tracing()
+        self._sessions = 0
 
     @property
     def starts(self) -> Sequence[Mapping[str, float]]:
@@ -117,12 +118,15 @@ class RayExecutor:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """See :class:`Executor`. Its end ends the session, if it was started here."""
+        """See :class:`Executor`. The end of the outermost one ends the session, if it was started here."""
+        self._sessions += 1
         try:
             yield
         finally:
-            self._tracing.close()
-            self._background.close()
+            self._sessions -= 1
+            if not self._sessions:
+                self._tracing.close()
+                self._background.close()
 
     def prepare(self, job: Job) -> None:
         """See :class:`Executor`: the session, the actors, and in them the engines. What fails is raised when needed.

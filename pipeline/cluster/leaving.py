@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pipeline import stages
-from pipeline.cluster.departures import Departure, Departures
+from pipeline.cluster.departures import STALE_SECONDS, Departure, Departures
 from pipeline.cluster.members import Members
 from pipeline.cluster.nodes import NodeTable
+from pipeline.worker.notice import SIGTERM, SPOT_NOTICE
 
 __all__ = ["Leaving"]
 
@@ -31,7 +32,13 @@ class Leaving:
 
     def noticed(self, actor: int, why: str, now: float) -> None:
         """The actor has had notice."""
-        self._begin(self._departures.notice(actor, why, now), now)
+        of_node = why != SIGTERM
+        if of_node and self._departures.is_stale(actor, now):
+            stages.announce(
+                f"{why}: said {STALE_SECONDS / 60:.0f} minutes ago too, and the machine is still there. Its actors "
+                f"stay; remove what {SPOT_NOTICE} names there"
+            )
+        self._begin(self._departures.notice(actor, why, now, of_node=of_node), now)
 
     def seen(self, table: NodeTable, now: float) -> None:
         """What the head says of the nodes."""

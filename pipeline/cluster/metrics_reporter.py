@@ -7,6 +7,7 @@ a session whose node has no metrics port (a private one) there is no reporter at
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -21,13 +22,28 @@ from pipeline.metrics import LABELS, METRICS, Metric
 from pipeline.stages import seconds_since_start
 from pipeline.worker.engine_thread import EngineThread
 
-__all__ = ["SAMPLE_SECONDS", "Instrument", "Reporter", "labels_of", "report_actor", "report_run"]
+__all__ = ["SAMPLE_SECONDS", "Instrument", "Reporter", "labels_of", "report_actor", "report_run", "seconds_between"]
 
-SAMPLE_SECONDS = float(os.environ.get("WEDLM_METRICS_SECONDS", "5"))
-"""Seconds between two samples. Ray passes them on every 10 s, and forgets a gauge that was not set for 20 s."""
+_LOG = logging.getLogger(__name__)
+_VARIABLE, _LEAST_SECONDS, _USUAL_SECONDS = "WEDLM_METRICS_SECONDS", 0.1, 5.0
+
+
+def seconds_between(given: str | None) -> float:
+    """Seconds between two samples, as the variable says; a run does not fail for its metrics, nor spins for them."""
+    try:
+        seconds = _USUAL_SECONDS if not given else float(given)
+    except ValueError:
+        seconds = math.nan
+    if not _LEAST_SECONDS <= seconds < math.inf:
+        _LOG.warning("%s=%r: a number of %g or more; %g is taken", _VARIABLE, given, _LEAST_SECONDS, _USUAL_SECONDS)
+        return _USUAL_SECONDS
+    return seconds
+
+
 _DRIVER = ""
 """The pool of metrics that the driver reports."""
-_LOG = logging.getLogger(__name__)
+SAMPLE_SECONDS = seconds_between(os.environ.get(_VARIABLE))
+"""Seconds between two samples. Ray passes them on every 10 s, and forgets a gauge that was not set for 20 s."""
 _MOST = 200
 """Characters of a label's value."""
 

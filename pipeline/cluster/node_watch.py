@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -19,6 +20,14 @@ _CLOSE_SECONDS = 1.0
 _RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """After so many seconds without the head Ray ends the process, whatever it does."""
 _RAYS_DEFAULT = 60.0
+
+
+def _rays_limit() -> float:
+    try:
+        seconds = float(os.environ.get(_RAYS_LIMIT, _RAYS_DEFAULT))
+    except ValueError:  # Ray itself ends a process for it, or takes its own
+        return _RAYS_DEFAULT
+    return seconds if 0 < seconds < math.inf else _RAYS_DEFAULT
 
 
 class Silence:
@@ -62,7 +71,7 @@ class NodeWatch:
         self._address = address
         self._read = read
         self._poll_seconds = poll_seconds
-        self._limit = limit if limit is not None else float(os.environ.get(_RAYS_LIMIT, _RAYS_DEFAULT)) / 2
+        self._limit = limit if limit is not None else _rays_limit() / 2
         self._lock = threading.Lock()
         self._silence = Silence(time.monotonic())
         self._answers = threading.Condition()

@@ -30,6 +30,8 @@ Nodes = Sequence[Mapping[str, float]]
 _SHARE_FOR_ACTORS = 0.75
 _LEAST_CPUS = 0.25
 """Of an actor without a GPU whose CPUs are "auto": with less of a CPU each, actors only take turns."""
+_KIND = "accelerator_type:"
+"""What the names of Ray's resources for types of accelerators begin with."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -191,7 +193,7 @@ def _fit(
         per_node=run.actors_per_node,
         idle_seconds=given.idle_seconds if isinstance(given, ActorRange) else 0.0,
     )
-    if run.expect_autoscaling:
+    if run.expect_autoscaling and not private:
         return replace(wanted, grows=ranged)
     _check_device(run, have)
     if not ranged:
@@ -262,13 +264,19 @@ def _check_shares(config: RunConfig, wanted: ActorResources, have: Mapping[str, 
 def _no_room(
     config: RunConfig, wanted: ActorResources, room: int, nodes: Nodes, have: Mapping[str, float]
 ) -> ResourceError:
+    kind, hint = wanted.accelerator_type, ""
+    if kind is not None and not any(f"{_KIND}{kind}" in node for node in nodes):
+        there = sorted({name.removeprefix(_KIND) for node in nodes for name in node if name.startswith(_KIND)})
+        hint = f" No node has an accelerator {kind!r}; there are: {', '.join(there) or 'none'}."
+    if config.expect_autoscaling:
+        hint += " To a session of this machine alone no node is added: set RAY_ADDRESS to run on a cluster."
     asked = (
         config.actors if not isinstance(config.actors, ActorRange) else f"{config.actors.min} to {config.actors.max}"
     )
     return ResourceError(
         f"actors={asked} with {wanted.describe()} each: the cluster ({have['CPU']:g} CPU, {have['GPU']:g} "
         f"GPU on {len(nodes)} nodes) has room for {room}. Lower actors, gpus_per_actor or cpus_per_actor, or set "
-        "expect_autoscaling if nodes will be added."
+        f"expect_autoscaling if nodes will be added.{hint}"
     )
 
 
@@ -286,7 +294,7 @@ def _take(left: list[dict[str, float]], wanted: ActorResources) -> int:
 
 def _room(node: Mapping[str, float], wanted: ActorResources) -> int:
     """Actors that a node has room for."""
-    if wanted.accelerator_type is not None and f"accelerator_type:{wanted.accelerator_type}" not in node:
+    if wanted.accelerator_type is not None and f"{_KIND}{wanted.accelerator_type}" not in node:
         return 0
     rooms = [wanted.actors if wanted.per_node is None else wanted.per_node]
     if 0 < wanted.gpus < 1:  # an actor's share is of one GPU

@@ -86,12 +86,12 @@ def begin(
     if not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)
     state, old, small = _plan(job, index, origin, config.input, scheduled)
-    manifest = _index(job, found, index, lease, known=old is not None)
+    manifest = _index(job, found, index, lease, known=old is not None, scheduled=scheduled is not None)
     _check_torn(small, index, storage)
     if scheduled is not None:
         scheduled.drop_replaced(index, ledger, old)
     clean(storage, manifest, index, lease, unnamed=True)
-    replaced = () if scheduled is None else scheduled.intake.gone
+    replaced = () if scheduled is None else scheduled.replaced
     kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
     _check_published(config, kept, index, ledger, storage)
     if scheduled is None:
@@ -107,7 +107,9 @@ def begin(
     return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled)
 
 
-def _index(job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool) -> Manifest:
+def _index(
+    job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool, scheduled: bool
+) -> Manifest:  # fmt: skip
     """Enter the visible publications in the index; returns the manifest without those that had to be given up.
 
     Args:
@@ -116,13 +118,14 @@ def _index(job: Job, found: Recovery, index: Index, lease: Lease, *, known: bool
         index: planned and committed units.
         lease: the caller's lease.
         known: whether the run record is there, so that the settings of the published rows are known.
+        scheduled: whether scheduled runs keep the output.
 
     Raises:
         DamagedError: a list of units is lost; or the run record is lost and a published unit is not planned by this
             run; or a publication that has to be given up holds rows that cannot be generated again.
     """
     manifest = found.manifest
-    lists = index_publications(job.storage, manifest, index, job.rows, repair=job.config.repair)
+    lists = index_publications(job.storage, manifest, index, job.rows, repair=job.config.repair, scheduled=scheduled)
     if (lists.lost or found.unrecorded) and (record := index.stranded()) is not None:
         names = [*(publication.name for publication in lists.lost), *found.unrecorded]
         raise DamagedError(

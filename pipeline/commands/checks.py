@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ def check_setup(config: RunConfig) -> None:
     check_secrets(config)
     check_model(config)
     if is_private():
-        check_resources(config)
+        check_resources(config, runs=True)
 
 
 def check_secrets(config: RunConfig) -> None:
@@ -65,12 +66,20 @@ def check_secrets(config: RunConfig) -> None:
         ConfigError: it does.
     """
     found = config.literal_secrets()
-    if found and not stays_on_this_machine():
+    if not found or stays_on_this_machine():
+        return
+    urls = [name for name in found if name in ("input", "output", "model")]
+    if urls:
         raise ConfigError(
-            f"{', '.join(found)}: given literally, and on a cluster that would be stored and sent to every node. Write "
-            "{env: NAME} or {file: /path} (each node has the variable or file), or leave it out where the nodes have "
-            "a role or profile."
+            f"{', '.join(urls)}: credentials in the URL, and on a cluster they would be stored and sent to every node. "
+            "Give them in storage_options, as {env: NAME} or {file: /path} (each node has the variable or file). What "
+            "only a signed URL gives: copy it to where the nodes can read it."
         )
+    raise ConfigError(
+        f"{', '.join(found)}: given literally, and on a cluster that would be stored and sent to every node. Write "
+        "{env: NAME} or {file: /path} (each node has the variable or file), or leave it out where the nodes have "
+        "a role or profile."
+    )
 
 
 def check_writable(storage: Storage) -> None:
@@ -79,18 +88,31 @@ def check_writable(storage: Storage) -> None:
     Raises:
         OutputError: that fails.
     """
+    probe = f"{_PROBE}-{uuid.uuid4().hex[:12]}"  # of several processes each has its own
     try:
-        with storage.create(_PROBE) as file:
-            file.write(b"probe")
-        if storage.read(_PROBE) != b"probe":
-            raise OSError("what was written reads back otherwise")
-        storage.delete(_PROBE)
+        _write_and_read(storage, probe)
+        storage.delete(probe)
         if not storage.keys(layout.STATE):
             storage.delete(layout.STATE)
     except (OSError, SinkError) as error:
         raise OutputError(
             f"{storage.url}: cannot be written to ({error}). Check path, space and permissions."
         ) from error
+
+
+def _write_and_read(storage: Storage, key: str) -> None:
+    """Raises OSError or SinkError if that fails. The holder of the lease may sweep unfinished files in between."""
+    for last in (False, False, True):
+        with storage.create(key) as file:
+            file.write(b"probe")
+        try:
+            if storage.read(key) != b"probe":
+                raise OSError("what was written reads back otherwise")
+        except FileNotFoundError:
+            if last:
+                raise
+        else:
+            return
 
 
 def check_foreign(config: RunConfig, storage: Storage) -> None:
@@ -109,8 +131,12 @@ def check_foreign(config: RunConfig, storage: Storage) -> None:
         )
 
 
-def check_resources(config: RunConfig) -> None:
+def check_resources(config: RunConfig, *, runs: bool = False) -> None:
     """Check that the cluster can hold the actors; asks the Ray session there is, or looks at this machine.
+
+    Args:
+        config: asks for actors.
+        runs: whether a run is about to begin here. Else ``expect_autoscaling`` means that it will elsewhere.
 
     Raises:
         ResourceError: it cannot, or has no use for so many, or no such device.
@@ -127,7 +153,7 @@ def check_resources(config: RunConfig) -> None:
     here = dict(local_node())
     if any(run.device.startswith("cuda") for run in config.runs_of_pools().values()) and not here["GPU"]:
         here["GPU"] = float(count_gpus())  # of a driver that does not say so in /proc
-    fit_pools(config, [here], private=True)
+    fit_pools(config, [here], private=runs or not config.expect_autoscaling)
 
 
 @dataclass(frozen=True, kw_only=True)

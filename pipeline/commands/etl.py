@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
-
-import pyarrow as pa
 
 from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.etl_config import EtlConfig
+from pipeline.commands.etl_intake import compare_input, draw, is_listed, source_of_intake
+from pipeline.commands.etl_repair import repair_records
 from pipeline.commands.run import monitor_of, run_held
-from pipeline.commands.scheduled import ScheduledRun, check_scheduled
+from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.summary import RunSummary
 from pipeline.commit.discard import is_discarding
-from pipeline.commit.index import Index, Inputs, ProcessedFile
+from pipeline.commit.index import Inputs
 from pipeline.commit.lease import Lease, hold_lease
-from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import FENCE, Manifest
+from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.recover import recover
-from pipeline.commit.repair import find_published_damage
 from pipeline.commit.run_record import Origin, RunState
-from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, LeaseError
-from pipeline.plan.intake import Intake, decide_intake
-from pipeline.plan.job import named_columns
+from pipeline.plan.intake import Intake, IntakeCounts
 from pipeline.progress.lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress
 from pipeline.progress.views import ProgressMode
-from pipeline.sources import FileSource, check_apart
-from pipeline.sources.evolving import open_added_files
-from pipeline.sources.finding import source_file
-from pipeline.sources.formats import all_suffixes
-from pipeline.sources.formats.parquet import ParquetSource
-from pipeline.sources.listing import found_of, list_files
+from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
-from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
-from pipeline.storage.urls import plain_name
-from pipeline.types import ListedFile
 
-__all__ = ["EtlResult", "describe_intake", "etl", "etl_on", "plan_etl"]
+__all__ = ["EtlResult", "describe_counts", "etl", "etl_on", "plan_etl"]
 
 _POLL_SECONDS = 1.0
 
@@ -62,34 +50,46 @@ class EtlResult:
 
     Attributes:
         outcome: "done"; "nothing new"; or "busy", if another run is at work on the table.
-        intake: what there was to do.
+        intake: what there was to do; of a run that did it in rounds, the first one.
+        counts: the numbers of files, over all rounds.
         summary: of the run; None if it had nothing to do.
     """
 
     outcome: Literal["done", "nothing new", "busy"]
     intake: Intake
+    counts: IntakeCounts = field(default_factory=IntakeCounts)
     summary: RunSummary | None = None
 
     def describe(self) -> str:
         """A few lines for people."""
         if self.outcome == "busy":
             return "another run is at work on this table; nothing was done"
-        text = describe_intake(self.intake)
+        text = describe_counts(self.counts)
+        if self.outcome == "nothing new" and self.counts.new:
+            text += "; without a row, looked at again by the next run"
         return text if self.summary is None else f"{text}\n{self.summary.describe()}"
 
 
-def describe_intake(intake: Intake) -> str:
-    """What there is to do, in one line."""
-    parts = [f"{len(intake.new)} new files" if intake.new else "nothing new"]
-    if intake.targets:
-        parts.append(f"{len(intake.targets)} files again, in place of their old rows")
-    if intake.removed:
-        parts.append(f"rows of {len(intake.removed)} files removed")
-    if kept := len(intake.changed) + len(intake.vanished) if not intake.gone else 0:
-        parts.append(f"{kept} changed or vanished files ignored")
-    if intake.settling:
-        parts.append(f"{intake.settling} files are empty or too young, left for a later run")
+def describe_counts(counts: IntakeCounts, left: int = 0) -> str:
+    """What there is to do, in one line. ``left``: files for further rounds."""
+    parts = [f"{_files(counts.new, 'new ')}" if counts.new else "nothing new"]
+    if counts.again:
+        parts.append(f"{_files(counts.again)} again, in place of the old rows")
+    if counts.removed:
+        parts.append(f"rows of {_files(counts.removed)} removed")
+    if left:
+        parts.append(f"{_files(left)} more in further rounds")
+    if counts.ignored:
+        parts.append(f"{_files(counts.ignored, 'changed or vanished ')} ignored")
+    if counts.settling:
+        parts.append(f"{_files(counts.settling)} empty or too young, left for a later run")
+    if counts.undated:
+        parts.append(f"{_files(counts.undated)} in no folder of the partition key, left out")
     return "Input: " + "; ".join(parts)
+
+
+def _files(count: int, kind: str = "") -> str:
+    return f"{count} {kind}file{'s' * (count != 1)}"
 
 
 def etl(
@@ -132,10 +132,11 @@ def etl_on(
     monitor = monitor or Monitor(on_progress=on_progress)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        manifest = _settled(config.run, storage, origin)
-        intake = None if manifest is None else _intake(config, storage, origin, inputs, manifest)
-    if intake is not None and intake.is_nothing:
-        return EtlResult(outcome="nothing new", intake=intake)
+        head = _settled(config.run, storage, origin)
+        undated = None if head is None else compare_input(config, storage, origin, inputs, head)
+        intake = None if undated is None else draw(config, inputs, most=0, undated=undated)
+    if intake is not None and not intake.left:
+        return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
     check_writable(storage)
     check_setup(config.run)
     try:
@@ -148,7 +149,7 @@ def etl_on(
 
 
 def plan_etl(config: EtlConfig) -> Intake:
-    """What :func:`etl` would process now; changes nothing, and needs no lease.
+    """What :func:`etl` would process now (of more than ``max_files``, first); changes nothing, and needs no lease.
 
     Raises:
         SourceError, OutputError: as :func:`etl`.
@@ -156,7 +157,8 @@ def plan_etl(config: EtlConfig) -> Intake:
     storage = open_storage(config.run.output, layout.SCRATCH, config.run.output_options)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        return _intake(config, storage, origin, inputs, Manifest.load(storage, origin))
+        undated = compare_input(config, storage, origin, inputs, Manifest.load(storage, origin).head)
+        return draw(config, inputs, undated=undated)
 
 
 def _run(
@@ -167,99 +169,67 @@ def _run(
     inputs: Inputs,
     monitor: Monitor,
 ) -> EtlResult:
+    """What there is to do, in rounds of ``max_files``: memory holds the files of one, and each is published itself."""
     origin = prepare_output(config.run, storage, lease)
-    manifest = recover(storage, lease, origin).manifest
+    if config.run.repair:
+        repair_records(storage, lease, origin, lambda key: is_listed(config, key))
+    head = recover(storage, lease, origin).manifest.head
     # Again, under the lease: another run may have done some of it in the meantime.
-    intake = _intake(config, storage, origin, inputs, manifest)
+    undated = compare_input(config, storage, origin, inputs, head)
+    first = intake = draw(config, inputs, undated=undated)
     if intake.is_nothing:
-        return EtlResult(outcome="nothing new", intake=intake)
-    state = RunState.load(storage)
+        return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
+    counts, summary = first.counts, None
+    with executor.session():
+        while True:
+            last = _round(executor, config, storage, lease, origin, inputs, intake, monitor)
+            summary = last if summary is None or last is None else last.following(summary)
+            if not intake.left:
+                break
+            intake = draw(config, inputs, after=intake.last)
+            counts = counts.plus(intake)
+    return EtlResult(outcome="nothing new" if summary is None else "done", intake=first, counts=counts, summary=summary)
+
+
+def _round(
+    executor: Executor,
+    config: EtlConfig,
+    storage: Storage,
+    lease: Lease,
+    origin: Origin,
+    inputs: Inputs,
+    intake: Intake,
+    monitor: Monitor,
+) -> RunSummary | None:
+    """Process and publish an intake; None if its files have no rows."""
+    state, manifest = RunState.load(storage), Manifest.load(storage, origin)
     scheduled = ScheduledRun(
         intake=intake,
-        source=_source(config.run, intake, None if state is None else state.columns),
+        source=source_of_intake(config.run, intake, None if state is None else state.columns),
         inputs=inputs,
         revisions={p.position: p.revision for p in manifest.publications if p.position in intake.gone},
         columns=None if state is None else state.columns,
+        within=config.within,
     )
+    if not intake.gone and not scheduled.has_rows:
+        return None
     # What is to be done again is done as a further version of its files, see _again.
     run = replace(config.run, retry_failed=False, repair=False)
-    summary = run_held(executor, run, storage, lease, origin, monitor, scheduled)
-    return EtlResult(outcome="done", intake=intake, summary=summary)
+    return run_held(executor, run, storage, lease, origin, monitor, scheduled)
 
 
-def _source(run: RunConfig, intake: Intake, table: pa.Schema | None) -> FileSource:
-    """The files of the intake; with rows to remove only, a source without files that has the table's columns."""
-    if not intake.files and table is not None:
-        own = [*table, *(pa.field(name, pa.string()) for name in named_columns(run) if name not in table.names)]
-        return ParquetSource((), pa.schema(own), {}, ())
-    found = [found_of(file) for file in intake.files]
-    return open_added_files(
-        plain_name(run.input), found, run.input_options, table=table, versions=intake.versions
-    )  # fmt: skip
-
-
-def _intake(
-    config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest
-) -> Intake:  # fmt: skip
-    """What there is to do, by the watermark and a listing of the input, which are entered in the index.
-
-    Raises:
-        DamagedError: the watermark cannot be read.
-        OutputError: another command writes this output.
-        SourceError: the input cannot be listed; or a file has changed or is gone, and that is an error.
-    """
-    check_scheduled(RunState.load(storage), storage)
-    options, suffixes, now = config.run.input_options, all_suffixes(), time.time()
-    load_watermark(storage, manifest, inputs)
-    listed = list_files(config.run.input, options, config.within)
-    inputs.list(file for file in listed if file.key.endswith(suffixes))
-
-    def ready(file: ListedFile) -> bool:
-        age = math.inf if file.modified is None else now - file.modified
-        return file.size > 0 and age >= config.settle_seconds
-
-    def same(files: Sequence[tuple[ListedFile, ProcessedFile]]) -> Iterator[bool]:
-        digests = map_ahead(lambda pair: source_file(found_of(pair[0]), options).digest, files)
-        return (digest == known.digest for digest, (_, known) in zip(digests, files, strict=True))
-
-    redo = _again(config.run, storage, origin, manifest, inputs)
-    return decide_intake(
-        inputs, within=config.within, on_changed=config.on_changed, ready=ready, same=same, redo=redo
-    )  # fmt: skip
-
-
-def _again(
-    config: RunConfig, storage: Storage, origin: Origin, manifest: Manifest, inputs: Inputs
-) -> Collection[str]:  # fmt: skip
-    """Keys of the files to do again.
-
-    With ``retry_failed`` those of which a row has failed, with ``repair`` those of publications that are damaged.
-    """
-    keys: set[str] = set()
-    if config.retry_failed:
-        with Index() as index:
-            read_ledger(storage, index.records, origin.begun)
-            keys |= {own.file_key for record in index.records if record.failed_rows for own in record.stretches}
-    if config.repair:
-        damaged = {damage.key for damage in find_published_damage(storage, manifest, prove=True)}
-        for publication in manifest.publications:
-            if not damaged.isdisjoint(publication.keys):
-                keys |= {file.key for file in inputs.at(publication.position)}
-    return keys
-
-
-def _settled(config: RunConfig, storage: Storage, origin: Origin) -> Manifest | None:
-    """The manifest; None if there is something to do whatever the input is, or if it needs a run that corrects it."""
+def _settled(config: RunConfig, storage: Storage, origin: Origin) -> ManifestHead | None:
+    """The manifest's head; None if there is something to do whatever the input is, or the state has to be corrected."""
     if config.mode == "new" or config.repair or is_discarding(storage):
         return None
     try:
-        manifest = Manifest.load(storage, origin)
+        head = ManifestHead.load(storage, origin) or Manifest.load(storage, origin).head
     except DamagedError:
         return None
-    following = manifest.next_number
+    following = head.next_number
     records = (key for key in storage.keys(layout.PUBLICATIONS) if layout.number_of(key)[0] >= following)
     undone = any(layout.number_of(key)[1] >= origin.begun and not _is_fence(storage, key) for key in records)
-    return None if undone else manifest
+    return None if undone else head
 
 
 def _is_fence(storage: Storage, key: str) -> bool:

@@ -27,6 +27,7 @@ from pipeline.commit.publish import publish
 from pipeline.commit.repair import revoke
 from pipeline.commit.revise import outdated, revise
 from pipeline.commit.run_record import Origin
+from pipeline.commit.usage import Usage
 from pipeline.config import RunConfig
 from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError
@@ -147,7 +148,7 @@ def run_held(
     scheduled: ScheduledRun | None = None,
 ) -> RunSummary:
     """:func:`run_on` by the holder of the lease, on a prepared output; ``scheduled``: what a scheduled run adds."""
-    monitor.attach(executor.state)
+    monitor.begin(executor.state)
     with Index() as index, executor.session():
         with stages.stage("units planned"):
             begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
@@ -155,9 +156,14 @@ def run_held(
         if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
             say([surplus])
         seconds, manifest = 0.0, begun.manifest
+        tokens = index.records.totals().completion_tokens
+        usage = Usage(storage, epoch=lease.epoch, since=origin.begun, tokens=tokens, used=executor.used)
         if index.units.work_units or not _is_published(begun, index):
-            with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
-                seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor)
+            try:
+                with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
+                    seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor, usage.tick)
+            finally:
+                usage.save()
         session = monitor.now()
         return RunSummary(
             output=storage.url,
@@ -169,6 +175,8 @@ def run_held(
             format=config.output_format,
             start_up=StartUp.of(executor.starts),
             used=executor.used(),
+            used_by_all=usage.total,
+            uncounted_tokens=usage.uncounted_tokens,
             price_per_hour=config.price_per_hour,
         )
 
@@ -183,9 +191,11 @@ def _is_published(begun: Begun, index: Index) -> bool:
 
 
 def _generate_and_publish(
-    executor: Executor, begun: Begun, index: Index, lease: Lease, monitor: Monitor
+    executor: Executor, begun: Begun, index: Index, lease: Lease, monitor: Monitor, tick: Callable[[], None]
 ) -> tuple[float, Manifest]:  # fmt: skip
     """Generate the marked units and publish them; units that turn out to be damaged are generated again, once.
+
+    ``tick`` is called whenever units were committed.
 
     Returns:
         The wall-clock seconds of generating, and the manifest.
@@ -195,7 +205,7 @@ def _generate_and_publish(
     repeated: set[str] = set()
     while True:
         if index.units.work_units:
-            seconds += _generate(executor, job, index, ledger, lease, monitor)
+            seconds += _generate(executor, job, index, ledger, lease, monitor, tick)
         monitor.enter(Stage.PUBLISHING)
         _check_inputs(job, index)
         try:
@@ -232,6 +242,7 @@ def _generate(
     ledger: Ledger,
     lease: Lease,
     monitor: Monitor,
+    tick: Callable[[], None],
 ) -> float:
     """Generate and commit the marked units; returns the wall-clock seconds."""
     units = index.units
@@ -251,6 +262,7 @@ def _generate(
                 _LOG.warning("%s; all rows of its unit were generated anew", record.redone)
             monitor.add(record, before)
         limit.check(monitor.now().done)
+        tick()
     missing = units.missing()
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing} have no record")

@@ -23,10 +23,11 @@ from pipeline.commit.watermark import write_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, OutputError
 from pipeline.plan.input_check import touched
-from pipeline.plan.intake import Intake
+from pipeline.plan.intake import AGAIN, Intake
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, planned_units
 from pipeline.sources import FileSource
+from pipeline.sources.listing import PartitionRange
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation, SourceFile
 
@@ -45,6 +46,7 @@ class ScheduledRun:
         inputs: the index with the watermark.
         revisions: position -> revision that is visible there, for the positions of ``intake.gone``.
         columns: input columns that the table has; None for a new table.
+        within: the partitions that were listed.
     """
 
     intake: Intake
@@ -52,6 +54,17 @@ class ScheduledRun:
     inputs: Inputs
     revisions: Mapping[int, int]
     columns: pa.Schema | None
+    within: PartitionRange
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the files have any."""
+        return next(self.source.slices(1), None) is not None
+
+    @property
+    def replaced(self) -> frozenset[int]:
+        """Positions of the publications that this run replaces, now or in a further round."""
+        return frozenset((*self.intake.gone, *self.inputs.differing_positions([AGAIN])))
 
     def job(self, config: RunConfig, storage: Storage) -> Job:
         """The job over the files of the intake, with the table's columns first.
@@ -59,9 +72,10 @@ class ScheduledRun:
         Raises:
             SourceError: the files lack a column that the configuration names.
         """
-        job = resolve_job(config, self.source, storage, self.columns)
-        if self.columns is None:
-            return job
+        if self.columns is None or self.has_rows:  # a text file without rows has no columns
+            job = resolve_job(config, self.source, storage, self.columns)
+            if self.columns is None:
+                return job
         self.source.widen(self.columns)
         return resolve_job(config, self.source, storage, self.columns)
 
@@ -98,11 +112,14 @@ class ScheduledRun:
         """
         known = {} if old is None else old.files
         again = {self.source.files[number].key for number in touched(self.source, known)}
+        planned = {file.key for file in self.source.files}
 
         def is_stale(record: CommitRecord) -> bool:
+            keys = [stretch.file_key for stretch in record.stretches]
             if index.units.has(record.unit_id):
-                return any(stretch.file_key in again for stretch in record.stretches)
-            return self.inputs.get(record.file_key) is not None
+                return not again.isdisjoint(keys)
+            # Of a file that was read as it is not any more, or that is gone.
+            return any(key in planned or self.inputs.get(key) is not None or self._is_gone(key) for key in keys)
 
         stale = (
             Revocation(unit_id=record.unit_id, attempt=record.attempt, reason="replaced", input_sha256="")
@@ -111,6 +128,9 @@ class ScheduledRun:
         )
         while batch := list(islice(stale, _BATCH)):
             ledger.revoke(batch)
+
+    def _is_gone(self, key: str) -> bool:
+        return self.inputs.listed(key) is None and bool(self.within.holds(key.rpartition("/")[0]))
 
     def publish(
         self,
@@ -141,6 +161,7 @@ class ScheduledRun:
             replacement = Replacement(
                 publication=next(p for p in manifest.publications if p.position == position),
                 gone=self.intake.gone[position],
+                whole=self.intake.gone[position].issuperset(file.key for file in self.inputs.at(position)),
                 fresh=lambda: self._fresh(index, position),
             )
             return replace_files(output, manifest, index, replacement, lease=lease, write_inputs=write_inputs,
@@ -170,6 +191,8 @@ class ScheduledRun:
                 key=file.key, digest=file.digest, stamp=file.stamp, position=place, version=file.version,
                 unit=None if share is None else share.unit, rows=0 if share is None else share.rows,
             )  # fmt: skip
+        if position == next(iter(self.intake.gone), None):  # with the first decision
+            yield from self.intake.restamped
         if position is not None:
             yield from (replace(file, removed=True) for file in self.intake.removed if file.position == position)
 

@@ -12,6 +12,7 @@ from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.run_record import RunState
+from pipeline.commit.usage import read_usage
 from pipeline.errors import OutputError
 from pipeline.storage.open import open_storage
 
@@ -27,8 +28,8 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
 
     Returns:
         Counts of units and rows that are planned (as of the last run's beginning), committed and published; of
-        failed rows by error class, with an example of each; of units by attempt; the publications; and who is writing
-        there, if anybody is.
+        failed rows by error class, with an example of each; of units by attempt; the publications; what actors have
+        used (see :mod:`pipeline.commit.usage`); and who is writing there, if anybody is.
 
     Raises:
         DamagedError: the state cannot be read.
@@ -45,7 +46,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)
         published = len(index.published)
-    holder = current_holder(storage)
+    holder, used = current_holder(storage), read_usage(storage, state.begun)
     return {
         "output": storage.url,
         "units_planned": state.units,
@@ -60,6 +61,8 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "tokens_per_forward": total.tokens_per_forward,
+        "gpu_seconds": used.accelerators,
+        "cpu_seconds": used.cpus,
         "units_published": published,
         "rows_published": sum(part.rows for p in manifest.publications for part in p.parts),
         "publications": [p.name for p in manifest.publications],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.codec import redact
@@ -43,6 +43,8 @@ class RunSummary:
         format: of the published parts.
         start_up: what the start of this call's actors was made of.
         used: what this call's actors used, from the start of their processes until they were given back.
+        used_by_all: what the actors of all calls used that have worked on this output, as far as it is recorded.
+        uncounted_tokens: committed tokens of the time before it was.
         price_per_hour: of one accelerator or CPU, if it was given.
     """
 
@@ -55,7 +57,18 @@ class RunSummary:
     format: str = "parquet"
     start_up: StartUp = field(default_factory=StartUp)
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
+    used_by_all: ResourceSeconds = field(default_factory=ResourceSeconds)
+    uncounted_tokens: int = 0
     price_per_hour: float | None = None
+
+    def following(self, earlier: RunSummary) -> RunSummary:
+        """The summary of a call that has done ``earlier`` first. What actors used is counted over the call anyway."""
+        return replace(
+            self,
+            session=earlier.session.merged_with(self.session),
+            seconds=earlier.seconds + self.seconds,
+            generating_seconds=earlier.generating_seconds + self.generating_seconds,
+        )
 
     @property
     def seconds_per_million_tokens(self) -> float | None:
@@ -66,6 +79,11 @@ class RunSummary:
     def cost(self) -> float | None:
         """Price of this call's accelerators, in the currency of ``price_per_hour``; None if that was not given."""
         return None if self.price_per_hour is None else self.used.cost(self.price_per_hour)
+
+    @property
+    def cost_of_all(self) -> float | None:
+        """:attr:`cost` over all calls."""
+        return None if self.price_per_hour is None else self.used_by_all.cost(self.price_per_hour)
 
     @property
     def glob(self) -> str:
@@ -102,6 +120,9 @@ class RunSummary:
                 facts["Cost of this run"] = describe_cost(self.used, session.completion_tokens, self.price_per_hour)
         else:
             facts["This run"] = "nothing was left to do"
+        if self.used_by_all.priced > self.used.priced:  # calls before this one
+            tokens = max(0, total.completion_tokens - self.uncounted_tokens)
+            facts["Cost of all runs"] = describe_cost(self.used_by_all, tokens, self.price_per_hour)
         if self.start_up.actors:
             label, _, value = self.start_up.describe().partition(": ")
             facts[label] = value

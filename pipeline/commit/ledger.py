@@ -43,11 +43,13 @@ class LedgerReading:
 
     Attributes:
         segments: number of segments that count.
+        last: epoch -> number of its last segment.
         damaged: key and fault of each segment that cannot be read; the units that only it names are generated again.
         foreign: keys of segments that writers put after they had lost their lease; they do not count.
     """
 
     segments: int = 0
+    last: dict[int, int] = field(default_factory=dict)
     damaged: list[tuple[str, str]] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
 
@@ -84,6 +86,7 @@ def _read_once(storage: Storage, records: CommittedUnits, since: int) -> LedgerR
             segment = layout.segment_of(key)
             if segment is None:
                 continue  # not ours
+            reading.last[segment.epoch] = max(segment.number, reading.last.get(segment.epoch, -1))
             if segment.epoch < since or segment.number >= fences.get(segment.epoch, segment.number + 1):
                 reading.foreign.append(key)
             else:
@@ -189,6 +192,7 @@ class Ledger:
         fence_ledger(storage, lease.predecessors)
         reading = read_ledger(storage, records, since)
         ledger = cls(storage, records, lease)
+        ledger._segments = 1 + reading.last.get(lease.epoch, -1)  # of an earlier round of this run
         if reading.segments - len(records) // _SEGMENT_RECORDS > _COMPACT_SEGMENTS:
             ledger._compact()
         storage.delete_objects([key for key, _ in reading.damaged] + reading.foreign)

@@ -26,7 +26,7 @@ from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.protocol import Storage
-from pipeline.types import Revocation
+from pipeline.types import CommitRecord, Revocation
 
 __all__ = ["Lists", "describe_damage", "find_published_damage", "index_publications", "revoke"]
 
@@ -49,8 +49,8 @@ class Lists:
 
 
 def index_publications(
-    storage: Storage, manifest: Manifest, index: Index, rows: Rows, *, repair: bool = False
-) -> Lists:  # fmt: skip
+    storage: Storage, manifest: Manifest, index: Index, rows: Rows, *, repair: bool = False, scheduled: bool = False
+) -> Lists:
     """Enter the visible publications in the index. A list of units that is lost is restored from the published rows.
 
     Args:
@@ -59,6 +59,7 @@ def index_publications(
         index: planned and committed units.
         rows: the output table.
         repair: go on without publications whose list cannot be restored.
+        scheduled: whether the plan has the units of this run only, so that published rows may be those of others.
 
     Raises:
         DamagedError: a list cannot be restored, as the published rows do not match the ledger.
@@ -72,7 +73,7 @@ def index_publications(
     found = Lists()
     for publication, why in lost:
         try:
-            _restore_list(storage, publication, index, rows, why)
+            _restore_list(storage, publication, index, rows, why, scheduled=scheduled)
         except DamagedError:
             if not repair:
                 raise
@@ -84,8 +85,9 @@ def index_publications(
 
 
 def _restore_list(
-    storage: Storage, publication: Publication, index: Index, rows: Rows, why: DamagedError
-) -> None:  # fmt: skip
+    storage: Storage, publication: Publication, index: Index, rows: Rows, why: DamagedError, *, scheduled: bool
+) -> None:
+    candidates = index.records.unpublished_in_order if scheduled else index.publishable
     aside = f"{layout.SCRATCH}/{publication.name}.units"
     remedy = (
         f"Restore it from a copy, or run again with repair=True (--repair): the rows of {publication.name} are "
@@ -94,7 +96,7 @@ def _restore_list(
     try:
         for key, part in zip(publication.part_keys, publication.parts, strict=True):
             check_object(storage, key, part.sha256)  # decode nothing before its checksum was checked
-        again = write_units(storage, aside, lambda: _units_found(storage, publication, index, rows))
+        again = write_units(storage, aside, lambda: _units_found(storage, publication, candidates(), rows))
     except (FoundDamageError, SinkError, pa.ArrowException, ValueError, KeyError) as fault:
         raise DamagedError(f"{why.fault}, and it cannot be made anew: {fault}", remedy) from fault
     finally:
@@ -103,13 +105,14 @@ def _restore_list(
         raise DamagedError(
             f"{why.fault}, and it cannot be made anew: the published rows are not those of the ledger", remedy
         )
-    write_units(storage, publication.units_key, lambda: _units_found(storage, publication, index, rows))
+    write_units(storage, publication.units_key, lambda: _units_found(storage, publication, candidates(), rows))
 
 
-def _units_found(storage: Storage, publication: Publication, index: Index, rows: Rows) -> Iterator[PublishedUnit]:
-    """The units of a publication, found by comparing checksums of its rows with those of unpublished units."""
+def _units_found(
+    storage: Storage, publication: Publication, candidates: Iterator[CommitRecord], rows: Rows
+) -> Iterator[PublishedUnit]:
+    """The units of a publication, found by comparing checksums of its rows with those of ``candidates``, in order."""
     names = data_columns(rows.schema, rows.inputs, rows.prefix)
-    candidates = index.publishable()
     for key in publication.part_keys:
         with storage.open(key) as file:
             tables = FORMATS[publication.format].tables(file, publication.schema)

@@ -32,11 +32,13 @@ class Replacement:
     Attributes:
         publication: a visible one.
         gone: keys of the input files whose rows go.
+        whole: whether these are all of its files, so that nothing of it stays.
         fresh: gives the records of the units that come, by first file and row; called several times.
     """
 
     publication: Publication
     gone: frozenset[str]
+    whole: bool
     fresh: Callable[[], Iterable[CommitRecord]]
 
 
@@ -117,7 +119,8 @@ def replace_files(
 def _pieces(replacement: Replacement, index: Index) -> Iterator[_Piece]:
     """The units of the revision, by first file and row."""
     publication = replacement.publication
-    published = dead_pieces(publication, index.published.units(publication.position))
+    units = () if replacement.whole else index.published.units(publication.position)
+    published = dead_pieces(publication, units)
     kept = ((unit, place, _record(unit, replacement)) for unit, place in published if not _is_gone(unit, replacement))
     fresh = ((None, None, record) for record in replacement.fresh())
     both: Iterator[tuple[IndexedUnit | None, Place | None, CommitRecord]] = heapq.merge(

@@ -13,19 +13,20 @@ written about log2(n) times. Of equal keys the last list counts; a file whose pu
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from itertools import islice
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.index import Inputs, ProcessedFile
 from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.part_files import PartRecord
-from pipeline.commit.sealed import read_state
-from pipeline.errors import DamagedError
+from pipeline.damage import is_unreadable
+from pipeline.errors import DamagedError, SinkError
 from pipeline.sinks.hashed import HashedFile
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
@@ -35,31 +36,48 @@ __all__ = ["load_watermark", "write_watermark"]
 _GROWTH = 2
 """A list is merged into the new one if it has at most so many times its files."""
 _BATCH_FILES = 4096
+_CHUNK_BYTES = 2**20
 _TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_()}
 _SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(ProcessedFile)])
 
 
-def load_watermark(storage: Storage, manifest: Manifest, inputs: Inputs) -> None:
+def load_watermark(storage: Storage, head: ManifestHead, inputs: Inputs) -> None:
     """Enter the watermark in the index, a batch of one list in memory at a time.
+
+    Args:
+        storage: the output.
+        head: of its manifest.
+        inputs: tables of an index, to be filled.
 
     Raises:
         DamagedError: a list is missing or not what was decided.
     """
-    keys = [layout.named_inputs(part.name) for part in manifest.inputs]
-    for number, (key, part) in enumerate(zip(keys, manifest.inputs, strict=True)):
+    for number, part in enumerate(head.inputs):
+        key = layout.named_inputs(part.name)
         try:
-            data = read_state(storage, key)
-            if hashlib.sha256(data).hexdigest() != part.sha256:
-                raise DamagedError("altered (its checksum differs)")
-            inputs.enter(_parsed(data), number=number)
-        except (DamagedError, FileNotFoundError, pa.ArrowException, ValueError) as error:
-            fault = "missing" if isinstance(error, FileNotFoundError) else str(error)
+            _check(storage, key, part)  # nothing is decoded before
+            with storage.open(key) as file:
+                inputs.enter(_parsed(file), number=number)
+        except (DamagedError, FileNotFoundError, SinkError, pa.ArrowException, ValueError) as error:
+            missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+            if isinstance(error, SinkError) and not missing and not is_unreadable(error):
+                raise
+            fault = "missing" if missing else str(error)
             raise DamagedError(
                 f"{storage.url}/{key}: this list of input files that were processed is {fault}",
                 "Restore it from a copy, or discard the table with mode='new': without it nobody knows which files are "
                 "new. The published files themselves are plain tables.",
             ) from error
-    inputs.keep_positions(publication.position for publication in manifest.publications)
+    inputs.keep_positions(head.positions)
+
+
+def _check(storage: Storage, key: str, part: PartRecord) -> None:
+    digest = hashlib.sha256()
+    with storage.open(key) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    if digest.hexdigest() != part.sha256:
+        raise DamagedError("altered (its checksum differs)")
 
 
 def write_watermark(
@@ -108,8 +126,8 @@ def _write(storage: Storage, key: str, files: Iterator[ProcessedFile]) -> PartRe
     return PartRecord.of(key, count, hashed)
 
 
-def _parsed(data: bytes) -> Iterator[ProcessedFile]:
-    with pa.ipc.open_stream(io.BytesIO(data)) as reader:
+def _parsed(file: BinaryIO) -> Iterator[ProcessedFile]:
+    with pa.ipc.open_stream(pa.PythonFile(file, mode="r")) as reader:
         for batch in reader:
             columns = (column.to_pylist() for column in batch.columns)
             yield from (

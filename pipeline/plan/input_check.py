@@ -15,7 +15,7 @@ from pipeline.commit.run_record import FileIdentity
 from pipeline.errors import FingerprintError, SourceError
 from pipeline.plan.units import read_tasks, read_units
 from pipeline.sinks.staged import data_checksum
-from pipeline.sources import RESTORE_INPUT, FileSource, Source, stamp_now
+from pipeline.sources import FileSource, Source, stamp_now
 from pipeline.storage.urls import is_url
 from pipeline.types import SourceFile, Unit
 
@@ -76,7 +76,7 @@ def check_committed_rows(source: Source, index: Index, files: Collection[int]) -
             if data_checksum(table, table.column_names) != unit.input_sha256:
                 raise FingerprintError(
                     f"{_where(source, unit)} are not those that were read for what is committed: its content changed. "
-                    f"{RESTORE_INPUT}"
+                    f"{source.remedy}"
                 )
     return count
 

@@ -9,6 +9,7 @@ from pipeline.progress.snapshot import Eta, Progress, Snapshot, Stage
 __all__ = ["Cell", "StageMark", "cells_of", "clock_time", "count", "format_progress", "short_time", "stage_marks"]
 
 _UNKNOWN = "-"
+_NO_TIME = 0.05
 _UNITS = (("s", 1, 0), ("min", 60, 0), ("h", 3600, 1), ("days", 86_400, 1))
 """Of times to come: the name, its seconds, and the decimals."""
 
@@ -52,13 +53,14 @@ def short_time(seconds: float) -> str:
 
 
 def stage_marks(snapshot: Snapshot) -> list[StageMark]:
-    """The stages in their order. One that the run went through unseen, or that is over in no time, is left out."""
+    """The stages in their order. One that the run went through unseen, or in no time, is left out."""
     now = list(Stage).index(snapshot.stage)
     marks = []
     for place, stage in enumerate(Stage):
         seconds = snapshot.stages.get(stage, 0.0)
-        state = "present" if place == now else "future" if place > now else "past"
-        if stage is not Stage.DONE and (state != "past" or seconds >= 0.05):
+        begun = seconds >= _NO_TIME
+        if stage is not Stage.DONE and (begun or place >= now):
+            state = "present" if place == now else "past" if begun else "future"
             marks.append(StageMark(label=stage.label, seconds=seconds, state=state))
     return marks
 

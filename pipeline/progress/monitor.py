@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pipeline.progress.eta import RateTracker
 from pipeline.progress.observers import Observer, Pulse
@@ -48,9 +49,8 @@ class Monitor:
         self._stage, self._since = Stage.PLANNING, self._begin
         self._spent: dict[Stage, float] = {Stage.PLANNING: 0.0}
         self._rates = RateTracker()
-        self._total_rows = self._units = 0
-        self._done, self._session = Totals(), Totals()
-        self._seconds = self._seconds_before = 0.0
+        self._past = self._own = Progress()  # of the runs before, and of this one; its seconds but for the last pass
+        self._units, self._seconds = 0, 0.0
         self._note, self._noted = "", self._begin
         self._pulse = Pulse(self.snapshot, observers)
 
@@ -65,9 +65,17 @@ class Monitor:
         finally:
             self._pulse.close()
 
-    def attach(self, read: Callable[[], ExecutorState]) -> None:
-        """What says how the actors do, from any thread and at little cost."""
+    def begin(self, read: Callable[[], ExecutorState] = ExecutorState) -> None:
+        """A run begins, or a further one that is shown as part of the same: a scheduled run may have several rounds.
+
+        Args:
+            read: says how the actors do, from any thread and at little cost.
+        """
         self._read = read
+        with self._lock:
+            self._past, self._units = self._whole(), 0
+            self._own, self._seconds = Progress(), 0.0
+            self._enter(Stage.PLANNING, self._clock())
 
     def enter(self, stage: Stage) -> None:
         """The run does something else now."""
@@ -83,27 +91,27 @@ class Monitor:
             units: to be done now.
         """
         with self._lock:
-            self._total_rows, self._done = total_rows, done
-            self._units = self._session.units + units
-            self._seconds_before, self._seconds = self._seconds_before + self._seconds, 0.0
+            own = self._own
+            self._units = own.session.units + units
+            self._own = replace(own, total_rows=total_rows, done=done, seconds=own.seconds + self._seconds)
+            self._seconds = 0.0
             self._enter(Stage.STARTING, self._clock())
         self._tell()
 
     def add(self, record: CommitRecord, before: CommitRecord | None = None) -> None:
         """Count a unit; ``before``: the record that it replaces, if its failed rows were generated again."""
-        own = record if before is None else record.since(before)
+        new = record if before is None else record.since(before)
         with self._lock:
-            self._done = self._done.plus(record)
-            self._session = self._session.plus(own)
+            own = self._own
+            self._own = replace(own, done=own.done.plus(record), session=own.session.plus(new))
             self._seconds = max(self._seconds, record.engine_seconds)
-            self._rates.add(rows=own.num_rows, tokens=own.completion_tokens, forwards=own.decode_forwards)
+            self._rates.add(rows=new.num_rows, tokens=new.completion_tokens, forwards=new.decode_forwards)
         self._tell()
 
     def now(self) -> Progress:
-        """The committed part."""
+        """The committed part of this run, without those before."""
         with self._lock:
-            return Progress(total_rows=self._total_rows, done=self._done, session=self._session,
-                            seconds=self._seconds_before + self._seconds)  # fmt: skip
+            return self._committed()
 
     def snapshot(self) -> Snapshot:
         """The run at this moment."""
@@ -113,23 +121,24 @@ class Monitor:
             generating = self._stage not in (Stage.PUBLISHING, Stage.DONE)
             self._rates.advance(now, state.actors.ready if generating else 0)
             if self._stage in (Stage.STARTING, Stage.LOADING, Stage.COMPILING):
-                self._enter(Stage.GENERATING if state.actors.ready or self._session.units else state.phase, now)
+                self._enter(Stage.GENERATING if state.actors.ready or self._own.session.units else state.phase, now)
             else:
                 self._enter(self._stage, now)
-            left = self._total_rows - self._done.rows if self._stage is Stage.GENERATING else 0
+            left = self._own.total_rows - self._own.done.rows if self._stage is Stage.GENERATING else 0
+            whole = self._whole()
             return Snapshot(
-                total_rows=self._total_rows,
-                done=self._done,
-                session=self._session,
-                seconds=self._seconds_before + self._seconds,
+                total_rows=whole.total_rows,
+                done=whole.done,
+                session=whole.session,
+                seconds=whole.seconds,
                 output=self._output,
                 model=self._model,
                 at=now - self._begin,
                 stage=self._stage,
                 stages=dict(self._spent),
                 recent=self._rates.recent(),
-                units=Units(total=self._units, waiting=state.waiting, running=state.running,
-                            committed=self._session.units),
+                units=Units(total=self._past.session.units + self._units, waiting=state.waiting, running=state.running,
+                            committed=whole.session.units),
                 actors=state.actors,
                 load=state.load,
                 used=state.used,
@@ -138,9 +147,20 @@ class Monitor:
                 eta=self._rates.eta(left, state.actors.ready, state.running, self._ahead(state)),
             )  # fmt: skip
 
+    def _committed(self) -> Progress:
+        return replace(self._own, seconds=self._own.seconds + self._seconds)
+
+    def _whole(self) -> Progress:
+        """The runs before and this one."""
+        past, own = self._past, self._committed()
+        return Progress(
+            total_rows=past.total_rows + own.total_rows, done=past.done.merged_with(own.done),
+            session=past.session.merged_with(own.session), seconds=past.seconds + own.seconds,
+        )  # fmt: skip
+
     def _ahead(self, state: ExecutorState) -> float | None:
         """Work that is done in units not committed yet, in rows, by what the engines count; None if they do not say."""
-        session = self._session
+        session = self._whole().session
         if state.load is None or not session.completion_tokens:
             return None
         tokens = state.load.counters.get("tokens", 0) - session.completion_tokens

@@ -18,7 +18,7 @@ from pipeline.plan.retry_failed import failed_rows, load_place
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
 from pipeline.sinks.staged import data_checksum
-from pipeline.sources import BAD, RAW, RESTORE_INPUT
+from pipeline.sources import BAD, RAW
 from pipeline.template import PromptTemplate
 from pipeline.types import Unit, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
@@ -84,7 +84,8 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     if unit.input_sha256 not in (None, digest):
         where = " and ".join(map(str, unit.stretches(job.source.files)))
         raise SourceError(
-            f"{where} are not those that an earlier attempt of this run has read: the file was changed. {RESTORE_INPUT}"
+            f"{where} are not those that an earlier attempt of this run has read: the file was changed. "
+            f"{job.source.remedy}"
         )
     numbers, redone = _rows_to_do(table, unit, job)
     rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))

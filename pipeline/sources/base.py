@@ -51,6 +51,11 @@ class Source(Protocol):
         """Columns of every table that :meth:`read` yields, without the hidden ones."""
         ...
 
+    @property
+    def remedy(self) -> str:
+        """What to do about a file that was changed after rows of it were read, as sentences."""
+        ...
+
     def slices(self, rows: int) -> Iterator[Slice]:
         """All rows in input order, ``rows`` to a slice; slices do not span files."""
         ...
@@ -71,10 +76,12 @@ class FileSource:
         file_schema: columns of the files.
         schema: these, and those that the files' folders add.
         options: keyword arguments of the files' file system.
+        remedy: see :class:`Source`.
     """
 
     label: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
+    remedy: str = RESTORE_INPUT
 
     @classmethod
     def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> FileSource:
@@ -181,7 +188,7 @@ class FileSource:
         if stamp_now(file.path, self.options) == file.stamp:
             return
         if digest_now(file.path, self.options) != file.digest:
-            raise SourceError(f"{file.path}: it was changed during the run. {RESTORE_INPUT}")
+            raise SourceError(f"{file.path}: it was changed during the run. {self.remedy}")
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         """:meth:`read`, once, without looking whether the file is still the same."""

@@ -20,7 +20,8 @@ from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
-__all__ = ["Found", "digest_now", "file_digest", "find_files", "has_wildcards", "is_hidden", "source_file"]
+__all__ = ["Found", "check_name", "digest_now", "file_digest", "find_files", "has_wildcards", "is_hidden",
+           "source_file"]  # fmt: skip
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 * 1024
@@ -86,6 +87,8 @@ def _find_local(root: Path) -> list[Found]:
         paths = [Path(p) for p in glob.glob(str(root), recursive=True) if os.path.isfile(p)]
         base = Path(os.path.commonpath([p.parent for p in paths])) if paths else root
         fixed = Path(_before_wildcards(str(root)))
+    for path in paths:
+        check_name(path)
     found = [
         Found(
             key=p.relative_to(base).as_posix(),
@@ -96,6 +99,19 @@ def _find_local(root: Path) -> list[Found]:
         for p in paths
     ]
     return sorted(found, key=lambda f: f.key)
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Refuse a local name that is not UTF-8: names of files become row ids, which are text.
+
+    Raises:
+        SourceError: it is none.
+    """
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise SourceError(f"input file {shown!r}: its name is not UTF-8. Rename it, or leave it out.") from None
 
 
 def _before_wildcards(pattern: str) -> str:

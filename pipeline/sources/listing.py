@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import ConfigError, SourceError
-from pipeline.sources.finding import Found, is_hidden
+from pipeline.sources.finding import Found, check_name, is_hidden
 from pipeline.sources.identity import known_of_info, modified_of_info, stamp_of_info, stamp_of_stat
 from pipeline.sources.partitions import partitions_in
 from pipeline.storage.concurrent import map_ahead
@@ -86,37 +86,56 @@ def _before(one: str, other: str) -> bool:
 
 
 def list_files(
-    root: str | os.PathLike[str], options: Mapping[str, Any], within: PartitionRange
-) -> Iterator[ListedFile]:  # fmt: skip
+    root: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    within: PartitionRange,
+    left_out: Callable[[str], None] = lambda key: None,
+) -> Iterator[ListedFile]:
     """The files below a folder or URL, folder by folder, in no order; memory holds some folders.
 
-    Names that begin with ``_`` or ``.`` are left out, as in :func:`pipeline.sources.finding.find_files`. With a range,
-    files that lie in no folder of its key are left out too.
+    Names that begin with ``_`` or ``.`` are left out, as in :func:`pipeline.sources.finding.find_files`.
+
+    Args:
+        root: the folder or URL.
+        options: keyword arguments of the URL's file system.
+        within: the partitions to look at. With a range, files that lie in no folder of its key are left out.
+        left_out: called with the key of each of these.
 
     Raises:
-        SourceError: there is no such folder, or it cannot be listed.
+        SourceError: there is no such folder, it cannot be listed, or a name in it is no text.
     """
+
+    def takes(folders: str, key: str) -> bool:
+        if (inside := within.holds(folders)) is None:
+            left_out(key)
+        return bool(inside)
+
     name = plain_name(root)
     if is_url(name):
-        yield from _remote(name, options, within)
+        yield from _remote(name, options, within, takes)
         return
     base = os.fspath(local_path(name))
     if not os.path.isdir(base):
         raise SourceError(f"input={name!r}: no such folder. Check the path; scheduled runs read a folder or prefix.")
-    yield from _local(base, "", within)
+    yield from _local(base, "", within, takes)
 
 
-def _local(base: str, folders: str, within: PartitionRange) -> Iterator[ListedFile]:
+_Takes = Callable[[str, str], bool]
+"""Whether the range has files in these folders; the file's key is for those that it can say nothing of."""
+
+
+def _local(base: str, folders: str, within: PartitionRange, takes: _Takes) -> Iterator[ListedFile]:
     below = []
     try:
         with os.scandir(os.path.join(base, folders)) as entries:
             for entry in entries:
                 if entry.name[0] in "_.":
                     continue
+                check_name(entry.path)
                 key = posixpath.join(folders, entry.name)
                 if entry.is_dir(follow_symlinks=False):
                     below.append(key)
-                elif within.holds(folders) and entry.is_file():
+                elif entry.is_file() and takes(folders, key):
                     found = entry.stat()
                     yield ListedFile(
                         key=key, path=entry.path, stamp=stamp_of_stat(found), size=found.st_size,
@@ -128,10 +147,10 @@ def _local(base: str, folders: str, within: PartitionRange) -> Iterator[ListedFi
         raise SourceError(f"{base}: cannot be listed ({error}). Check it and run again.") from error
     for key in below:
         if within.holds(key) is not False:
-            yield from _local(base, key, within)
+            yield from _local(base, key, within, takes)
 
 
-def _remote(url: str, options: Mapping[str, Any], within: PartitionRange) -> Iterator[ListedFile]:
+def _remote(url: str, options: Mapping[str, Any], within: PartitionRange, takes: _Takes) -> Iterator[ListedFile]:
     fs, root = open_filesystem(url, options)
     root = root.rstrip("/")
 
@@ -158,7 +177,7 @@ def _remote(url: str, options: Mapping[str, Any], within: PartitionRange) -> Ite
                 if is_hidden(key):
                     continue
                 if info["type"] != "directory":
-                    if within.holds(posixpath.dirname(key)):
+                    if takes(posixpath.dirname(key), key):
                         yield _remote_file(fs, root, path, info)
                 elif (inside := within.holds(key)) is not False:
                     (whole if inside else ahead).append(path)

@@ -113,8 +113,7 @@ class LocalStorage:
 
     def keys(self, prefix: str) -> list[str]:
         """Sorted keys below ``prefix``."""
-        folder = self._root / prefix
-        return sorted(path.relative_to(self._root).as_posix() for path in folder.rglob("*") if path.is_file())
+        return sorted(_files_below(str(self._root / prefix), "" if prefix == "." else f"{prefix}/"))
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Sizes below ``prefix``."""
@@ -173,6 +172,20 @@ class LocalStorage:
     def sweep(self, before: float) -> None:
         """Remove the folder of unfinished files; a writer whose file is removed with it tries again."""
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _files_below(folder: str, prefix: str) -> Iterator[str]:
+    """Keys of the files in a folder and its folders; ``prefix``: what they begin with."""
+    try:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+    except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
+        return
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files_below(entry.path, f"{prefix}{entry.name}/")
+        elif entry.is_file():
+            yield f"{prefix}{entry.name}"
 
 
 def _opened(aside: Path) -> BinaryIO:

@@ -14,6 +14,9 @@ import urllib.request
 from pathlib import Path
 from types import FrameType
 
+from pipeline.codec import redact
+from pipeline.errors import EngineDiedError
+
 __all__ = ["SIGTERM", "SPOT_NOTICE", "Notice", "spot_notice"]
 
 SPOT_NOTICE = "WEDLM_SPOT_NOTICE"
@@ -50,6 +53,16 @@ def spot_notice(place: str) -> str | None:
     return None if said.lower() in _NO else said
 
 
+def _fault(place: str) -> str | None:
+    if place.startswith(("http://", "https://")):
+        return None
+    if "://" in place:
+        return "no address of http or https"
+    if not os.path.isabs(place):
+        return "a relative path, and each process has a working folder of its own"
+    return "a folder" if os.path.isdir(place) else None
+
+
 class Notice:
     """Waits for a notice; the first one counts.
 
@@ -66,8 +79,18 @@ class Notice:
 
     @staticmethod
     def of_environment() -> Notice:
-        """As the variable :data:`SPOT_NOTICE` says."""
-        return Notice(os.environ.get(SPOT_NOTICE) or None)
+        """As the variable :data:`SPOT_NOTICE` says.
+
+        Raises:
+            EngineDiedError: it names neither a file nor an address, so no notice would ever be seen.
+        """
+        place = os.environ.get(SPOT_NOTICE) or None
+        if place is not None and (fault := _fault(place)) is not None:
+            raise EngineDiedError(
+                f"{SPOT_NOTICE}={redact(place)!r}: {fault}. Name a file, which is there once the machine goes, by an "
+                "absolute path; or an http(s) address."
+            )
+        return Notice(place)
 
     def listen(self) -> None:
         """Take SIGTERM for a notice from now on, if this is the main thread, and watch the file or address."""

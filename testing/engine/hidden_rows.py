@@ -57,14 +57,14 @@ class Rows:
 
 
 @cache
-def model_of(folder: Path) -> tuple[Decoder, Tokenizer]:
+def model_of(folder: Path, weight_dtype: str = "auto") -> tuple[Decoder, Tokenizer]:
     """The model and tokenizer of a folder, loaded once, with 700 positions."""
-    return load_model(folder, max_positions=700), Tokenizer.load(folder)
+    return load_model(folder, max_positions=700, weight_dtype=weight_dtype), Tokenizer.load(folder)
 
 
 def observe(folder: Path, requests: list[Request], config: EngineConfig) -> tuple[list[Generation], Rows]:
     """Run the requests on a new engine; their generations and the hidden states of their rows."""
-    engine = Engine(*model_of(folder), config)
+    engine = Engine(*model_of(folder, config.weight_dtype), config)
     rows = Rows(engine)
     return run(engine, requests), rows
 

@@ -49,7 +49,7 @@ class History:
 @torch.inference_mode()
 def causal_logits(model: Decoder, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
     """Float32 ``[T, V]`` on the CPU: row t attends to rows 0..t, in the given order, whatever their positions."""
-    device = model.embed.weight.device
+    device = model.device
     hidden_for = torch.ones(len(ids), len(ids), dtype=torch.bool, device=device).triu(diagonal=1)
 
     def attend(layer: int, q_THD: Tensor, k_THD: Tensor, v_THD: Tensor) -> Tensor:

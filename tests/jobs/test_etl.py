@@ -67,7 +67,7 @@ def test_faults_of_input_and_settings_are_status_2(table: ScheduledTable, capsys
     assert etl.main(argv(table, "--on-changed", "reprocess", "--print-plan")) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "again, in place of its old rows: dt=2026-11-20/a.parquet",
-        "Input: nothing new; 1 files again, in place of their old rows",
+        "Input: nothing new; 1 file again, in place of the old rows",
     ]
     assert etl.main(argv(table, "--on-changed", "reprocess")) == 0
     assert etl.main(argv(table, "--backfill", "2", "1")) == 2

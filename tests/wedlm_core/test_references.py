@@ -69,6 +69,7 @@ def test_literal_secrets_are_told_by_their_names() -> None:
     }  # fmt: skip
     assert literal_secrets(options, "o") == ["o.key", "o.client_kwargs.aws_session_token", "o.headers[0].Authorization"]
     assert literal_secrets(None, "o") == []
+    assert literal_secrets({"endpoint_url": "http://me:pw@host:1", "proxy": "http://host:1"}, "o") == ["o.endpoint_url"]
 
 
 def test_what_a_store_s_client_finds_by_itself_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +82,9 @@ def test_what_a_store_s_client_finds_by_itself_is_masked_too(monkeypatch: pytest
 def test_a_model_takes_references_too() -> None:
     with pytest.raises(ConfigError, match=r"storage_options\.token refers to \{env: NO_SUCH_TOKEN\}"):
         LLM("memory://model", storage_options={"token": {"env": "NO_SUCH_TOKEN"}})
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_the_line_end_of_a_variable_is_no_part_of_the_secret(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", f"given-9{end}")
+    assert resolved({"key": {"env": "MY_SECRET"}}) == {"key": "given-9"}

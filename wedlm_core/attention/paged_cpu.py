@@ -71,8 +71,8 @@ class PagedCpuAttention:
             return f"it runs in float32 on CPU only, not in {problem.dtype} on {problem.device}"
         if problem.kv_dtype != torch.float32:
             return f"it reads keys and values in float32 only, not in {problem.kv_dtype}"
-        if problem.weight_dtype != "auto":
-            return f"the CPU decoder that it is part of needs float32 weights, not {problem.weight_dtype}"
+        if problem.weight_dtype not in ("auto", "int8"):
+            return f"the CPU decoder that it is part of needs float32 or int8 weights, not {problem.weight_dtype}"
         if importlib.util.find_spec("numba") is None:
             return "the package numba is not installed"
         return None

@@ -40,7 +40,7 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
     "kv_cache_dtype": ("auto", "fp8_e4m3"),
     "weight_dtype": ("auto", "int8", "fp8_e4m3"),
 }
-_FLAGS = ("prefix_caching", "trace")
+_FLAGS = ("prefix_caching", "quantised_head", "trace")
 
 
 def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
@@ -75,8 +75,11 @@ class EngineConfig:
             of several engines on one device must add up to less than 1.
         kv_cache_dtype: "auto" stores keys and values in the model's dtype; "fp8_e4m3" takes one byte each, at a
             measured loss of quality (``benchmarks/results``); ``attention="compiled"`` does not support it.
-        weight_dtype: "auto" keeps the layers' weights as loaded; "int8" and "fp8_e4m3" take one byte per weight and
-            one scale per output (:mod:`wedlm_core.model.quantised`), at a measured loss of quality.
+        weight_dtype: "auto" keeps the weights as loaded. "int8" rounds weights and the rows that they are multiplied
+            with to 8 bits (:mod:`wedlm_core.model.int8`): a quarter of float32's memory, faster products whose sums
+            are exact. "fp8_e4m3" does the same with 8-bit floats, for GPUs (:mod:`wedlm_core.model.quantised`). Each
+            at a measured loss of quality.
+        quantised_head: whether ``weight_dtype="int8"`` holds for the output head and the embedding too.
         prefix_caching: share the full KV pages of equal prefixes between sequences.
         batch_invariant: whether a row's result must be bitwise independent of everything else in the forward
             (docs/DESIGN.md, "Batch invariance"). "auto" is true for float32 on CPU. False does not change what
@@ -113,6 +116,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: Literal["auto", "fp8_e4m3"] = "auto"
     weight_dtype: Literal["auto", "int8", "fp8_e4m3"] = "auto"
+    quantised_head: bool = True
     prefix_caching: bool = True
     batch_invariant: bool | Literal["auto"] = "auto"
     attention: str = "auto"

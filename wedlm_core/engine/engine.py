@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from wedlm_core.attention import AttentionProblem, invariant_by_default, resolve_backend
 from wedlm_core.config import EngineConfig
@@ -19,6 +20,7 @@ from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
+from wedlm_core.engine.compute_dtype import compute_dtype
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
@@ -58,24 +60,27 @@ class Engine:
         model: the decoder; its rotary tables are extended to what windows can reach.
         tokenizer: for text, stop strings and end-of-sequence ids.
         config: see :class:`EngineConfig`.
+        keep_weights: False lets the engine take the weights over: where it packs them, ``model`` is emptied.
 
     Raises:
         ConfigError: the attention backend does not fit the configuration, or the pool not the device's memory.
         CapacityError: the device has no room for a KV pool.
     """
 
-    def __init__(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig | None = None, *, keep_weights: bool = True
+    ) -> None:
         self.config = config or EngineConfig()
         self.tokenizer, self.model_config = tokenizer, model.config
-        self.device = model.embed.weight.device
-        self._build(model, tokenizer, self.config)
+        self.device = model.device
+        self._build(model, tokenizer, self.config, keep_weights)
 
     @on_own_device
-    def _build(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig) -> None:
+    def _build(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig, keep_weights: bool) -> None:
         """Make pool, runner, scheduler and loop."""
-        device, dtype = self.device, model.embed.weight.dtype
+        device, dtype = self.device, compute_dtype(model, config)
         kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype, device)
-        backend = resolve_backend(config.attention, _attention_problem(model, config))
+        backend = resolve_backend(config.attention, _attention_problem(model, config, dtype))
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings
         overlapping = overlaps(config, device, backend)
         # A sequence may run one forward past its end, and two where that is noticed one forward late.
@@ -105,7 +110,7 @@ class Engine:
         self._decodings: dict[str, Decoding] = {s.value: decoding_of(s, config) for s in Strategy}
         decodings = list(dict.fromkeys(self._decodings.values()))
         self._groups = {name: decodings.index(decoding) for name, decoding in self._decodings.items()}
-        model_runner = ModelRunner(model, make_pool(pages), backend)
+        model_runner = ModelRunner(model, make_pool(pages), backend, keep_weights=keep_weights)
         self._overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
         self._runner = Runner(
             model_runner=model_runner,
@@ -500,9 +505,9 @@ class Engine:
         return () if sequence.slot < 0 else self._table.tops.of(sequence.slot, tokens, most)
 
 
-def _attention_problem(model: Decoder, config: EngineConfig) -> AttentionProblem:
-    """What a backend has to be able to do for this model."""
-    device, dtype = model.embed.weight.device, model.embed.weight.dtype
+def _attention_problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> AttentionProblem:
+    """What a backend has to be able to do for this model, which computes in ``dtype``."""
+    device = model.device
     invariant = config.batch_invariant
     if invariant == "auto":
         invariant = invariant_by_default(config.attention, device, dtype)

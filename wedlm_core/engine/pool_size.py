@@ -111,7 +111,7 @@ def count_pages(
     if config.kv_cache_bytes is not None:
         return max(1, config.kv_cache_bytes // page_bytes)
     useful = config.max_num_seqs * -(-reach // config.page_size)
-    device = model.embed.weight.device
+    device = model.device
     if device.type != "cuda":
         return min(useful, max(1, _DEFAULT_BYTES // page_bytes))
     reading = _read_peak(model, backend, config, reach, make_pool)
@@ -125,7 +125,7 @@ def _read_peak(
     reach: int,
     make_pool: Callable[[int], KVPool],
 ) -> MemoryReading:
-    device = model.embed.weight.device
+    device = model.device
     own = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
     foreign = max(0, torch.cuda.memory_allocated(device) - own)
     torch.cuda.empty_cache()
@@ -163,7 +163,7 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
         reach: positions a sequence can have, for the state that the engine keeps of its sequences.
         pool: one page is enough: all sequences write to page 0.
     """
-    device, rows, size = model.embed.weight.device, config.max_batch_rows, pool.page_size
+    device, rows, size = model.device, config.max_batch_rows, pool.page_size
     decodings = list(dict.fromkeys(decoding_of(strategy, config) for strategy in Strategy))
     state = DeviceState(config, decodings, 0, reach, device)
     sequences = min(config.max_num_seqs, rows)

@@ -110,13 +110,22 @@ class Decoder(nn.Module):
             self.lm_head.weight = self.embed.weight
         self.set_max_positions(max_positions or config.max_position_embeddings)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of hidden states, keys and values; weights may be stored in fewer bits."""
+        return self.norm.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of all weights."""
+        return self.norm.weight.device
+
     def set_max_positions(self, length: int) -> None:
         """Rebuild the rotary tables for positions below ``length`` on the model's device, in its dtype."""
-        like = self.embed.weight
-        device = "cpu" if like.device.type == "meta" else like.device
+        device = torch.device("cpu") if self.device.type == "meta" else self.device
         cos, sin = rope_tables(self.config, length)
-        self.register_buffer("cos", cos.to(device=device, dtype=like.dtype), persistent=False)
-        self.register_buffer("sin", sin.to(device=device, dtype=like.dtype), persistent=False)
+        self.register_buffer("cos", cos.to(device=device, dtype=self.dtype), persistent=False)
+        self.register_buffer("sin", sin.to(device=device, dtype=self.dtype), persistent=False)
 
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Initialise for training from scratch: normal weights; projections into the residual scaled by depth."""

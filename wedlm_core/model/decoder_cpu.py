@@ -6,7 +6,7 @@ matrix products (:mod:`wedlm_core.model.products`) and five kernels (:mod:`wedlm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,13 +14,16 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wedlm_core.attention import CpuPlan
 from wedlm_core.kernels.cpu import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
-from wedlm_core.model.products import Product, Weight, products_of
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear
+from wedlm_core.model.products import Product, Products, Weight, int8_padding, products_of
+from wedlm_core.model.products_int8 import Int8Product, widened
+from wedlm_core.model.rope import rope_tables
 
 __all__ = ["DecoderCpu"]
 
@@ -50,7 +53,7 @@ class _Layer:
 
     def __init__(self, layer: DecoderLayer, qkv: Product, o: Product, gate_up: Product, down: Product) -> None:
         def array(parameter: Tensor | None) -> Array:
-            return np.zeros(0, dtype=np.float32) if parameter is None else parameter.detach().numpy()
+            return np.zeros(0, dtype=np.float32) if parameter is None else parameter.detach().float().numpy()
 
         self.qkv, self.o, self.gate_up, self.down = qkv, o, gate_up, down
         self.input_norm, self.post_norm = array(layer.input_norm.weight), array(layer.post_norm.weight)
@@ -58,38 +61,60 @@ class _Layer:
         self.k_norm = array(None if layer.k_norm is None else layer.k_norm.weight)
 
 
-def _weights(layer: DecoderLayer) -> list[Weight]:
-    """The weights of a layer's products, in the order of :class:`_Layer`'s arguments."""
-    linears = (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)
-    return [Weight(weight_OI=linear.weight, bias_O=linear.bias) for linear in linears]
+def _linears(layer: DecoderLayer) -> list[nn.Module]:
+    """The layers of the products of a decoder layer, in the order of :class:`_Layer`'s arguments."""
+    return [layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj]
 
 
 class DecoderCpu:
-    """Runs a float32 :class:`Decoder` on CPU. The rotary tables are read from the decoder at each call.
+    """Runs a :class:`Decoder` of float32, bfloat16 or int8 weights on CPU; all else is computed in float32.
+
+    The length of the rotary tables is that of the decoder at each call.
 
     Args:
         model: the decoder. Do not change its weights afterwards: the products hold copies.
+        keep_weights: False empties the weights of which packed copies are made; ``model`` itself can then run no more.
 
     Attributes:
         head: the matrix product of ``lm_head``: hidden states to logits.
         padding: how the row count of a forward, and of ``head``, is padded.
     """
 
-    def __init__(self, model: Decoder) -> None:
-        self._model, self._config = model, model.config
+    def __init__(self, model: Decoder, *, keep_weights: bool = True) -> None:
+        self._model, self._config, self._keeps_weights = model, model.config, keep_weights
+        self._pool: ThreadPoolExecutor | None = None
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
-        weights = [weight for layer in layers for weight in _weights(layer)]
-        found = products_of([*weights, Weight(weight_OI=model.lm_head.weight)])
+        found = self._products([one for layer in layers for one in _linears(layer)] + [model.lm_head])
         *products, self.head = found.products
         self.padding = found.padding
         self._layers = [_Layer(layer, *products[4 * i : 4 * i + 4]) for i, layer in enumerate(layers)]
         self._eps = np.float32(model.config.rms_norm_eps)
-        self._final_norm = model.norm.weight.detach().numpy()
+        self._final_norm = model.norm.weight.detach().float().numpy()
+        self._cos, self._sin = model.cos, model.sin
         self._qkv_width = (
             model.config.num_attention_heads + 2 * model.config.num_key_value_heads
         ) * model.config.head_dim
         self._rows = 0
-        self._pool: ThreadPoolExecutor | None = None
+
+    def _products(self, linears: Sequence[nn.Module]) -> Products:
+        """The products of the layers, some of which may be in int8."""
+        wide = [one for one in linears if isinstance(one, nn.Linear)]
+        weights: list[Any] = [Weight(weight_OI=one.weight, bias_O=one.bias) for one in wide]
+
+        def release(index: int) -> None:
+            weights[index] = None
+            wide[index].weight = nn.Parameter(torch.empty(0), requires_grad=False)
+
+        if wide:
+            found = products_of(weights, None if self._keeps_weights else release)
+        else:
+            found = Products(products=(), padding=int8_padding())
+        products = iter(found.products)
+        return Products(
+            products=[Int8Product(one, self._share) if isinstance(one, Int8Linear) else next(products)
+                      for one in linears],
+            padding=found.padding,
+        )  # fmt: skip
 
     def _reserve(self, rows: int) -> None:
         """Grow the buffers to hold ``rows`` rows; they never shrink."""
@@ -120,8 +145,11 @@ class DecoderCpu:
         self._reserve(padded)
         x = torch.empty(padded, config.hidden_size)
         x[rows:] = 0
-        torch.index_select(self._model.embed.weight, 0, ids, out=x[:rows])
-        stream, cos, sin = x.numpy(), self._model.cos.numpy(), self._model.sin.numpy()
+        if isinstance(self._model.embed, Int8Embedding):
+            widened(self._model.embed, ids, x[:rows])
+        else:
+            x[:rows] = self._model.embed.weight.index_select(0, ids)
+        stream, (cos, sin) = x.numpy(), self._tables()
         where, place = positions.numpy(), entries.numpy()
         eps, share = self._eps, self._share
         normed, q, context, hidden = self._normed, self._q, self._context, self._hidden
@@ -143,6 +171,14 @@ class DecoderCpu:
             following = self._final_norm if number == last else self._layers[number + 1].input_norm
             share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed.array))
         return normed.tensor[:padded]
+
+    def _tables(self) -> tuple[Array, Array]:
+        """The rotary tables in float32, as long as the decoder's."""
+        if self._model.dtype == torch.float32:
+            return self._model.cos.numpy(), self._model.sin.numpy()
+        if len(self._cos) != len(self._model.cos) or self._cos.dtype != torch.float32:
+            self._cos, self._sin = rope_tables(self._config, len(self._model.cos))
+        return self._cos.numpy(), self._sin.numpy()
 
     def _share(self, count: int, seconds: float, part: Callable[[int, int], None]) -> None:
         """Run ``part(first, last)`` over ``count`` items, split over torch's number of threads if that pays off.

@@ -67,7 +67,7 @@ def use_gpu_decoder(model: Decoder) -> bool:
         Whether it is used; never on CPU.
     """
     model.packed_forward = None
-    device = model.embed.weight.device
+    device = model.device
     if device.type != "cuda":
         return False
     if why := why_no_triton(device) or disagreement(model, range(3)):
@@ -80,7 +80,7 @@ def use_gpu_decoder(model: Decoder) -> bool:
 @torch.no_grad()
 def disagreement(model: Decoder, ids: Iterable[int]) -> str | None:
     """How the first layer of :class:`DecoderGpu` differs from the plain decoder's; None if they agree."""
-    id_T = torch.tensor(list(ids), device=model.embed.weight.device)
+    id_T = torch.tensor(list(ids), device=model.device)
     position_T = torch.arange(len(id_T), device=id_T.device).clamp_(max=model.cos.shape[0] - 1)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -94,6 +94,6 @@ def disagreement(model: Decoder, ids: Iterable[int]) -> str | None:
     cos, sin = model.cos[position_T].unsqueeze(-2), model.sin[position_T].unsqueeze(-2)
     expected = model.norm(model.layers[0](model.embed(id_T), cos, sin, attend)).float()
     off = (found - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
-    if not off <= _TOLERANCE[model.embed.weight.dtype]:
+    if not off <= _TOLERANCE[model.dtype]:
         return f"the GPU layer is off by {off:.3g} of its largest value"
     return None

@@ -22,6 +22,8 @@ from wedlm_core.devices import on_device
 from wedlm_core.model.checkpoint_files import opened
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import TensorPlace
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, rounded
+from wedlm_core.model.quantised import prepare_int8
 
 __all__ = ["PIECE_BYTES", "empty_decoder", "equal_rows", "place"]
 
@@ -42,19 +44,23 @@ class _Piece:
     size: int
 
 
-def empty_decoder(config: ModelConfig, *, device: str | torch.device, dtype: torch.dtype) -> Decoder:
-    """A decoder with allocated but uninitialised parameters on ``device``.
+def empty_decoder(
+    config: ModelConfig, *, device: str | torch.device, dtype: torch.dtype, int8: bool = False, int8_head: bool = True
+) -> Decoder:
+    """A decoder with allocated but uninitialised parameters on ``device``; ``int8``: see ``EngineConfig.weight_dtype``.
 
     It is in evaluation mode, without gradients; tied weights are tied. Its rotary tables cover one position until
     :meth:`Decoder.set_max_positions` is called.
     """
     with torch.device("meta"):
-        model = Decoder(config, max_positions=1)
+        model = Decoder(config, max_positions=1).to(dtype)
+    if int8:
+        prepare_int8(model, device, head=int8_head)
     for name, parameter in list(model.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         memory = torch.empty(parameter.shape, device=device, dtype=dtype)
         setattr(model.get_submodule(owner), leaf, nn.Parameter(memory, requires_grad=False))
-    if config.tie_word_embeddings:
+    if config.tie_word_embeddings and not (int8 and int8_head):
         model.lm_head.weight = model.embed.weight
     return model.eval()
 
@@ -70,7 +76,7 @@ def place(
         model: the decoder to fill; its parameters are on one device.
         workers: number of threads; None takes the number of cores, at most 8.
     """
-    places, device = dict(model.named_parameters()), model.embed.weight.device
+    device = model.device
     pieces = list(_pieces(files, expected))
     count = workers or min(_MAX_WORKERS, os.cpu_count() or 1)
 
@@ -79,12 +85,22 @@ def place(
             with on_device(device), opened(path, device=device) as handle:
                 for piece in own:
                     tensor = expected[piece.name]
-                    rows = places[tensor.parameter].narrow(0, tensor.start + piece.start, piece.stop - piece.start)
-                    rows.copy_(handle.get_slice(piece.name)[piece.start : piece.stop])
+                    rows = handle.get_slice(piece.name)[piece.start : piece.stop]
+                    _put(model, tensor.parameter, tensor.start + piece.start, rows)
 
     with ThreadPoolExecutor(count) as pool:
         for _ in pool.map(fill, _shares(pieces, count)):
             pass  # a worker's error is raised here
+
+
+def _put(model: Decoder, name: str, start: int, rows: Tensor) -> None:
+    """Copy rows of a stored tensor to rows ``start ...`` of a parameter, rounded where the parameter is in int8."""
+    owner, _, leaf = name.rpartition(".")
+    module = model.get_submodule(owner)
+    if leaf == "weight" and isinstance(module, Int8Linear | Int8Embedding):
+        module.put(start, rows)
+    else:
+        getattr(module, leaf).narrow(0, start, len(rows)).copy_(rows)
 
 
 def _pieces(files: Mapping[str, Path], expected: Mapping[str, TensorPlace]) -> Iterator[_Piece]:
@@ -115,11 +131,10 @@ def _shares(pieces: Iterable[_Piece], count: int) -> list[list[_Piece]]:
 
 
 def equal_rows(handle: Any, name: str, expected: Tensor) -> bool:
-    """Whether a stored tensor, cast to the dtype of ``expected``, equals it bit for bit; compared in pieces."""
+    """Whether a stored tensor, cast or rounded to the dtype of ``expected``, equals it bit for bit; in pieces."""
     stored = handle.get_slice(name)
+    cast = (lambda rows: rounded(rows)[0]) if expected.dtype == torch.int8 else (lambda rows: rows.to(expected))
     if tuple(stored.get_shape()) != tuple(expected.shape):
         return False
     row_bytes = stored[:1].nbytes
-    return all(
-        torch.equal(stored[a:b].to(expected), expected[a:b]) for a, b in _row_pieces(expected.shape[0], row_bytes)
-    )
+    return all(torch.equal(cast(stored[a:b]), expected[a:b]) for a, b in _row_pieces(expected.shape[0], row_bytes))

@@ -8,20 +8,22 @@ can keep weights packed: torch's own compiler emits the same operator for the li
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding", "Weight", "plain_padding",
-           "plain_products", "products_of"]  # fmt: skip
+__all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding", "Weight", "int8_padding",
+           "plain_padding", "plain_products", "products_of", "why_no_bfloat16"]  # fmt: skip
 
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
 _TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # row counts at which a row must give the same bits
-_TOLERANCE = 1e-4  # relative to the largest result
+_TRIED_FEW = (4, 8, 12, 36)  # of these, with all outputs of a weight
+_TRIED_OUTPUTS = 2048
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative to the largest result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ class Product(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
-    """The parameters of a linear layer: ``weight_OI``, float32, and ``bias_O`` or None."""
+    """The parameters of a linear layer: ``weight_OI``, float32 or bfloat16, and ``bias_O`` or None."""
 
     weight_OI: Tensor
     bias_O: Tensor | None = None
@@ -74,9 +76,10 @@ class PlainProduct:
 
     def __call__(self, x_RI: Tensor) -> Tensor:
         """See :class:`Product`."""
+        near_RI = x_RI.to(self._weight_IO.dtype)
         if self._bias_O is None:
-            return torch.mm(x_RI, self._weight_IO)
-        return torch.addmm(self._bias_O, x_RI, self._weight_IO)
+            return torch.mm(near_RI, self._weight_IO).float()
+        return torch.addmm(self._bias_O, near_RI, self._weight_IO).float()
 
 
 class PackedProduct:
@@ -84,12 +87,13 @@ class PackedProduct:
 
     def __init__(self, weight: Weight) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.weight_OI.detach())
-        self._bias_O = weight.bias_O
+        self._bias_O, self._dtype = weight.bias_O, weight.weight_OI.dtype
 
     def __call__(self, x_RI: Tensor) -> Tensor:
         """See :class:`Product`."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x_RI, self._packed, self._bias_O, "none", [], "")
-        return product
+        near_RI = x_RI.to(self._dtype)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(near_RI, self._packed, self._bias_O, "none", [], "")
+        return product.float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,34 +110,68 @@ def plain_products(weights: Sequence[Weight]) -> Products:
 
 
 @torch.inference_mode()
-def products_of(weights: Sequence[Weight]) -> Products:
+def products_of(weights: Sequence[Weight], packed: Callable[[int], None] | None = None) -> Products:
     """Packed products if a check on this machine shows that their rows are batch invariant; else plain ones.
 
-    Packed weights take as much memory again as the weights themselves.
+    Args:
+        weights: all of one dtype, float32 or bfloat16.
+        packed: called with the index of a weight when its packed copy exists. The caller may then drop the weight,
+            from ``weights`` too, so that both are never in memory for all weights at once.
     """
-    plain = plain_products(weights)
+    if why := _why_not_packed(weights):
+        _LOG.warning("weights are not packed (%s): forwards on this CPU take longer", why)
+        return plain_products(weights)
+    products = []
+    for i in range(len(weights)):
+        products.append(PackedProduct(weights[i]))
+        if packed is not None:
+            packed(i)
+    return Products(products=products, padding=RowPadding(few=4, many=8))
+
+
+def int8_padding() -> RowPadding:
+    """For exact products, whose rows need no padding: only so that a library prepares fewer kernels."""
+    return RowPadding(few=1, many=8)
+
+
+def why_no_bfloat16(model: nn.Module) -> str | None:
+    """Why this CPU gains nothing from the bfloat16 weights of a model; None if its packed products work.
+
+    Without instructions for bfloat16, oneDNN widens weights in every product, and float32 is faster.
+    """
+    if not torch.cpu._is_avx512_bf16_supported():
+        return "this CPU has no instructions for bfloat16"
+    linears = (one for one in model.modules() if isinstance(one, nn.Linear))
+    return _why_not_packed([Weight(weight_OI=one.weight) for one in linears])
+
+
+@torch.inference_mode()
+def _why_not_packed(weights: Sequence[Weight]) -> str | None:
+    """What is wrong with packed products of these shapes on this machine; None if nothing was found.
+
+    All outputs of a shape are tried with few rows, and a part of them with many: a library chooses its kernel by rows.
+    """
     try:
-        packed = [PackedProduct(weight) for weight in weights]
-        tried: set[torch.Size] = set()
-        for weight, one, oracle in zip(weights, packed, plain.products, strict=True):
-            shape = weight.weight_OI.shape
-            if shape not in tried and (why := _problem(one, oracle, shape[1])):
-                raise RuntimeError(why)
-            tried.add(shape)
+        for weight in {weight.weight_OI.shape: weight for weight in reversed(weights)}.values():
+            part = Weight(weight_OI=weight.weight_OI[:_TRIED_OUTPUTS])
+            whole = Weight(weight_OI=weight.weight_OI)
+            for tried, counts in ((whole, _TRIED_FEW), (part, _TRIED)):
+                if why := _problem(PackedProduct(tried), PlainProduct(tried), weight.weight_OI, counts):
+                    return why
     except Exception as error:  # the operator is not public: it may be missing or raise anything
-        _LOG.warning("weights are not packed (%s): forwards on this CPU take longer", error)
-        return plain
-    return Products(products=packed, padding=RowPadding(few=4, many=8))
+        return str(error)
+    return None
 
 
-def _problem(product: Product, oracle: Product, width: int) -> str | None:
+def _problem(product: Product, oracle: Product, weight_OI: Tensor, counts: Sequence[int]) -> str | None:
     """What is wrong with a product; None if it is correct and its rows are independent of each other."""
-    x_RI = torch.randn(max(_TRIED), width, generator=torch.Generator().manual_seed(0))
+    width, tolerance = weight_OI.shape[1], _TOLERANCE[weight_OI.dtype]
+    x_RI = torch.randn(max(counts), width, generator=torch.Generator().manual_seed(0))
     whole_RO, expected_RO = product(x_RI), oracle(x_RI)
     off = ((whole_RO - expected_RO).abs().max() / expected_RO.abs().max().clamp_min(1e-30)).item()
-    if not off <= _TOLERANCE:
+    if not off <= tolerance:
         return f"packed products of {width} elements are off by {off:.3g} of the largest"
-    for rows in _TRIED:
+    for rows in counts:
         first, last = product(x_RI[:rows]), product(x_RI[-rows:])
         if not (torch.equal(first, whole_RO[:rows]) and torch.equal(last, whole_RO[-rows:])):
             return f"packed products of {rows} rows differ from those of {len(x_RI)} in the last bits"

@@ -1,12 +1,14 @@
-"""Linear layers with one byte per weight (int8 or 8-bit float) and one scale per output.
+"""Decoders with one byte per weight: which layers are replaced, and the layers of 8-bit floats.
 
-``EngineConfig.weight_dtype`` selects it. The embedding, the output head and the norms are not quantised. The loss of
-quality is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
+``EngineConfig.weight_dtype`` selects it. "int8" (:mod:`wedlm_core.model.int8`) replaces the layers' products, the
+output head and the embedding; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in
+``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
 """
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,61 +17,51 @@ from torch import Tensor, nn
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.int8 import MOST_INPUTS, Int8Embedding, Int8Linear
 
-__all__ = ["QUANTISED_DTYPES", "QuantisedLinear", "quantise", "round_in_one_pass"]
+__all__ = ["QUANTISED_DTYPES", "Fp8Linear", "prepare_int8", "quantise", "round_in_one_pass", "rounded_to_fp8"]
 
 QUANTISED_DTYPES = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
 """Names for ``EngineConfig.weight_dtype``."""
 
-_LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+_LARGEST = 448.0  # of float8_e4m3fn
 _PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 
 
-class QuantisedLinear(nn.Module):
-    """``x W^T + b`` with W in one byte each, symmetric around zero, scaled per output.
+class Fp8Linear(nn.Module):
+    """``x W^T + b`` with W and the rows of x in float8_e4m3fn, W with one scale per output, x with one per row.
 
-    int8 rounds only the weights. Each use converts them back to ``x``'s dtype, exactly, and multiplies the result by
-    the scale. That halves the memory of bfloat16 weights and makes no forward faster.
-
-    float8_e4m3fn rounds the weights and the inputs, the latter with one scale per row, so that tensor cores of compute
-    capability 9.0 multiply them directly (``torch._scaled_mm``). Elsewhere the same rounded numbers are converted and
-    multiplied, which is slower, so quality measured on a CPU holds for a GPU too.
+    Tensor cores of compute capability 9.0 multiply them directly (``torch._scaled_mm``). Elsewhere the same rounded
+    numbers are converted and multiplied, which is slower, so quality measured on a CPU holds for a GPU too.
 
     Args:
         linear: the layer to quantise. Its bias is kept, its weight is copied.
-        dtype: ``torch.int8`` or ``torch.float8_e4m3fn``.
 
     Attributes:
-        weight: ``[O, I]`` in ``dtype``.
+        weight: float8_e4m3fn ``[O, I]``.
         scale_O: float32.
     """
 
     weight: Tensor
     scale_O: Tensor
 
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+    def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        weight_OI, scale_O1 = _rounded(linear.weight.detach(), dtype)
+        weight_OI, scale_O1 = rounded_to_fp8(linear.weight.detach())
         self.register_buffer("weight", weight_OI)
         self.register_buffer("scale_O", scale_O1.squeeze(1))
         self.bias = linear.bias
-        self._on_tensor_cores = dtype == torch.float8_e4m3fn and _has_row_scaled_products(weight_OI)
+        self._on_tensor_cores = _has_row_scaled_products(weight_OI)
         self._in_one_pass = self._on_tensor_cores and importlib.util.find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., I]`` -> ``[..., O]`` in the dtype of ``x``; a row's result does not depend on other rows' values."""
         flat_RI = x.flatten(0, -2)
-        if self.weight.dtype == torch.int8:
-            y_RO = F.linear(flat_RI, self.weight.to(x.dtype)) * self.scale_O
-        else:
-            byte_RI, scale_R1 = self._round_rows(flat_RI)
-            y_RO = self._product(byte_RI, scale_R1, x.dtype)
+        byte_RI, scale_R1 = round_in_one_pass(flat_RI) if self._in_one_pass else rounded_to_fp8(flat_RI)
+        y_RO = self._product(byte_RI, scale_R1, x.dtype)
         if self.bias is not None:
             y_RO = y_RO + self.bias
         return y_RO.to(x.dtype).unflatten(0, x.shape[:-1])
-
-    def _round_rows(self, x_RI: Tensor) -> tuple[Tensor, Tensor]:
-        return round_in_one_pass(x_RI) if self._in_one_pass else _rounded(x_RI, self.weight.dtype)
 
     def _product(self, byte_RI: Tensor, scale_R1: Tensor, dtype: torch.dtype) -> Tensor:
         if self._on_tensor_cores:
@@ -88,14 +80,11 @@ class QuantisedLinear(nn.Module):
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, dtype={self.weight.dtype}"
 
 
-def _rounded(x_RI: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rounded_to_fp8(x_RI: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` rounded to one byte per value, contiguous, and the scale of each row, float32 ``[R, 1]``."""
     wide_RI = x_RI.float()
-    scale_R1 = (wide_RI.abs().amax(dim=-1, keepdim=True) / _LARGEST[dtype]).clamp_min(1e-12)
-    share_RI = wide_RI / scale_R1
-    if dtype == torch.int8:
-        share_RI = share_RI.round()
-    return share_RI.to(dtype).contiguous(), scale_R1
+    scale_R1 = (wide_RI.abs().amax(dim=-1, keepdim=True) / _LARGEST).clamp_min(1e-12)
+    return (wide_RI / scale_R1).to(torch.float8_e4m3fn).contiguous(), scale_R1
 
 
 def round_in_one_pass(x_RI: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,26 +111,57 @@ def _has_row_scaled_products(weight_OI: Tensor) -> bool:
 
 
 @torch.no_grad()
-def quantise(model: Decoder, weight_dtype: str) -> Decoder:
+def quantise(model: Decoder, weight_dtype: str, *, head: bool = True) -> Decoder:
     """Replace the linear layers of ``model`` by quantised ones, in place, one at a time.
 
     Args:
         model: a decoder with its weights, on any device.
         weight_dtype: a name of :data:`QUANTISED_DTYPES`, or "auto", which changes nothing.
+        head: whether "int8" holds for the output head and the embedding too.
 
     Returns:
         ``model``.
 
     Raises:
-        ConfigError: ``weight_dtype`` is another name.
+        ConfigError: ``weight_dtype`` is another name, or a layer is too wide for it.
     """
     if weight_dtype == "auto":
         return model
     if weight_dtype not in QUANTISED_DTYPES:
         rule = f'one of {sorted(QUANTISED_DTYPES)} or "auto"'
         raise ConfigError(explain("weight_dtype", weight_dtype, rule, 'Use "auto".'))
-    with on_device(model.embed.weight.device):
-        for layer in model.layers:
-            for name in _PROJECTIONS:
-                setattr(layer, name, QuantisedLinear(getattr(layer, name), QUANTISED_DTYPES[weight_dtype]))
+    with on_device(model.device):
+        if weight_dtype == "int8":
+            _replace(model, Int8Linear.of, head=head)
+        else:
+            for layer in model.layers:
+                for name in _PROJECTIONS:
+                    setattr(layer, name, Fp8Linear(getattr(layer, name)))
+    return model
+
+
+def prepare_int8(model: Decoder, device: torch.device | str, *, head: bool = True) -> Decoder:
+    """Replace the linear layers of a model without weights (on the meta device) by int8 layers with memory, unfilled.
+
+    Raises:
+        ConfigError: a layer is too wide.
+    """
+    return _replace(model, lambda one: Int8Linear(one.out_features, one.in_features, one.bias, device), head=head)
+
+
+def _replace(model: Decoder, make: Callable[[nn.Linear], Int8Linear], *, head: bool) -> Decoder:
+    widest = max(model.config.hidden_size, model.config.intermediate_size)
+    if widest > MOST_INPUTS:
+        rule = f"layers of {MOST_INPUTS} inputs at most, so that sums fit in 32 bits; this model has {widest}"
+        raise ConfigError(explain("weight_dtype", "int8", rule, 'Use "auto".'))
+    for layer in model.layers:
+        for name in _PROJECTIONS:
+            setattr(layer, name, make(getattr(layer, name)))
+    if head:
+        embedding, tied = model.embed.weight, model.config.tie_word_embeddings
+        table = nn.Linear(embedding.shape[1], embedding.shape[0], bias=False, device="meta")
+        table.weight = nn.Parameter(embedding, requires_grad=False)
+        rounded_table = make(table)
+        model.set_submodule("lm_head", rounded_table if tied else make(model.lm_head))
+        model.set_submodule("embed", Int8Embedding(rounded_table, model.dtype))
     return model

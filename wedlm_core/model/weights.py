@@ -21,6 +21,7 @@ from wedlm_core.model.checkpoint_files import INDEX_FILE, SINGLE_FILE, opened
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import TensorPlace, expected_tensors
 from wedlm_core.model.placing import empty_decoder, equal_rows, place
+from wedlm_core.model.quantised import quantise
 
 __all__ = ["load_config", "load_model", "save_model"]
 
@@ -32,6 +33,8 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     max_positions: int | None = None,
     workers: int | None = None,
+    weight_dtype: str = "auto",
+    quantised_head: bool = True,
 ) -> Decoder:
     """Build the decoder of a checkpoint folder, in evaluation mode, without gradients.
 
@@ -44,18 +47,23 @@ def load_model(
         dtype: dtype of the parameters; the files may have another.
         max_positions: length of the rotary tables; None takes the configuration's.
         workers: number of reading threads; None takes the number of cores, at most 8.
+        weight_dtype: as in ``EngineConfig``. "int8" rounds each piece as it is read, so that the wide weights are
+            never in memory together.
+        quantised_head: as in ``EngineConfig``.
 
     Raises:
+        ConfigError: ``weight_dtype`` does not fit the model.
         WeightsError: files are absent or damaged; or tensors are missing, misshapen, of a wrong dtype or unexpected.
             One message lists all of them.
     """
     found = read_checkpoint(folder)
     with on_device(torch.device(device)):
-        model = empty_decoder(found.config, device=device, dtype=dtype)
+        int8 = weight_dtype == "int8"
+        model = empty_decoder(found.config, device=device, dtype=dtype, int8=int8, int8_head=quantised_head)
         place(found.files, expected_tensors(found.config), model, workers=workers)
         _check_tied_head(found, model)
         model.set_max_positions(max_positions or found.config.max_position_embeddings)
-    return model
+    return model if int8 else quantise(model, weight_dtype)
 
 
 def _check_tied_head(found: Checkpoint, model: Decoder) -> None:
@@ -63,7 +71,7 @@ def _check_tied_head(found: Checkpoint, model: Decoder) -> None:
     name = "lm_head.weight"
     if not model.config.tie_word_embeddings or name not in found.files:
         return
-    with opened(found.files[name], device=model.embed.weight.device) as handle:
+    with opened(found.files[name], device=model.device) as handle:
         if not equal_rows(handle, name, model.embed.weight):
             fault = f"unexpected {name}: differs from the embedding that config.json ties it to"
             refuse_tensors(found.folder, [fault])
@@ -85,7 +93,7 @@ def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int 
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         staging = Path(name) / "model"
         staging.mkdir()
-        dtype = str(model.embed.weight.dtype).removeprefix("torch.")
+        dtype = str(model.dtype).removeprefix("torch.")
         raw = {**model.config.to_hf(), "dtype": dtype}
         (staging / "config.json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
         names = _write_shards(model, staging, shard_bytes)

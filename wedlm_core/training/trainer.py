@@ -78,7 +78,7 @@ class Trainer:
     ) -> None:
         self.model, self.vocabulary, self.recipe, self.folder, self.log = model, vocabulary, recipe, folder, log
         self.optimisers = build_optimisers(model, recipe.optim)
-        self.device = model.embed.weight.device
+        self.device = model.device
         self.forward = torch.compile(model, dynamic=False) if recipe.run.compile else None
         grouped = dist.is_available() and dist.is_initialized()
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if grouped else (0, 1)

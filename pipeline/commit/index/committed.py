@@ -106,7 +106,8 @@ class CommittedUnits:
         return (record_of(row[1:]) for row in self._scratch.stream(query))
 
     def unpublished_in_order(self) -> Iterator[CommitRecord]:
-        """Records of units that no publication holds, by file key and row; to be called once."""
+        """Records of units that no publication holds now, by file key and row; ends those that were begun before."""
+        self._scratch.run("DROP TABLE IF EXISTS unpublished")
         self._scratch.run(
             "CREATE TABLE unpublished AS SELECT unit_id FROM records WHERE NOT EXISTS "
             "(SELECT 1 FROM published p WHERE p.unit_id = records.unit_id) ORDER BY file_key, first_row"

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import NO_ROWS, each_of, read_with_retries
+from pipeline.sources.base import each_of, read_with_retries
 from pipeline.sources.limits import DEPTH_RULE, INFER_BYTES, MAX_DEPTH, is_too_deep, long_row_rule
 from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.tabulate import Columns, infer_columns
@@ -38,10 +38,8 @@ class JsonlSource(TextSource):
         columns = _merged(each_of(files, lambda file: read_with_retries(lambda: _infer(file, options), file.path)))
         source = cls(files, columns.schema, options)
         source.as_json = columns.as_json
-        if not columns.schema.names:
-            is_empty = next(source.slices(1), None) is None
-            fault = NO_ROWS if is_empty else "no row is a JSON object. Write one object per line."
-            raise SourceError(f"{files[0].path}: {fault}")
+        if not columns.schema.names and next(source.slices(1), None) is not None:  # of no rows, whoever needs some
+            raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
         return source
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:

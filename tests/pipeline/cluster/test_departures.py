@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pipeline.cluster.departures import Departure, Departures
+from pipeline.cluster.departures import STALE_SECONDS, Departure, Departures
 from pipeline.cluster.nodes import NodeTable
 
 BUDGET = 20.0
@@ -70,3 +70,16 @@ def test_an_actor_that_comes_up_on_a_node_that_goes_has_to_go_too() -> None:
     assert [d.until for d in departures.place(1, "a", 10.0)] == [30.0]
     assert [d.lost for d in departures.place(2, "b", 10.0)] == [True]
     assert departures.place(2, "a", 11.0) == [], "it is lost, wherever its next process is"
+
+
+def test_a_notice_that_is_older_than_any_platform_gives_does_not_count_any_more() -> None:
+    departures = Departures(BUDGET)
+    for actor, now in enumerate((100.0, 130.0, 100.0 + STALE_SECONDS)):
+        departures.place(actor, "a", now)
+        assert departures.notice(actor, "goes", now, of_node=True), "the next actor there has to go, too"
+    departures.place(7, "a", 0.0)
+    departures.place(8, "b", 0.0)
+    late = 101.0 + STALE_SECONDS
+    assert departures.notice(7, "goes", late, of_node=True) == []
+    assert departures.notice(8, "goes", late, of_node=True), "of another node it is the first"
+    assert departures.notice(7, "SIGTERM", late), "a signal is for the process"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.metric_sources import ActorSource, DriverSource
-from pipeline.cluster.metrics_reporter import Instrument, Reporter, labels_of
+from pipeline.cluster.metrics_reporter import Instrument, Reporter, labels_of, seconds_between
 from pipeline.config import RunConfig
 from pipeline.metrics import LABELS, METRICS, Metric
 from pipeline.types import CommitRecord
@@ -236,7 +236,7 @@ def test_the_summary_says_what_the_actors_cost(scraped: dict[str, Any]) -> None:
 
 def test_a_private_session_has_no_reporter() -> None:
     code = """
-from pipeline.cluster.metrics_reporter import _reporter
+from pipeline.cluster.metrics_reporter import _reporter, seconds_between
 from pipeline.cluster.session import ray_session
 from pipeline.config import RunConfig
 with ray_session():
@@ -245,3 +245,12 @@ with ray_session():
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["None"], done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("given", ["", None, "0", "-1", "nan", "inf", "soon"])
+def test_a_time_between_samples_that_is_none_does_not_end_a_process_nor_keep_it_busy(given: str | None) -> None:
+    assert seconds_between(given) == 5.0
+
+
+def test_a_time_between_samples_is_taken() -> None:
+    assert seconds_between("0.5") == 0.5

@@ -144,3 +144,19 @@ print(found.problems, sorted({{"ray", "torch"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "() []", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("fields", [{"gpus_per_actor": 1}, {"actors": 2, "cpus_per_actor": 2}, {"device": "cuda"},
+                                    {"actors": {"min": 1, "max": 4}, "accelerator_type": "H100"}])  # fmt: skip
+def test_a_session_of_one_machine_gets_no_nodes_whatever_is_expected(fields: Any) -> None:
+    """It would wait for them for ever."""
+    job = RunConfig.from_mapping({"input": "i", "output": "o", "expect_autoscaling": True, **fields})
+    fit_pools(job, LAPTOP)
+    with pytest.raises(ResourceError, match=r"no node is added: set RAY_ADDRESS|there is no GPU here"):
+        fit_pools(job, LAPTOP, private=True)
+
+
+def test_accelerators_that_no_node_has_are_named_beside_those_that_there_are() -> None:
+    nodes = [{"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}, {"CPU": 8.0}]
+    with pytest.raises(ResourceError, match=r"No node has an accelerator 'H100'; there are: L4\."):
+        fit_actors(config(accelerator_type="H100"), nodes)

@@ -46,6 +46,44 @@ def test_on_a_cluster_references_and_what_is_no_secret_are_taken(monkeypatch: py
     check_secrets(config(storage_options={"endpoint_url": "http://h:1"}))
 
 
+URLS = [
+    ("input", "http://me:pw-7@host/in.jsonl"),
+    ("input", "https://host/in.parquet?X-Amz-Credential=a&X-Amz-Signature=b"),
+    ("output", "s3://key:pw-7@bucket/out"),
+    ("output", "ftp://me:p@w/7@host/out"),
+    ("model", "https://token-7@host/model"),
+    ("storage_options", {"client_kwargs": {"endpoint_url": "http://me:pw-7@host:1"}}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), URLS, ids=[str(url) for _, url in URLS])
+def test_on_a_cluster_credentials_in_a_url_are_refused_too(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = RunConfig(**{"input": "in.jsonl", "output": "out", name: value})
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    check_secrets(given)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(pipeline.ConfigError, match=rf"^{name}.*Write|Give") as caught:
+        check_secrets(given)
+    assert "{env: NAME}" in str(caught.value)
+    assert "pw-7" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["abfs://container@account.dfs.core.windows.net/out", "s3://bucket/key=5/a@b", "sftp://me@host/out", "out"]
+)
+def test_names_before_an_at_are_no_credentials(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    check_secrets(RunConfig(input=url, output=url, model=url))
+
+
+@pytest.mark.parametrize("name", ["input", "output", "model"])
+def test_a_url_whose_credentials_are_masked_is_refused(name: str) -> None:
+    with pytest.raises(pipeline.ConfigError, match=rf"{name}=.*stands for credentials that were left out"):
+        RunConfig(**{"input": "in", "output": "out", name: "s3://***@bucket/x"})
+
+
 @pytest.mark.usefixtures("cluster")
 def test_in_a_session_that_this_process_began_alone_on_this_machine_literal_ones_are_taken() -> None:
     check_secrets(config(storage_options={"secret": LITERAL}))

@@ -281,14 +281,14 @@ def test_young_and_empty_files_wait_for_a_later_run(table: ScheduledTable, tmp_p
     empty = Path(table.root, "in", "dt=2026-11-22", "b.parquet")
     empty.touch()
     result = table.run(NoWork(), settle_seconds=3600)
-    assert (result.outcome, result.intake.settling) == ("nothing new", 2)
+    assert (result.outcome, result.counts.settling) == ("nothing new", 2)
     table.put("dt=2026-11-21/a.parquet", prompts(50, 6))
     assert table.run(NoWork(), settle_seconds=3600).outcome == "nothing new", "nor is a change seen while it is written"
     old = time.time() - 3700
     for path in Path(table.root, "in").rglob("*.parquet"):
         os.utime(path, (old, old))
     result = table.run(settle_seconds=3600, on_changed="reprocess")
-    assert (len(result.intake.files), result.intake.settling) == (2, 1)
+    assert (len(result.intake.files), result.counts.settling) == (2, 1)
     empty.unlink()
     table.check(tmp_path)
 

@@ -73,7 +73,7 @@ def test_a_second_pass_adds_to_the_session_and_its_seconds() -> None:
 def test_the_stage_follows_the_run_and_its_actors() -> None:
     clock, state = Clock(), ExecutorState()
     monitor = Monitor(clock=clock)
-    monitor.attach(lambda: state)
+    monitor.begin(lambda: state)
     found = [monitor.snapshot().stage]
     clock.now += 2.0
     monitor.plan(100, Totals(), 10)
@@ -101,7 +101,7 @@ def test_a_snapshot_has_rates_the_end_and_the_price() -> None:
     clock = Clock()
     state = ExecutorState(actors=Actors(ready=2, most=2), used=ResourceSeconds(cpus=7200.0), waiting=3, running=2)
     monitor = Monitor(clock=clock, price_per_hour=1.5, output="out", model="tiny")
-    monitor.attach(lambda: state)
+    monitor.begin(lambda: state)
     monitor.plan(100, Totals(), 10)
     monitor.snapshot()
     for _ in range(4):
@@ -145,3 +145,16 @@ def test_observers_are_closed_once_and_see_whether_the_run_came_to_its_end(fails
         assert fails
     assert watcher.seen[0].stage is Stage.PLANNING, "the first snapshot comes at once"
     assert [one.stage for one in watcher.closed] == [Stage.STARTING if fails else Stage.DONE]
+
+
+def test_rounds_of_a_scheduled_run_are_shown_together_and_counted_each_for_itself() -> None:
+    monitor = Monitor()
+    for rows in (10, 30):
+        monitor.begin()
+        monitor.plan(rows, Totals(), rows // 10)
+        for _ in range(rows // 10):
+            monitor.add(record())
+    now, shown = monitor.now(), monitor.snapshot()
+    assert (now.session.rows, now.seconds, now.total_rows) == (30, 10.0, 30), "the second round"
+    assert (shown.session.rows, shown.seconds, shown.total_rows, shown.done.rows) == (40, 20.0, 40, 40)
+    assert (shown.units.total, shown.units.committed) == (4, 4)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import EngineDiedError
 from pipeline.worker.notice import SIGTERM, SPOT_NOTICE, Notice, spot_notice
 
 
@@ -83,3 +84,14 @@ def test_the_environment_names_the_place(tmp_path: Path, monkeypatch: pytest.Mon
         assert notice.wait(10) == "notice of its machine: soon"
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"), [("/", "a folder"), ("notice", "a relative path"), ("ftp://h/x", "no address of http")]
+)
+def test_a_place_where_no_notice_can_be_is_refused_before_a_model_is_loaded(
+    place: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SPOT_NOTICE, place)
+    with pytest.raises(EngineDiedError, match=f"{SPOT_NOTICE}='{place}': {fault}.*Name a file"):
+        Notice.of_environment()

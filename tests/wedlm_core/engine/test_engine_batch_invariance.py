@@ -1,4 +1,4 @@
-"""What a forward computes for a row is bitwise independent of everything else in it (CPU, float32).
+"""What a forward computes for a row is bitwise independent of everything else in it (CPU, float32 and int8).
 
 A target request runs alone in a default engine; then among other requests, in other configurations. Every
 hidden state of its rows, and so every logit, entropy and log-probability, must have the same bits.
@@ -45,6 +45,7 @@ CONFIGS = st.builds(
     prefix_caching=st.booleans(),
     logits_chunk_rows=st.sampled_from([1, 5, 1024]),
     trace=st.just(True),
+    weight_dtype=st.sampled_from(["auto", "auto", "int8"]),
 )
 
 
@@ -62,7 +63,7 @@ def test_a_row_has_the_same_bits_in_any_company(
     place = min(place, len(others))
     crowd = [*others[:place], (TARGET_PROMPTS[length], target), *others[place:]]
     requests = requests_of([p for p, _ in crowd], [q for _, q in crowd], [seed] * len(crowd))
-    (alone,), solo = observe(folder, [requests[place]], EngineConfig(trace=True))
+    (alone,), solo = observe(folder, [requests[place]], EngineConfig(trace=True, weight_dtype=config.weight_dtype))
     together, rows = observe(folder, requests, config)
     found, name = together[place], str(place)
 

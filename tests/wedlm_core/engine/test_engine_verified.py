@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,16 @@ from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
 
-MODELS = {"qwen3": 90, "qwen25": 90, "agreeing": 90, "tiny": 40}  # prompts of each: 310 in all
+# Prompts of each: 370 in all.
+MODELS = {
+    "qwen3": 90,
+    "qwen25": 90,
+    "agreeing": 90,
+    "tiny": 40,
+    "qwen25-int8": 20,
+    "tiny-int8": 20,
+    "tiny-bfloat16": 20,
+}
 TEMPERATURES = (0.0, 0.7, 1.0)
 TIGHT = EngineConfig(
     max_num_seqs=64,
@@ -74,10 +84,12 @@ def params_for(count: int, temperature: float) -> list[SamplingParams]:
 class Bench:
     """Both engines of a model, its requests, and what autoregressive decoding makes of them."""
 
-    def __init__(self, folder: Path, count: int, *, rarely_agrees: bool) -> None:
+    def __init__(self, folder: Path, count: int, *, rarely_agrees: bool, numbers: str) -> None:
         self.rarely_agrees = rarely_agrees
+        dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
+        weight_dtype = "int8" if numbers == "int8" else "auto"
         tokenizer = Tokenizer.load(folder)
-        model = load_model(folder)
+        model = load_model(folder, dtype=dtype, weight_dtype=weight_dtype)
         self.roomy = Engine(model, tokenizer, EngineConfig(max_num_seqs=32))
         self.tight = Engine(model, tokenizer, TIGHT)
         self.prompts = prompts_for(tokenizer, self.roomy.model_config.vocab_size, count)
@@ -93,8 +105,9 @@ class Bench:
 @pytest.fixture(scope="module", params=MODELS)
 def bench(request: pytest.FixtureRequest) -> Bench:
     name = request.param
-    folder = resolve("tiny") if name == "tiny" else request.getfixturevalue(f"{name}_folder")
-    return Bench(folder, MODELS[name], rarely_agrees=name.startswith("qwen"))
+    shape, _, numbers = name.partition("-")
+    folder = resolve("tiny") if shape == "tiny" else request.getfixturevalue(f"{shape}_folder")
+    return Bench(folder, MODELS[name], rarely_agrees=name.startswith("qwen"), numbers=numbers)
 
 
 def assert_same(ours: Generation, theirs: Generation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testing.engine.engines import requests_of
+from testing.engine.engines import requests_of, run
 from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, model_of, observe
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.kernels.cpu.attention import QUERIES, attend
 from wedlm_core.model import decoder_cpu
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=12, window_size=4, ignore_eos=True)
@@ -46,6 +49,50 @@ def test_it_is_the_default_on_cpu_in_float32(qwen3_folder: Path) -> None:
     assert Engine(*model_of(qwen3_folder))._runner.backend.name == "compiled"
 
 
+@pytest.mark.parametrize("numbers", ["bfloat16", "int8"])
+@pytest.mark.parametrize("model", ["qwen3_folder", "qwen25_folder"])
+def test_narrow_weights_agree_with_the_plain_decoder(
+    request: pytest.FixtureRequest, model: str, numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle computes in float32 with the same narrow weights."""
+    folder = request.getfixturevalue(model)
+    dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
+    weights = "int8" if numbers == "int8" else "auto"
+    tokenizer, prompts = Tokenizer.load(folder), [TARGET_PROMPTS[n] for n in (65, 1, 16, 5)]
+
+    def rows(dtype: torch.dtype, config: EngineConfig) -> Rows:
+        narrow = load_model(folder, max_positions=700, dtype=dtype, weight_dtype=weights)
+        engine = Engine(narrow.float() if config.attention == "oracle" else narrow, tokenizer, config)
+        if config.attention == "auto":
+            assert engine._runner.backend.name == "compiled"
+        found = Rows(engine)
+        run(engine, requests_of(prompts, PARAMS))
+        return found
+
+    fast = rows(dtype, EngineConfig())
+    slow = rows(dtype, EngineConfig(attention="oracle", batch_invariant=False))
+    assert fast.prefill.keys() == slow.prefill.keys()
+    want = torch.stack(list(slow.prefill.values()))
+    got = torch.stack([fast.prefill[key] for key in slow.prefill])
+    # bfloat16 also rounds the rows that weights are multiplied with
+    assert (got - want).norm() < {"bfloat16": 0.05, "int8": 0.01}[numbers] * want.norm()
+
+
+@pytest.mark.parametrize("numbers", ["float32", "bfloat16"])
+def test_weights_are_in_memory_once(qwen3_folder: Path, numbers: str) -> None:
+    """The engine that took the weights over gives the same rows, and the model holds none that were packed."""
+    requests = requests_of([TARGET_PROMPTS[16]], PARAMS)
+    tokenizer, found = Tokenizer.load(qwen3_folder), []
+    for keep in (True, False):
+        model = load_model(qwen3_folder, max_positions=700, dtype=getattr(torch, numbers))
+        engine = Engine(model, tokenizer, EngineConfig(), keep_weights=keep)
+        found.append(run(engine, requests)[0].token_ids)
+        linears = [one for one in model.modules() if isinstance(one, torch.nn.Linear)]
+        assert all((one.weight.numel() > 0) is keep for one in linears)
+        assert model.embed.weight.numel() > 0
+    assert found[0] == found[1]
+
+
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -55,10 +102,13 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_threads_change_no_bit(qwen3_folder: Path, request: pytest.FixtureRequest) -> None:
-    alone = rows_of(qwen3_folder, EngineConfig())
+@pytest.mark.parametrize("weight_dtype", ["auto", "int8"])
+def test_threads_change_no_bit(
+    qwen3_folder: Path, weight_dtype: Literal["auto", "int8"], request: pytest.FixtureRequest
+) -> None:
+    alone = rows_of(qwen3_folder, EngineConfig(weight_dtype=weight_dtype))
     request.getfixturevalue("two_threads")
-    shared = rows_of(qwen3_folder, EngineConfig())
+    shared = rows_of(qwen3_folder, EngineConfig(weight_dtype=weight_dtype))
     assert alone.prefill.keys() == shared.prefill.keys()
     assert alone.decode.keys() == shared.decode.keys()
     assert alone.decode

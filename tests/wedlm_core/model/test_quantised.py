@@ -12,10 +12,8 @@ from torch import nn
 
 from wedlm_core import LLM, EngineConfig, SamplingParams
 from wedlm_core.errors import ConfigError
-from wedlm_core.model.quantised import QUANTISED_DTYPES, QuantisedLinear, quantise
+from wedlm_core.model.quantised import QUANTISED_DTYPES, Fp8Linear, quantise
 from wedlm_core.model.weights import load_model
-
-DTYPES = list(QUANTISED_DTYPES.values())
 
 
 def some_linear(seed: int, *, inputs: int = 48, outputs: int = 32, bias: bool = True) -> nn.Linear:
@@ -25,41 +23,33 @@ def some_linear(seed: int, *, inputs: int = 48, outputs: int = 32, bias: bool = 
     return linear
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @given(seed=st.integers(0, 2**31), bias=st.booleans(), zero=st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_weights_come_back_within_half_a_step(dtype: torch.dtype, seed: int, bias: bool, zero: bool) -> None:
+def test_weights_come_back_within_half_a_step(seed: int, bias: bool, zero: bool) -> None:
     linear = some_linear(seed, bias=bias)
     if zero:
         linear.weight[3] = 0
-    layer = QuantisedLinear(linear, dtype)
-    assert layer.weight.dtype == dtype
+    layer = Fp8Linear(linear)
     error = (layer.weight.float() * layer.scale_O[:, None] - linear.weight).abs()
     largest = linear.weight.abs().amax(dim=1, keepdim=True)
-    if dtype == torch.int8:  # steps of one size
-        bound = largest / 127 / 2
-    else:  # three bits behind the leading one, and steps of 2^-9 of the scale near zero
-        bound = torch.maximum(linear.weight.abs() / 16, largest / 448 * 2**-10)
+    # Three bits behind the leading one, and steps of 2^-9 of the scale near zero.
+    bound = torch.maximum(linear.weight.abs() / 16, largest / 448 * 2**-10)
     assert bool((error <= bound * 1.001 + 1e-12).all())
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_it_computes_with_the_rounded_weights(dtype: torch.dtype) -> None:
+def test_it_computes_with_the_rounded_numbers() -> None:
     linear = some_linear(7)
-    layer = QuantisedLinear(linear, dtype)
+    layer = Fp8Linear(linear)
     x = torch.randn(5, 3, 48)
     x[0, 0] = 0
-    taken = x.double()
-    if dtype == torch.float8_e4m3fn:  # activations are rounded too, each row at its own scale
-        scale = x.abs().amax(-1, keepdim=True).clamp_min(1e-9) / 448
-        taken = (x / scale).to(dtype).double() * scale
+    scale = x.abs().amax(-1, keepdim=True).clamp_min(1e-9) / 448  # each row is rounded at its own scale
+    taken = (x / scale).to(torch.float8_e4m3fn).double() * scale
     weight = layer.weight.double() * layer.scale_O[:, None].double()
     want = (taken @ weight.t() + linear.bias.double()).float()
     got = layer(x)
     assert got.shape == (5, 3, 32)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
-    # and it is near what the layer computed before
-    assert (got - linear(x)).norm() < {torch.int8: 0.01, torch.float8_e4m3fn: 0.05}[dtype] * linear(x).norm()
+    assert (got - linear(x)).norm() < 0.05 * linear(x).norm()
     torch.testing.assert_close(layer(x[1]), got[1])
 
 
@@ -73,11 +63,12 @@ def test_a_model_keeps_one_byte_per_weight_of_its_layers(
     assert quantise(model, "auto") is model
     assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in before.parameters())
     quantise(model, name)
-    kept = sum(b.numel() for b in model.buffers() if b.dtype == QUANTISED_DTYPES[name])
+    kept = {b.data_ptr(): b.numel() for b in model.buffers() if b.dtype == QUANTISED_DTYPES[name]}
     lost = sum(p.numel() for p in before.parameters()) - sum(p.numel() for p in model.parameters())
-    assert kept == lost > 0
-    assert torch.equal(model.embed.weight, before.embed.weight)
-    assert torch.equal(model.lm_head.weight, before.lm_head.weight)
+    assert sum(kept.values()) == lost > 0
+    if name != "int8":
+        assert torch.equal(model.embed.weight, before.embed.weight)
+        assert torch.equal(model.lm_head.weight, before.lm_head.weight)
 
 
 @pytest.mark.parametrize("name", sorted(QUANTISED_DTYPES))
@@ -92,13 +83,13 @@ def test_unknown_dtypes_and_an_unsuitable_backend_are_refused(qwen3_folder: Path
         EngineConfig(weight_dtype="int3")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="weight_dtype"):
         quantise(load_model(qwen3_folder), "int3")
-    with pytest.raises(ConfigError, match="float32 weights"):
-        LLM(str(qwen3_folder), config=EngineConfig(weight_dtype="int8", attention="compiled"), device="cpu")
+    with pytest.raises(ConfigError, match="float32 or int8 weights"):
+        LLM(str(qwen3_folder), config=EngineConfig(weight_dtype="fp8_e4m3", attention="compiled"), device="cpu")
 
 
 def test_the_product_for_tensor_cores_gives_the_same_numbers() -> None:
     """Torch implements it on CPU too, with a bfloat16 result."""
-    layer = QuantisedLinear(some_linear(4, inputs=64, outputs=48), torch.float8_e4m3fn)
+    layer = Fp8Linear(some_linear(4, inputs=64, outputs=48))
     x = torch.randn(5, 64)
     want = layer(x)
     layer._on_tensor_cores = True
@@ -109,7 +100,7 @@ def test_the_product_for_tensor_cores_gives_the_same_numbers() -> None:
 def test_tensor_cores_compute_what_a_cpu_does() -> None:
     linear = some_linear(3, inputs=256, outputs=512)
     x = torch.randn(33, 256)
-    want = QuantisedLinear(linear, torch.float8_e4m3fn)(x)
-    layer = QuantisedLinear(linear.cuda().bfloat16(), torch.float8_e4m3fn)
+    want = Fp8Linear(linear)(x)
+    layer = Fp8Linear(linear.cuda().bfloat16())
     got = layer(x.cuda().bfloat16()).float().cpu()
     assert (got - want).norm() < 0.03 * want.norm()

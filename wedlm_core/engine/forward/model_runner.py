@@ -36,6 +36,7 @@ class ModelRunner:
         model: the decoder, in evaluation mode, its rotary tables long enough for every window.
         pool: KV tensors.
         backend: attention.
+        keep_weights: whether the model itself must stay usable.
 
     Attributes:
         head: hidden states ``[R, D]`` to logits ``[R, V]``.
@@ -43,16 +44,16 @@ class ModelRunner:
         device: of the model.
     """
 
-    def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend) -> None:
+    def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend, *, keep_weights: bool = True) -> None:
         self.model, self.pool, self.backend = model, pool, backend
-        self.device = model.embed.weight.device
+        self.device = model.device
         self._decoder_cpu: DecoderCpu | None = None
         self.head: Callable[[Tensor], Tensor] = model.lm_head
         self.padding = _padding(self.device)
         if backend.cpu_decoder:
             from wedlm_core.model.decoder_cpu import DecoderCpu
 
-            self._decoder_cpu = DecoderCpu(model)
+            self._decoder_cpu = DecoderCpu(model, keep_weights=keep_weights)
             self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
 
     def run(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows) -> Tensor:

@@ -1,0 +1,46 @@
+"""Commands whose reader has enough end without a traceback, as modules and by the console."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.quiet_end import CUT_OFF
+from testing.repository import ROOT
+from wedlm_batch.console import COMMANDS
+
+WAYS = {
+    "module": lambda command: ["-m", f"jobs.{command}"],
+    "console": lambda command: ["-m", "wedlm_batch", command],
+}
+
+
+def cut_off(arguments: list[str]) -> tuple[int, str]:
+    """Status and errors of a command whose reader goes before it prints."""
+    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read().decode()
+    return process.wait(), said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_only_prints_is_done_when_its_reader_has_enough(way: str) -> None:
+    status, said = cut_off([*WAYS[way]("validate"), "--input", "none", "--output", "none", "--model", "tiny"])
+    assert (status, said) == (0, "")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_has_more_to_do_says_by_its_status_that_it_was_cut_off(way: str) -> None:
+    status, said = cut_off([*WAYS[way]("etl"), "--input", "none", "--output", "none", "--print-config"])
+    assert (status, said) == (CUT_OFF, "")
+
+
+def test_every_command_ends_so() -> None:
+    for command in COMMANDS:
+        source = (Path(ROOT) / "jobs" / f"{command}.py").read_text()
+        assert f'raise SystemExit(end_quietly(main, "{command}"))' in source

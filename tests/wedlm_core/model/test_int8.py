@@ -1,0 +1,143 @@
+"""Layers of int8 weights and rows: exact sums, rounding, loading in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from wedlm_core.config import ModelConfig
+from wedlm_core.errors import ConfigError
+from wedlm_core.kernels.cpu import eight_bits
+from wedlm_core.model import int8, placing
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums, plain_sums, rounded
+from wedlm_core.model.products_int8 import Int8Product, widened
+from wedlm_core.model.quantised import prepare_int8, quantise
+from wedlm_core.model.weights import load_model
+
+CPU = torch.device("cpu")
+EXTREME = st.sampled_from([-127, -126, -1, 0, 1, 126, 127])
+
+
+def alone(count: int, seconds: float, part) -> None:  # type: ignore[no-untyped-def]
+    part(0, count)
+
+
+def some_linear(seed: int, *, inputs: int = 48, outputs: int = 32, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(seed)
+    linear = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
+    linear.weight.mul_(torch.logspace(-3, 2, outputs)[:, None])
+    return linear
+
+
+@given(rows=st.integers(1, 40), inputs=st.integers(1, 300), outputs=st.integers(1, 40), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_sums_are_exact_for_the_largest_numbers(rows: int, inputs: int, outputs: int, data: st.DataObject) -> None:
+    """A kernel that adds pairs of products in 16 bits is off here by thousands."""
+    byte_RI = torch.full((rows, inputs), data.draw(EXTREME), dtype=torch.int8)
+    weight_OI = torch.full((outputs, inputs), data.draw(EXTREME), dtype=torch.int8)
+    weight_OI[0] *= -1
+    want = byte_RI.numpy().astype(np.int64) @ weight_OI.numpy().astype(np.int64).T
+    assert np.array_equal(exact_sums(byte_RI, weight_OI).numpy(), want)
+    assert np.array_equal(plain_sums(byte_RI, weight_OI).numpy(), want)
+
+
+@pytest.mark.parametrize("error", ["cuts off", "fails"])
+def test_a_product_that_is_not_exact_is_not_used(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    true = torch._int_mm
+
+    def saturating(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if error == "fails":
+            raise RuntimeError("no such kernel")
+        return true(a, b).clamp(-(2**21), 2**21)
+
+    byte_RI = torch.full((3, 256), 127, dtype=torch.int8)
+    int8.why_not_exact.cache_clear()
+    monkeypatch.setattr(torch, "_int_mm", saturating)
+    assert error in str(int8.why_not_exact(CPU))
+    assert exact_sums(byte_RI, byte_RI).eq(127 * 127 * 256).all()
+    monkeypatch.undo()
+    int8.why_not_exact.cache_clear()
+
+
+@given(
+    rows=st.integers(1, 9), inputs=st.integers(1, 70), seed=st.integers(0, 2**31), bias=st.booleans(),
+    size=st.sampled_from([1e-20, 1e-3, 1.0, 1e6]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_the_kernels_give_the_bits_of_the_layer(rows: int, inputs: int, seed: int, bias: bool, size: float) -> None:
+    layer = Int8Linear.of(some_linear(seed, inputs=inputs, bias=bias))
+    x_RI = torch.randn(rows, inputs) * size * torch.logspace(-2, 2, rows)[:, None]
+    x_RI[0] = 0
+    x_RI[-1, : inputs // 2] = x_RI[-1, -1] * 0.5  # ties
+    found = Int8Product(layer, alone)(x_RI)
+    assert torch.equal(found, layer(x_RI))
+    assert torch.equal(Int8Product(layer, alone)(x_RI[-1:]), found[-1:]), "a row alone"
+    byte_RI, scale_R = torch.empty(rows, inputs, dtype=torch.int8), np.empty(rows, dtype=np.float32)
+    eight_bits.round_rows(x_RI.numpy(), byte_RI.numpy(), scale_R, 0, rows)
+    want, want_scale = rounded(x_RI)
+    assert torch.equal(byte_RI, want)
+    assert np.array_equal(scale_R, want_scale.numpy())
+
+
+@given(seed=st.integers(0, 2**31), zero=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_weights_come_back_within_half_a_step(seed: int, zero: bool) -> None:
+    linear = some_linear(seed)
+    if zero:
+        linear.weight[3] = 0
+    layer = Int8Linear.of(linear)
+    error = (layer.weight.float() * layer.scale_O[:, None] - linear.weight).abs()
+    assert bool((error <= linear.weight.abs().amax(dim=1, keepdim=True) / 127 / 2 * 1.001 + 1e-12).all())
+    x = torch.randn(5, 3, 48)
+    assert (layer(x) - linear(x)).norm() < 0.02 * linear(x).norm()
+
+
+def test_an_embedding_shares_the_memory_of_its_head() -> None:
+    table = Int8Linear.of(some_linear(1, bias=False))
+    embedding = Int8Embedding(table, torch.float32)
+    ids = torch.tensor([[0, 31], [7, 7]])
+    found = embedding(ids)
+    assert found.shape == (2, 2, 48)
+    assert embedding.weight.data_ptr() == table.weight.data_ptr()
+    out = torch.empty(4, 48)
+    widened(embedding, ids.flatten(), out)
+    assert torch.equal(out, found.flatten(0, 1))
+
+
+def state(model: Decoder) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in (*model.named_parameters(), *model.named_buffers()) if "cos" not in name}
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("fixture", ["qwen3_folder", "qwen25_folder"])
+def test_loading_in_pieces_gives_the_bytes_of_rounding_a_loaded_model(
+    fixture: str, head: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder: Path = request.getfixturevalue(fixture)
+    monkeypatch.setattr(placing, "PIECE_BYTES", 1000)
+    loaded = load_model(folder, weight_dtype="int8", quantised_head=head)
+    after = quantise(load_model(folder), "int8", head=head)
+    assert state(loaded).keys() == state(after).keys()
+    for name, value in state(after).items():
+        assert torch.equal(state(loaded)[name], value), name
+    assert isinstance(loaded.lm_head, Int8Linear) is head
+    kept = sum(b.numel() for b in loaded.buffers() if b.dtype == torch.int8)
+    assert kept > sum(p.numel() for p in loaded.parameters()) or not head
+
+
+def test_layers_too_wide_for_32_bits_are_refused() -> None:
+    wide = ModelConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=int8.MOST_INPUTS + 1, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=8, mask_token_id=1,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = Decoder(wide)
+    with pytest.raises(ConfigError, match="32 bits"):
+        prepare_int8(model, "meta")

@@ -1,0 +1,41 @@
+"""In which dtype an engine computes what lies between the matrix products."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+
+import torch
+
+from wedlm_core.config import EngineConfig
+from wedlm_core.model import Decoder
+from wedlm_core.model.products import why_no_bfloat16
+
+__all__ = ["compute_dtype"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
+    """The dtype of hidden states, keys and values.
+
+    It is that of the model, except for bfloat16 weights on a CPU that multiplies them fast: there only the products are
+    in bfloat16, and everything between them is in float32, by the kernels that float32 models use.
+    """
+    if model.device.type != "cpu" or model.dtype != torch.bfloat16:
+        return model.dtype
+    why: str | None
+    if config.attention not in ("auto", "compiled"):
+        why = f'attention="{config.attention}" computes in the dtype of the model'
+    elif config.kv_cache_dtype != "auto":
+        why = f'kv_cache_dtype="{config.kv_cache_dtype}" rules out the kernels that it needs'
+    elif config.weight_dtype == "fp8_e4m3":
+        why = "weights of 8-bit floats are converted in every product"
+    elif importlib.util.find_spec("numba") is None:
+        why = "the package numba is not installed"
+    else:
+        why = None if config.weight_dtype == "int8" else why_no_bfloat16(model)
+    if why is None:
+        return torch.float32
+    _LOG.warning('bfloat16 on this CPU is slow here (%s): dtype="float32" is faster', why)
+    return model.dtype

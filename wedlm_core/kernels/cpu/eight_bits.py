@@ -1,0 +1,70 @@
+"""What lies around a matrix product of 8-bit integers: rounding its rows before it, scaling its sums after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.scalar import F32
+from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread
+
+__all__ = ["round_rows", "scale_sums", "widen_rows"]
+
+_LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.model.int8.rounded
+
+
+@kernel
+def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
+    """Round each row to int8 at a scale of its own; see :func:`wedlm_core.model.int8.rounded`, its oracle.
+
+    Args:
+        x: ``[T, I]``.
+        byte: int8 ``[T, I]``, written.
+        scale: ``[T]``, written.
+        first: first row to compute.
+        last: one past the last row to compute.
+    """
+    size = x.shape[1]
+    for t in range(first, last):
+        lanes = spread(F32(0.0))
+        for i in range(0, size, LANES):
+            part = load(x, t * size + i, size - i, F32(0.0))
+            lanes = max(lanes, max(part, -part))
+        top = max(largest(lanes), F32(_SMALLEST))
+        inverse = F32(_LARGEST) / top
+        for i in range(size):
+            byte[t, i] = np.int8(np.rint(x[t, i] * inverse))
+        scale[t] = top / F32(_LARGEST)
+
+
+@kernel
+def scale_sums(sums, row_scale, scale, bias, out, first, last):  # type: ignore[no-untyped-def]
+    """``out = sums * (row_scale * scale) + bias``.
+
+    Args:
+        sums: int32 ``[T, O]``.
+        row_scale: ``[T]``.
+        scale: ``[O]``.
+        bias: ``[O]``, or empty.
+        out: ``[T, O]``, written.
+        first: first row to compute.
+        last: one past the last row to compute.
+    """
+    size = out.shape[1]
+    for t in range(first, last):
+        own = row_scale[t]
+        for i in range(size):
+            out[t, i] = F32(sums[t, i]) * (own * scale[i])
+        if len(bias) > 0:
+            for i in range(size):
+                out[t, i] += bias[i]
+
+
+@kernel
+def widen_rows(byte, scale, ids, out, first, last):  # type: ignore[no-untyped-def]
+    """Rows ``ids`` of an int8 table ``[V, D]`` with a scale per row, as float32 ``[T, D]``."""
+    size = out.shape[1]
+    for t in range(first, last):
+        token, own = ids[t], scale[ids[t]]
+        for i in range(size):
+            out[t, i] = F32(byte[token, i]) * own

@@ -1,0 +1,172 @@
+"""Linear layers of 8-bit weights and 8-bit inputs (W8A8), exact between their roundings.
+
+A weight has one scale per output, an input one scale per row; both are symmetric around zero. The product of the two is
+a sum of integers, exact in int32 in whatever order it is taken. So a row's result depends neither on the other rows nor
+on the kernel, the number of threads or the device. ``EngineConfig.weight_dtype="int8"`` selects it; the loss of quality
+is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "rounded", "why_not_exact"]
+
+LARGEST = 127.0
+"""Largest size of a rounded number: -128 is left out, so that the two sides are alike."""
+_SMALLEST = 1e-12  # of a row's largest number, so that a row of zeros has a scale
+MOST_INPUTS = (2**31 - 1) // 127**2
+"""Most inputs of a layer whose sums always fit in int32."""
+_FEWEST_INPUTS = 8  # torch 2.13 multiplies wrongly on CPU by a transposed matrix of one row
+_CUDA_ROWS, _CUDA_MULTIPLE = 32, 8  # what torch._int_mm needs there
+
+
+def rounded(x_RI: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to int8 at a scale of its own.
+
+    Args:
+        x_RI: any floating dtype.
+
+    Returns:
+        int8 ``[R, I]``, contiguous, and float32 ``[R]``: ``x`` is about ``byte * scale``.
+    """
+    wide_RI = x_RI.float()
+    top_R1 = wide_RI.abs().amax(dim=-1, keepdim=True).clamp_min(_SMALLEST)
+    inverse_R1 = torch.full_like(top_R1, LARGEST) / top_R1  # a number over a tensor would be rounded twice
+    byte_RI = (wide_RI * inverse_R1).round().to(torch.int8).contiguous()
+    return byte_RI, (top_R1 / LARGEST).squeeze(-1)
+
+
+def plain_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
+    """int32 ``[R, O]`` by float64, whose sums of such integers are exact: slow, on any device."""
+    return torch.mm(byte_RI.double(), weight_OI.double().t()).to(torch.int32)
+
+
+def exact_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
+    """int32 ``[R, O]``: the products of int8 rows and int8 weights.
+
+    By the device's 8-bit arithmetic where that was found exact, by :func:`plain_sums` elsewhere.
+    """
+    rows, (outputs, inputs) = byte_RI.shape[0], weight_OI.shape
+    if inputs < _FEWEST_INPUTS or why_not_exact(byte_RI.device) is not None:
+        return plain_sums(byte_RI, weight_OI)
+    if byte_RI.device.type != "cuda":
+        return torch._int_mm(byte_RI, weight_OI.t())
+    if outputs % _CUDA_MULTIPLE or inputs % _CUDA_MULTIPLE:
+        return plain_sums(byte_RI, weight_OI)
+    padding = max(0, _CUDA_ROWS - rows)
+    whole_RI = torch.nn.functional.pad(byte_RI, (0, 0, 0, padding)) if padding else byte_RI
+    return torch._int_mm(whole_RI, weight_OI.t())[:rows]
+
+
+@functools.cache
+def why_not_exact(device: torch.device) -> str | None:
+    """Why ``torch._int_mm`` may not be used on a device; None if extreme values give exact sums at several row counts.
+
+    Some CPUs have no instruction that adds four 8-bit products to 32 bits. A library may then add pairs in 16 bits, and
+    large ones are cut off.
+    """
+    inputs, outputs = 256, 64
+    extreme = torch.tensor([127, -127, 127, 127, -127, 126, 1, -127], dtype=torch.int8, device=device)
+    weight_OI = extreme.repeat(outputs, inputs // 8)
+    weight_OI[1] = 127
+    weight_OI[2] = -127
+    weight_OI[3::2] = weight_OI[3::2].roll(1, dims=1)
+    for rows in (1, 2, 4, 17, 64):
+        byte_RI = extreme.roll(rows).repeat(rows, inputs // 8)
+        byte_RI[0] = 127
+        whole_RI = byte_RI if device.type == "cpu" else byte_RI.repeat(_CUDA_ROWS, 1)
+        try:
+            found = torch._int_mm(whole_RI, weight_OI.t())[:rows]
+        except (RuntimeError, AttributeError, NotImplementedError) as error:
+            return f"torch._int_mm fails: {error}"
+        if not torch.equal(found, plain_sums(byte_RI, weight_OI)):
+            return f"torch._int_mm of {rows} rows cuts off large sums"
+    return None
+
+
+def put_rounded(weight_OI: Tensor, scale_O: Tensor, start: int, weight_RI: Tensor) -> None:
+    """Round rows and store them, and their scales, from row ``start`` on."""
+    byte_RI, scale_R = rounded(weight_RI)
+    weight_OI[start : start + len(scale_R)] = byte_RI
+    scale_O[start : start + len(scale_R)] = scale_R
+
+
+class Int8Linear(nn.Module):
+    """``x W^T + b`` with W and the rows of x in int8.
+
+    Args:
+        outputs: O.
+        inputs: I, :data:`MOST_INPUTS` at most.
+        bias: its parameter, or None.
+        device: of the weight, which is not initialised.
+
+    Attributes:
+        weight: int8 ``[O, I]``.
+        scale_O: float32.
+    """
+
+    weight: Tensor
+    scale_O: Tensor
+
+    def __init__(
+        self, outputs: int, inputs: int, bias: nn.Parameter | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.empty(outputs, inputs, dtype=torch.int8, device=device))
+        self.register_buffer("scale_O", torch.empty(outputs, device=device))
+        self.bias = bias
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> Int8Linear:
+        """The rounded copy of a layer; the bias is shared."""
+        layer = cls(linear.out_features, linear.in_features, linear.bias, linear.weight.device)
+        layer.put(0, linear.weight.detach())
+        return layer
+
+    def put(self, start: int, weight_RI: Tensor) -> None:
+        """Round these rows of the weight, in any floating dtype, and store them from row ``start`` on."""
+        put_rounded(self.weight, self.scale_O, start, weight_RI)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., I]`` -> ``[..., O]`` in the dtype of ``x``."""
+        byte_RI, scale_R = rounded(x.flatten(0, -2))
+        y_RO = exact_sums(byte_RI, self.weight).float() * (scale_R[:, None] * self.scale_O)
+        if self.bias is not None:
+            y_RO = y_RO + self.bias
+        return y_RO.to(x.dtype).unflatten(0, x.shape[:-1])
+
+    def extra_repr(self) -> str:
+        """Shape and dtype."""
+        return f"{self.weight.shape[1]}, {self.weight.shape[0]}, dtype={self.weight.dtype}"
+
+
+class Int8Embedding(nn.Module):
+    """An embedding in int8 with one scale per token. It shares its memory with a tied output head.
+
+    Args:
+        table: the rounded embedding, as a layer from hidden states to logits.
+        dtype: of the vectors it returns.
+    """
+
+    def __init__(self, table: Int8Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("weight", table.weight)
+        self.register_buffer("scale_V", table.scale_O)
+        self._dtype = dtype
+
+    weight: Tensor
+    scale_V: Tensor
+
+    def put(self, start: int, weight_RD: Tensor) -> None:
+        """See :meth:`Int8Linear.put`."""
+        put_rounded(self.weight, self.scale_V, start, weight_RD)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int64 ``[...]`` -> ``[..., D]``."""
+        flat_T = ids.flatten()
+        x_TD = self.weight.index_select(0, flat_T).float() * self.scale_V.index_select(0, flat_T)[:, None]
+        return x_TD.to(self._dtype).unflatten(0, ids.shape)
