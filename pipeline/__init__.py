@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
+    from pipeline.commands.evaluate import Evaluation, evaluate
+    from pipeline.commands.evaluate_config import EvaluationConfig, TaskInput
+    from pipeline.commands.export import EXPORT_FORMATS, Exported, export
+    from pipeline.commands.export_delta import DeltaExported, export_delta
+    from pipeline.commands.filter import filter
+    from pipeline.commands.filter_result import FilterResult
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
+    from pipeline.commands.push import Pushed, push
     from pipeline.commands.read import read
     from pipeline.commands.report import report
     from pipeline.commands.run import run
@@ -46,29 +53,40 @@ if TYPE_CHECKING:
     from pipeline.progress.figures import format_progress
     from pipeline.progress.observers import Observer
     from pipeline.progress.snapshot import Progress, Snapshot
+    from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
 
 __all__ = [
+    "EXPORT_FORMATS",
     "ActorRange",
     "ClusterLostError",
     "ConfigError",
     "DamagedError",
+    "DedupConfig",
+    "DeltaExported",
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
     "EtlConfig",
     "EtlResult",
+    "Evaluation",
+    "EvaluationConfig",
+    "Exported",
+    "FilterConfig",
+    "FilterResult",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
     "Observer",
+    "OutlierConfig",
     "OutputError",
     "OutputTable",
     "PipelineError",
     "PoolConfig",
     "Progress",
+    "Pushed",
     "ResourceError",
     "RunConfig",
     "RunResult",
@@ -78,13 +96,19 @@ __all__ = [
     "Snapshot",
     "SourceError",
     "StoppedError",
+    "TaskInput",
     "TooManyFailuresError",
     "Validation",
     "Verification",
     "estimate",
     "etl",
+    "evaluate",
+    "export",
+    "export_delta",
+    "filter",
     "format_progress",
     "preview",
+    "push",
     "read",
     "report",
     "run",
@@ -101,6 +125,9 @@ _HOME = {
     "Observer": "progress.observers",
     "format_progress": "progress.figures",
     "OutputTable": "commands.output_table",
+    "filter": "commands.filter",
+    "FilterResult": "commands.filter_result",
+    **dict.fromkeys(("DedupConfig", "FilterConfig", "OutlierConfig"), "selection.settings"),
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),
@@ -112,6 +139,11 @@ _HOME = {
     "preview": "commands.preview",
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
+    **dict.fromkeys(("Pushed", "push"), "commands.push"),
+    **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
+    **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
+    **dict.fromkeys(("Evaluation", "evaluate"), "commands.evaluate"),
+    **dict.fromkeys(("EvaluationConfig", "TaskInput"), "commands.evaluate_config"),
 }
 
 

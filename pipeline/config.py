@@ -44,9 +44,22 @@ from pipeline.pools import (
 from pipeline.pools import require as _require
 from pipeline.template import check_template
 
-__all__ = ["DTYPES", "LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
+__all__ = [
+    "DTYPES",
+    "INPUT_FORMATS",
+    "LONG_PROMPTS",
+    "MODES",
+    "OUTPUT_FORMATS",
+    "PROMPT_PLACES",
+    "RunConfig",
+    "build",
+    "field_names",
+]
 
 MODES = ("resume", "new", "error_if_exists")
+INPUT_FORMATS = ("auto", "rows", "openai-batch")
+PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
+"""Settings that name the prompts; one at most."""
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -62,7 +75,11 @@ class RunConfig:
             dataset on the hub, the folder of one saved to disk, a list of dicts, a ``pyarrow.Table``, a pandas
             frame, a ``datasets.Dataset``, or a ``ray.data.Dataset``.
         output: folder or URL to write to; holds the published tables and the state that a re-run continues from.
+        input_format: "openai-batch" for JSON Lines of OpenAI's batch API, whose bodies hold prompts and sampling
+            parameters; "rows" for any other table; "auto" recognises such lines where no setting names the prompts.
         model: ``"tiny"``, a folder, an fsspec URL or a hub id.
+        served_model_names: names that ``model`` in the bodies of an OpenAI batch may have, beside ``model`` above; "*"
+            is any.
         revision: of a hub id.
         sampling: how to decode; rows may override it (``sampling_columns``).
         engine: how each engine runs.
@@ -131,7 +148,9 @@ class RunConfig:
 
     input: Any
     output: str
+    input_format: Literal["auto", "rows", "openai-batch"] = "auto"
     model: str = "tiny"
+    served_model_names: Sequence[str] = ()
     revision: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -216,6 +235,13 @@ class RunConfig:
                  f"one of {list(OUTPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
+        _require(self.input_format in INPUT_FORMATS, "input_format", self.input_format,
+                 f"one of {list(INPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
+        names = self.served_model_names
+        listed = isinstance(names, Sequence) and not isinstance(names, str)
+        _require(listed and all(isinstance(name, str) for name in names), "served_model_names", names,
+                 "a list of names", 'Write ["gpt-4o-mini"], or ["*"] for any.')  # fmt: skip
+        object.__setattr__(self, "served_model_names", tuple(names))
         _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {list(DTYPES)}", "Pick one of these.")
         self._check_actors()
         self._check_numbers()
@@ -256,8 +282,7 @@ class RunConfig:
         return redact_forms(self.output)
 
     def _check_prompts(self) -> None:
-        places = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
-        given = [name for name in places if getattr(self, name) is not None]
+        given = [name for name in PROMPT_PLACES if getattr(self, name) is not None]
         _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
         if self.prompt_template is not None:
             check_template(self.prompt_template)
@@ -330,6 +355,7 @@ class RunConfig:
             **own,
             **limits,
             **{name: getattr(self, name) for name in _LATER if getattr(self, name)},
+            **({"input_format": self.input_format} if self.input_format == "openai-batch" else {}),
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }
@@ -397,8 +423,7 @@ class RunConfig:
 _MOST_UNITS_IN_FLIGHT = 64
 _MOST_TRACES = 8
 
-
-_LATER = ("chat_template_kwargs", "chat_template_kwargs_column")
+_LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_names")
 """Settings that outputs of earlier versions know nothing of: in the fingerprint where they are used."""
 
 _URLS = ("input", "output", "model")

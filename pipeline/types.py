@@ -17,6 +17,7 @@ __all__ = [
     "Stretch",
     "Totals",
     "Unit",
+    "column_row_ids",
     "derived_row_id",
     "derived_row_ids",
 ]
@@ -99,6 +100,11 @@ def derived_row_ids(stretches: Iterable[Stretch]) -> list[str]:
         for stretch in stretches
         for row in range(stretch.num_rows)
     ]
+
+
+def column_row_ids(values: Iterable[Any], derived: Sequence[str]) -> list[str]:
+    """Row ids of an id column; a null (a line that is no row at all, in formats that allow it) has the derived id."""
+    return [own if value is None else str(value) for value, own in zip(values, derived, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

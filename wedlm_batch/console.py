@@ -25,9 +25,13 @@ COMMANDS = {
     "status": "what is done of an output, also while a run is writing",
     "report": "a page about an output: charts, failures, rows, and how they were decoded",
     "verify": "prove an output against its ledger and its input",
+    "export": "the rows of an output in the form of others: OpenAI batch results, a Delta table",
+    "push": "upload what is published, with a dataset card, to a Hugging Face hub",
+    "filter": "keep the good rows of an output in a new one, and say what was dropped and why",
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
     "train": "train a model",
-    "evaluate": "measure a model on held-out problems",
+    "evaluate": "measure a model on held-out problems, or on data sets such as GSM8K",
+    "lm_eval": "the command of lm-eval, with the model wedlm_batch",
     "demo": "the main job on the shipped model and prompts, to out/demo",
 }
 """Sub-commands, each a module of ``jobs``, with a line for ``--help``."""

@@ -78,9 +78,10 @@ def begin(
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
     if scheduled is None:
-        job = resolve_job(config, source_of(config, storage, partitioned=origin.partitioned), storage)
+        source = source_of(config, storage, partitioned=origin.partitioned)
+        job = resolve_job(config, source, storage, version=origin.schema_version)
     else:
-        job = scheduled.job(config, storage)
+        job = scheduled.job(config, storage, origin)
     job = replace(job, model_digest=model_digest(config))
     # Nothing is started for rows that are about to be refused below.
     if not is_begun(storage) and not first_rows_fail(job, config):
@@ -99,8 +100,9 @@ def begin(
     # Before the record is saved: settings that are refused are not those that the run was begun with.
     if old is None and not len(index.records):
         check_rows(job, index.units)
-    if config.id_column is not None:
-        check_unique_ids(job.source, index.units, config.id_column)
+    if job.config.id_column is not None:
+        derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself
+        check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
@@ -211,6 +213,8 @@ def _plan(
         old = RunState.load(job.storage)
     except DamagedError as error:
         old, lost = None, error
+    if old is not None:
+        old.check_generated(job.storage.url)
     if old is not None and old.scheduled:
         raise OutputError(
             f"{job.storage.url}: scheduled runs keep this table, and know which input files it holds. Go on with them "

@@ -17,7 +17,7 @@ from pipeline import codec
 from pipeline.codec import Failure, FinishReason, Request, SamplingParams, redact
 from pipeline.plan.job import Job
 from pipeline.prompts.row_faults import params_of_text
-from pipeline.prompts.tokenize import encoded_prompts, given_params
+from pipeline.prompts.tokenize import encoded_prompts
 from pipeline.reporting.traces import RowTrace, all_tokens, forwards_of, pieces_of
 from wedlm_core.tokenizer import TextStream, Tokenizer
 
@@ -122,7 +122,7 @@ def _chosen(job: Job, rows: pa.Table, most: int) -> tuple[list[_Row], list[str]]
     prefix = job.config.column_prefix
     names = rows.column_names[len(job.columns) :]
     cells = rows.select(names).to_pylist()
-    prompts, given = encoded_prompts(rows, job), given_params(rows, job)
+    prompts, given = encoded_prompts(rows, job)
     for number, (row, prompt, own) in enumerate(zip(cells, prompts, given, strict=True)):
         if len(chosen) >= most:
             break
@@ -135,17 +135,20 @@ def _chosen(job: Job, rows: pa.Table, most: int) -> tuple[list[_Row], list[str]]
     return chosen, reasons
 
 
-def _requests(job: Job, number: int, cells: Mapping[str, Any], prompt: Any, given: str | None) -> _Row | str:
+def _requests(
+    job: Job, number: int, cells: Mapping[str, Any], prompt: Any, given: Mapping[str, Any] | None
+) -> _Row | str:
     """The requests of a row, or why it cannot be traced."""
-    params = params_of_text(job.config.sampling, given)
+    text = None if given is None else json.dumps(given, default=str)
+    params = params_of_text(job.config.sampling, text)
     if isinstance(prompt, (Failure, str)) or isinstance(params, Failure) or params is None:
         return "its prompt cannot be made again"
     if len(prompt) != cells["prompt_tokens"] or codec.params_hash(params) != cells["params_hash"]:
         return "its prompt or its parameters are not what they were"
     if len(prompt) > _PROMPT_TOKENS:
         return f"its prompt has more than {_PROMPT_TOKENS} tokens"
-    text = cells["text"] or ""
-    if redact(text) != text:
+    written = cells["text"] or ""
+    if redact(written) != written:
         return "its text has what looks like a credential"
     requests = codec.make_requests(f"trace/{number}", cells["row_id"], prompt, params, job.config.seed)
     found = next((r for r in requests if (r.sample_index, r.seed) == (cells["sample_index"], cells["seed"])), None)

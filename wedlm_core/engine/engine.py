@@ -33,6 +33,7 @@ from wedlm_core.engine.scheduling.counters import EngineSnapshot
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import Emission, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import step_record
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import IntegrityError, RequestError, explain
@@ -190,6 +191,10 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._scheduler.finish(sequence)
+
+    def scorer(self) -> Scorer:
+        """Scores given tokens on this engine's model and pool, between its steps; by the same thread."""
+        return Scorer(self._runner.model_runner, self.pages, self.config, self.max_model_len)
 
     def has_work(self) -> bool:
         """Whether :meth:`step` would do or return anything."""
