@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from pipeline import layout
 from pipeline.codec import redact
-from pipeline.commands.report import facts_of, published_aggregate, put_traces, write_page
+from pipeline.commands.report import facts_of, load_sessions, published_aggregate, put_traces, write_page
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
@@ -61,7 +61,11 @@ class RunReport:
         self._storage, self._lease, self._monitor = storage, lease, monitor
         self._wanted, self._price = config.report, config.price_per_hour
         self._began, self._traced = time.time(), traced
-        self._line = TimeLine(self._keep)
+        # A call that publishes in rounds comes here once for each: its time line goes on.
+        before = next((s for s in load_sessions(storage) if s.epoch == lease.epoch), None) if config.report else None
+        if before is not None:
+            self._began = before.began
+        self._line = TimeLine(self._keep, before.moments if before is not None else ())
         self._pulse = Pulse(monitor.snapshot, [self._line], _PULSE_SECONDS)
         self._outcome = _UNDER_WAY
 

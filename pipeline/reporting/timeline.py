@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,14 +85,19 @@ class TimeLine:
 
     Args:
         keep: called now and then with the time line so far, and at its end.
+        before: moments to go on from.
         most: moments at most; even.
         every: seconds between two calls of ``keep``.
     """
 
     def __init__(
-        self, keep: Callable[[TimeLine, Snapshot], None] | None = None, most: int = _MOST, every: float = 60.0
+        self,
+        keep: Callable[[TimeLine, Snapshot], None] | None = None,
+        before: Iterable[Moment] = (),
+        most: int = _MOST,
+        every: float = 60.0,
     ) -> None:
-        self.moments: list[Moment] = []
+        self.moments: list[Moment] = list(before)
         self._keep = keep
         self._most = most
         self._every = every

@@ -26,6 +26,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
     "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
+    "report.md": "a job, and its rows once more: about 15 s",
     "etl.md": "two jobs, one after the other: about 15 s",
 }
 """Pages that take long -> what takes the time. The others together take less than a minute."""
