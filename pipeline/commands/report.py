@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -34,9 +33,8 @@ from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
 from wedlm_batch.version import VERSION
 
-__all__ = ["gather", "load_sessions", "published_aggregate", "report", "write_page"]
+__all__ = ["gather", "load_session", "load_sessions", "published_aggregate", "report", "write_page"]
 
-_LOG = logging.getLogger(__name__)
 _TRACES = 6
 _SESSIONS = 50
 """Runs that are shown, the last ones."""
@@ -216,13 +214,16 @@ def _committed_aggregate(storage: Storage, state: RunState) -> Aggregate:
 
 def load_sessions(storage: Storage) -> tuple[Session, ...]:
     """How the last runs went; records that cannot be read are left out."""
-    found = []
-    for key in sorted(storage.keys(f"{layout.REPORT}/sessions"))[-_SESSIONS:]:
-        try:
-            found.append(Session.from_dict(unseal(read_state(storage, key))))
-        except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
-            _LOG.debug("%s: not shown", key, exc_info=True)
-    return tuple(found)
+    keys = sorted(storage.keys(f"{layout.REPORT}/sessions"))[-_SESSIONS:]
+    return tuple(found for key in keys if (found := load_session(storage, key)) is not None)
+
+
+def load_session(storage: Storage, key: str) -> Session | None:
+    """How a run went; None if there is no record of it that can be read."""
+    try:
+        return Session.from_dict(unseal(read_state(storage, key)))
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def put_traces(storage: Storage, epoch: int, traced: Traced) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from pipeline import layout
 from pipeline.codec import redact
-from pipeline.commands.report import facts_of, load_sessions, published_aggregate, put_traces, write_page
+from pipeline.commands.report import facts_of, load_session, published_aggregate, put_traces, write_page
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
@@ -62,7 +62,7 @@ class RunReport:
         self._wanted, self._price = config.report, config.price_per_hour
         self._began, self._traced = time.time(), traced
         # A call that publishes in rounds comes here once for each: its time line goes on.
-        before = next((s for s in load_sessions(storage) if s.epoch == lease.epoch), None) if config.report else None
+        before = load_session(storage, layout.session(lease.epoch)) if config.report else None
         if before is not None:
             self._began = before.began
         self._line = TimeLine(self._keep, before.moments if before is not None else ())
