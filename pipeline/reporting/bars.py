@@ -82,10 +82,10 @@ def _bar(frame: Frame, bar: Bar, left: float, wide: float) -> Safe:
 
 
 def _line(frame: Frame, x: float, text: str) -> Safe:
-    anchor, shift = ("end", -4) if x > frame.left + frame.inner * 0.6 else ("start", 4)
+    anchor, shift = ("end", 4) if x > frame.left + frame.inner * 0.6 else ("start", -4)
     return join(
-        el("line", class_="mean", x1=x, x2=x, y1=frame.top, y2=frame.bottom),
-        el("text", text, class_="note", x=x + shift, y=frame.top + 8, text_anchor=anchor),
+        el("line", class_="mean", x1=x, x2=x, y1=frame.top - 3, y2=frame.bottom),
+        el("text", text, class_="note", x=x + shift, y=frame.top - 6, text_anchor=anchor),
     )
 
 
@@ -134,9 +134,10 @@ def _ticks(
         if sum(is_round) >= 2:
             texts = [short(low) if own else None for low, own in zip(lows, is_round, strict=True)]
             return _apart(texts)
-    every = max(1, math.ceil(len(edges) / _LABELS))
     text = shown if shown is percent else _trimmed
-    return [text(low) if i % every == 0 else None for i, low in enumerate(lows)]
+    steps = nice_ticks(max(lows[-1] - lows[0], edges[0][1] - edges[0][0]), _LABELS)
+    step = steps[1] - steps[0]
+    return _apart([text(low) if _is_multiple(low, step) or len(lows) < _LABELS else None for low in lows])
 
 
 def _apart(texts: list[str | None]) -> list[str | None]:
@@ -148,6 +149,10 @@ def _apart(texts: list[str | None]) -> list[str | None]:
         kept.append(None if near else text)
         last = i if text is not None and not near else last
     return kept
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    return abs(value / step - round(value / step)) < 1e-6
 
 
 def _is_round(value: float, *, whole: bool) -> bool:

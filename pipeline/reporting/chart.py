@@ -11,7 +11,7 @@ from pipeline.reporting.numbers import short
 __all__ = ["HEIGHT", "WIDTH", "Chart", "Frame", "caption", "empty", "figure_of"]
 
 WIDTH, HEIGHT = 380, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 18, 40
 
 
 @dataclass(frozen=True, kw_only=True)

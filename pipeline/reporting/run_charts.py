@@ -17,6 +17,8 @@ __all__ = ["masks_against_load", "over_time"]
 _STRETCHES = 60
 """Rates are over this part of a run, at least: of shorter ones they are noise."""
 _LEAST_SECONDS = 1.0
+_ENGINE_SECONDS = 4.0
+"""Engines say every second or two what they have counted."""
 _MOST_POINTS = 150
 _SESSIONS = 8
 
@@ -31,7 +33,7 @@ def over_time(facts: Facts) -> Safe | None:
 
 
 def _throughput(session: Session) -> Safe:
-    pairs = _pairs(session.moments)
+    pairs, calm = _pairs(session.moments), _pairs(session.moments, _ENGINE_SECONDS)
     committed = [Point(x=b.at, y=_rate(a, b, "tokens")) for a, b in pairs]
     series = [Series(name="committed", points=committed, kind="c1", area=True, shown=short)]
     about = (
@@ -39,7 +41,7 @@ def _throughput(session: Session) -> Safe:
     )
     # The engines report every few seconds: of a short run they have seen little.
     if session.moments[-1].engine_tokens >= session.tokens / 2:
-        generated = [Point(x=b.at, y=_rate(a, b, "engine_tokens")) for a, b in pairs]
+        generated = [Point(x=b.at, y=_rate(a, b, "engine_tokens")) for a, b in calm]
         series.insert(0, Series(name="generated", points=generated, kind="c2", shown=short))
         about = "Tokens that engines generated, and those of units that were committed, which come in steps."
     chart = Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second")
@@ -78,7 +80,7 @@ def masks_against_load(sessions: Sequence[Session]) -> Safe | None:
                   about="Few sequences leave rows to spare, so windows are wide; under load they shrink.")  # fmt: skip
     points, rows = [], []
     for session in sessions[-_SESSIONS:]:
-        for before, after in _pairs(session.moments):
+        for before, after in _pairs(session.moments, _ENGINE_SECONDS):
             forwards, actors = after.engine_forwards - before.engine_forwards, max(1, after.ready)
             running = (before.running + after.running) / 2 / actors
             if forwards <= 0 or not running:
@@ -92,11 +94,11 @@ def masks_against_load(sessions: Sequence[Session]) -> Safe | None:
     return scatter(chart, points, heads=("time", "sequences of an engine", "masks each"), rows=rows[::step])
 
 
-def _pairs(moments: Sequence[Moment]) -> list[tuple[Moment, Moment]]:
+def _pairs(moments: Sequence[Moment], least: float = _LEAST_SECONDS) -> list[tuple[Moment, Moment]]:
     """Each moment with one before it, far enough for a rate that is not noise."""
     if len(moments) < 2:
         return []
-    apart = max(_LEAST_SECONDS, (moments[-1].at - moments[0].at) / _STRETCHES)
+    apart = max(least, (moments[-1].at - moments[0].at) / _STRETCHES)
     pairs, start = [], 0
     for i in range(1, len(moments)):
         while start + 1 < i and moments[i].at - moments[start + 1].at >= apart:

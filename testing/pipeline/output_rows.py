@@ -21,7 +21,7 @@ def output_table(rows: int, seed: int = 0, *, prefix: str = "", samples: int = 1
     made = [_row(rng, number, sample) for number in range(rows) for sample in range(samples)]
     fields = [field.with_name(prefix + field.name) for field in RESULT_FIELDS]
     schema = output_schema(INPUTS, fields)
-    columns = {name: [row[name.removeprefix(prefix)] for row in made] for name in schema.names}
+    columns = {name: [row.get(name.removeprefix(prefix)) for row in made] for name in schema.names}
     return pa.table(columns, schema=schema)
 
 
