@@ -77,7 +77,7 @@ def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, An
         })  # fmt: skip
     except (CoreConfigError, TypeError) as error:
         raise ConfigError(f"{storage.url}: made by a version with other settings ({error}). Use that one.") from error
-    job = resolve_job(config, _Columns(state.columns), storage)
+    job = resolve_job(config, _Columns(state.columns, settings.get("input_format", "rows")), storage)
     return Job(**{**job.__dict__, "model_digest": str(settings["model"]).rpartition("@")[2]})
 
 
@@ -88,8 +88,10 @@ def _under(prefix: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 class _Columns:
     """A source that is its columns only: nothing is read from it."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
+    remedy = ""
+
+    def __init__(self, schema: pa.Schema, input_format: str) -> None:
+        self.schema, self.input_format = schema, input_format
         self.files: tuple[SourceFile, ...] = ()
 
     def slices(self, rows: int) -> Iterator[Slice]:
