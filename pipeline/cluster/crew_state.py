@@ -20,7 +20,7 @@ __all__ = ["CrewState", "EngineLoads"]
 _LOAD_SECONDS = 1.0
 """An actor is asked so often, or more seldom where there are very many."""
 _ASKED_PER_SECOND = 50
-_STAGE_SECONDS = 0.5
+_STAGE_SECONDS = 0.2
 _PHASES = {
     "torch imported": Stage.LOADING,
     "model fetched": Stage.LOADING,

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import time
 import uuid
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -42,7 +43,9 @@ class PooledGenerateActor(GenerateActor):
     def __init__(self, shared: bytes, pool: str, asked: float, num_threads: int, load: EngineLoader) -> None:
         import ray
 
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a call that Ray itself makes there
+            restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._scheduled = 0.0 if restarted else max(0.0, time.time() - asked)
         job, bisection = ray.cloudpickle.loads(shared)
         job = ray.get(job)

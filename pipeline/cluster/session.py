@@ -104,7 +104,8 @@ def ensure_ray(workers: int = 2) -> bool:
     logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
     if address:
-        ray.init(address=address, logging_level=logging.WARNING)
+        # What workers print stays in Ray's log files; it would come with escape codes. What ends a run, the run says.
+        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
     else:
         with on_loopback(), lean_start(LOOPBACK, workers):
             ray.init(

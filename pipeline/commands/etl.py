@@ -117,7 +117,7 @@ def etl(
     check_output_url(run.output, run.output_options)
     check_apart(run.input, run.output)
     stop = Stop(stop_budget(run.stop_seconds))
-    with monitor.shown(), stop.on_signals():
+    with stop.on_signals(), monitor.shown():  # the view ends before the signal acts
         return etl_on(RayExecutor(run, stop=stop), config, storage, monitor=monitor)
 
 

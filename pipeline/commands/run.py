@@ -102,7 +102,7 @@ def run(
     check_apart(config.input, config.output)
     check_writable(storage)
     stop = Stop(stop_budget(config.stop_seconds))
-    with monitor.shown(), stop.on_signals():
+    with stop.on_signals(), monitor.shown():  # the view ends before the signal acts
         summary = run_on(RayExecutor(config, stop=stop), config, storage, monitor=monitor)
     return RunResult(summary=summary, storage_options=config.output_options)
 

@@ -6,6 +6,7 @@ The head, on which drivers run, has neither CPUs nor GPUs; the actors run on a n
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -124,3 +125,23 @@ def _wait_for(condition: Callable[[], bool], log: Callable[[], str]) -> None:
     while not condition():
         assert time.monotonic() < deadline, log()
         time.sleep(0.1)
+
+
+def test_the_log_of_a_job_has_lines_of_progress_and_nothing_for_terminals(
+    cluster: JobCluster, job: dict[str, Any], tmp_path: Path
+) -> None:
+    done = cluster.job(
+        "submit", "--submission-id", "shown", "--working-dir", str(cluster.work), "--", "python", "-m",
+        "jobs.generate", "--progress-seconds", "1", "--config", written(job, tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    log = cluster.log_of("shown").partition("Running entrypoint for job shown")[2].partition("\n")[2]
+    assert "\x1b" not in log, "the client's own lines come before"
+    assert "\r" not in log
+    stages = [line.split()[1] for line in log.splitlines() if line.startswith("progress ")]
+    assert stages[0] == "stage=planning"
+    assert stages[-1] == "stage=done"
+    assert "stage=generating" in stages
+    known = re.compile(r"progress stage=|\[ *[\d.]+ s\] |[A-Z][\w ]+: |To [\w ]+: ")
+    foreign = [line for line in log.splitlines() if line and not known.match(line)]
+    assert not foreign, "no bars, no warnings, no lines of workers"

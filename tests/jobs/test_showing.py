@@ -20,14 +20,14 @@ from testing.repository import ROOT
 
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-ROWS = 900
+ROWS = 500
 ESCAPE, RETURN = b"\x1b", b"\r"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("show n")  # with a blank, which commands have to quote
-    prompts = [f"Count from {i} to {i + 20}." if i % 300 else "" for i in range(ROWS)]
+    prompts = [f"Count from {i} to {i + 20}." if i % 200 else "" for i in range(ROWS)]
     pq.write_table(pa.table({"prompt": prompts}), folder / "in.parquet")
     return folder
 
@@ -63,8 +63,9 @@ def interrupted(folder: Path) -> Iterator[Terminal]:
 
 def test_a_terminal_shows_every_stage_and_figure_in_one_place(interrupted: Terminal) -> None:
     seen = interrupted.raw.decode()
-    for stage in ("planning", "starting actors", "loading", "compiling", "generating"):
+    for stage in ("planning", "starting actors", "loading", "generating"):
         assert f"● {stage}" in seen, "each stage is the present one at some time"
+    assert re.search("compiling", seen), "which may take less than a moment"
     frame = "\n".join(interrupted.frame)  # type: ignore[attr-defined]
     for figure in ("tokens/s", "rows/s", "tokens/forward", "KV in use", "actors 1 ready", "ends in", "failed"):
         assert figure in frame
@@ -81,8 +82,8 @@ def test_ctrl_c_leaves_the_terminal_sane_and_says_what_stays(interrupted: Termin
     assert interrupted.hidden, "the cursor was hidden while the view was drawn"  # type: ignore[attr-defined]
     assert interrupted.status == 130  # type: ignore[attr-defined]
     assert interrupted.is_sane
-    print(interrupted.text)
     assert "interrupted: the same command continues" in interrupted.text
+    assert b"raylet" not in interrupted.raw, "that Ray's tasks are cut off is no news"
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,9 @@ def test_a_pipe_gets_lines_that_a_person_can_grep_and_no_escape_codes(
     assert all(one == keys[0] for one in keys), "the same keys in every line"
     stages = [line.split()[1].removeprefix("stage=") for line in lines]
     wanted = ["planning", "starting", "loading", "compiling", "generating", "publishing", "done"]
-    assert [stage for stage in dict.fromkeys(stages) if stage != "starting"] == [w for w in wanted if w != "starting"]
+    seen = list(dict.fromkeys(stages))
+    assert seen == [stage for stage in wanted if stage in seen], "in their order"
+    assert not {"planning", "loading", "generating", "done"} - set(seen), "others may take less than a moment"
     assert f"rows={ROWS} total_rows={ROWS} failed=3" in lines[-1]
 
 
