@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo test check format clean
+.PHONY: venv demo test check docs format clean
 
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "installing into $(VENV): 3.4 GB, some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
@@ -29,6 +30,11 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/repository/test_imports.py
+
+# The site, into out/site, in a few seconds and without a network. A warning, such as a link that leads nowhere, is an
+# error; with --quiet it would not be.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

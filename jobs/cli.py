@@ -20,17 +20,17 @@ from jobs.resolved_yaml import as_yaml
 from jobs.strict_yaml import read_yaml
 from pipeline import ConfigError, RunConfig
 from pipeline.codec import literal_secrets, redact
-from pipeline.config import LONG_PROMPTS, MODES, OUTPUT_FORMATS
+from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_batch.version import VERSION
 
 __all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_actors", "parse_options",
-           "parse_setting", "show_stages"]  # fmt: skip
+           "parse_setting", "read_mapping", "show_stages"]  # fmt: skip
 
 _NAMED = (
     "input", "output", "model", "actors", "mode", "limit", "prompt_column", "messages_column", "prompt_template",
     "system_prompt", "chat", "id_column", "on_long_prompt", "max_failed_fraction", "max_row_deaths", "retry_failed",
-    "repair", "output_format", "storage_options",
+    "repair", "output_format", "storage_options", "input_format", "served_model_names",
 )  # fmt: skip
 _SAMPLING = ("max_tokens", "temperature")
 NO_OUTPUT = "."
@@ -90,6 +90,10 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         metavar="YAML",
         help="keyword arguments of the file systems of URLs; secrets as {env: NAME} or {file: /path}",
     )
+    parser.add_argument("--input-format", choices=INPUT_FORMATS,
+                        help="openai-batch: lines with custom_id, url and body (recognised by itself)")  # fmt: skip
+    parser.add_argument("--served-model-name", action="append", metavar="NAME", dest="served_model_names",
+                        help="name of the model in bodies of an OpenAI batch (repeatable; * is any)")  # fmt: skip
     parser.add_argument("--model", metavar="NAME", help='"tiny", a folder, a URL or a hub id')
     parser.add_argument("--actors", type=parse_actors, metavar="N|MIN-MAX",
                         help="generate actors: a number, or a range in which it follows the work (0-64)")  # fmt: skip
@@ -140,7 +144,7 @@ def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> Ru
         ConfigError: an unreadable file, an unknown field (the nearest known one is named), or a bad value.
         SystemExit: with status 0, after ``--print-config``.
     """
-    raw = _read_yaml(args.config) if args.config is not None else {}
+    raw = read_mapping(args.config) if args.config is not None else {}
     named = {name: getattr(args, name) for name in _NAMED if getattr(args, name) is not None}
     sampling = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
     raw = merge(raw, named | ({"sampling": sampling} if sampling else {}))
@@ -197,7 +201,12 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file's mapping; of an empty one, nothing.
+
+    Raises:
+        ConfigError: it cannot be read, is not YAML, or no mapping.
+    """
     try:
         raw = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:

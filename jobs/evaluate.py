@@ -1,13 +1,19 @@
-"""Measure a model on held-out problems: ``wedlm-batch evaluate --model tiny``.
+"""Measure a model: on its held-out problems, or on the questions of data sets.
 
-For every strategy: accuracy, tokens per forward and prefix cacheability, per family and per regime; and the
-share of generations whose tokens equal the autoregressive ones. Every other problem is asked as plain text,
-the others through the chat template. ``--output`` gets ``evaluation.md`` and ``evaluation.json``.
+``wedlm-batch evaluate --model tiny``: the problems of the shipped model's corpus. For every strategy: accuracy, tokens
+per forward and prefix cacheability, per family and per regime; and the share of generations whose tokens equal the
+autoregressive ones. Every other problem is asked as plain text, the others through the chat template. ``--output`` gets
+``evaluation.md`` and ``evaluation.json``.
+
+``wedlm-batch evaluate --tasks gsm8k=test.jsonl --output out/evaluation``: public data sets, or some of one's own,
+through runs that continue where they were interrupted; ``--table 1`` has the tasks and settings of the paper's table.
 
 Exit status:
-  0  measured
-  1  it failed
-  2  the model or a setting is at fault
+  0         measured
+  1         it failed; the same command continues
+  2         the model, the data or a setting is at fault
+  3         nothing was generated for any question
+  130, 143  interrupted; the same command continues
 """
 
 from __future__ import annotations
@@ -15,16 +21,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs import evaluate_tasks
 from jobs.cli import Parser
+from jobs.generate import stop
 from jobs.quiet_end import end_quietly
 from wedlm_core import LLM, EngineConfig, Generation, SamplingParams, Strategy
 from wedlm_core.errors import WeDLMError
+from wedlm_core.sampling_params import DEFAULT_WINDOW
 from wedlm_core.training import corpus
 from wedlm_core.training.evaluation import REGIMES, Score, by_family, by_regime, held_out
 
@@ -134,18 +144,22 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate
     """Measure, print and write; the exit status (2: the model or a setting is at fault)."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--strategies", nargs="+", default=[s.value for s in Strategy], choices=list(Strategy))
+    parser.add_argument("--strategies", nargs="+", default=None, choices=list(Strategy))
     parser.add_argument("--families", nargs="+", default=None, choices=list(corpus.FAMILIES))
     parser.add_argument("--split", default="test", choices=corpus.SPLITS)
     parser.add_argument("--per-family", type=int, default=40)
-    parser.add_argument("--window", type=int, default=16)
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--window", type=int, default=None, help="masks per forward (16; of data sets: as in settings)")
+    parser.add_argument("--temperature", type=float, default=None, help="0, unless a task has its own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sequences", type=int, default=64, help="sequences decoded at once")
     parser.add_argument("--form", default="both", choices=("raw", "chat", "both"))
     parser.add_argument("--failures", type=int, default=0, help="print this many wrong answers of each family")
-    parser.add_argument("--output", type=Path, default=None)
+    parser.add_argument("--output", type=str, default=None)
+    evaluate_tasks.add_options(parser)
     arguments = parser.parse_args(argv)
+    if evaluate_tasks.is_asked_for(arguments):
+        signal.signal(signal.SIGTERM, stop)
+        return evaluate_tasks.perform(arguments)
     try:
         return _evaluate(arguments)
     except WeDLMError as error:
@@ -155,18 +169,19 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     problems = held_out(arguments.split, arguments.per_family, arguments.families)
+    window, temperature = arguments.window or DEFAULT_WINDOW, arguments.temperature or 0.0
+    strategies = arguments.strategies or [s.value for s in Strategy]
     llm = LLM(arguments.model, config=EngineConfig(max_num_seqs=arguments.sequences))
     results = measure(
-        llm, problems, arguments.strategies, window=arguments.window, form=arguments.form,
-        temperature=arguments.temperature, seed=arguments.seed,
+        llm, problems, strategies, window=window, form=arguments.form, temperature=temperature, seed=arguments.seed,
     )  # fmt: skip
-    how = f"temperature {arguments.temperature:g}, W={arguments.window}, {arguments.sequences} sequences at once"
+    how = f"temperature {temperature:g}, W={window}, {arguments.sequences} sequences at once"
     title = f"{arguments.model}: {len(problems)} problems of the {arguments.split} split, {how}"
     print(markdown(results, title))
     for result in results:
         _print_failures(result, arguments.failures)
     if arguments.output:
-        _write(arguments.output, results, title)
+        _write(Path(arguments.output), results, title)
     return 0
 
 

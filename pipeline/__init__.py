@@ -13,13 +13,24 @@ from wedlm_batch.names import refuse_hidden
 
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams
+    from pipeline.commands.chain import chain
+    from pipeline.commands.chain_config import ChainConfig
+    from pipeline.commands.chain_summary import ChainResult, ChainSummary
     from pipeline.commands.estimate import Estimate, estimate
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
+    from pipeline.commands.evaluate import Evaluation, evaluate
+    from pipeline.commands.evaluate_config import EvaluationConfig, TaskInput
+    from pipeline.commands.export import EXPORT_FORMATS, Exported, export
+    from pipeline.commands.export_delta import DeltaExported, export_delta
+    from pipeline.commands.filter import filter
+    from pipeline.commands.filter_result import FilterResult
     from pipeline.commands.output_table import OutputTable
     from pipeline.commands.preview import preview
+    from pipeline.commands.push import Pushed, push
     from pipeline.commands.read import read
     from pipeline.commands.run import run
+    from pipeline.commands.stage import Stage, stage
     from pipeline.commands.status import status
     from pipeline.commands.summary import RunResult, RunSummary
     from pipeline.commands.validate import Validation, validate
@@ -41,33 +52,49 @@ if TYPE_CHECKING:
         StoppedError,
         TooManyFailuresError,
     )
+    from pipeline.parsing import Parse
     from pipeline.pools import ActorRange, PoolConfig
     from pipeline.progress.figures import format_progress
     from pipeline.progress.observers import Observer
     from pipeline.progress.snapshot import Progress, Snapshot
+    from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
 
 __all__ = [
+    "EXPORT_FORMATS",
     "ActorRange",
+    "ChainConfig",
+    "ChainResult",
+    "ChainSummary",
     "ClusterLostError",
     "ConfigError",
     "DamagedError",
+    "DedupConfig",
+    "DeltaExported",
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
     "EtlConfig",
     "EtlResult",
+    "Evaluation",
+    "EvaluationConfig",
+    "Exported",
+    "FilterConfig",
+    "FilterResult",
     "FingerprintError",
     "LeaseError",
     "LeaseLostError",
     "Observer",
+    "OutlierConfig",
     "OutputError",
     "OutputTable",
+    "Parse",
     "PipelineError",
     "PoolConfig",
     "Progress",
+    "Pushed",
     "ResourceError",
     "RunConfig",
     "RunResult",
@@ -76,16 +103,25 @@ __all__ = [
     "SinkError",
     "Snapshot",
     "SourceError",
+    "Stage",
     "StoppedError",
+    "TaskInput",
     "TooManyFailuresError",
     "Validation",
     "Verification",
+    "chain",
     "estimate",
     "etl",
+    "evaluate",
+    "export",
+    "export_delta",
+    "filter",
     "format_progress",
     "preview",
+    "push",
     "read",
     "run",
+    "stage",
     "status",
     "validate",
     "verify",
@@ -94,21 +130,34 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
     "RunConfig": "config",
+    "Parse": "parsing",
+    "chain": "commands.chain",
+    "ChainConfig": "commands.chain_config",
+    **dict.fromkeys(("ChainResult", "ChainSummary"), "commands.chain_summary"),
     **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
     **dict.fromkeys(("Progress", "Snapshot"), "progress.snapshot"),
     "Observer": "progress.observers",
     "format_progress": "progress.figures",
     "OutputTable": "commands.output_table",
+    "filter": "commands.filter",
+    "FilterResult": "commands.filter_result",
+    **dict.fromkeys(("DedupConfig", "FilterConfig", "OutlierConfig"), "selection.settings"),
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),
     "run": "commands.run",
+    **dict.fromkeys(("Stage", "stage"), "commands.stage"),
     **dict.fromkeys(("Estimate", "estimate"), "commands.estimate"),
     **dict.fromkeys(("Validation", "validate"), "commands.validate"),
     **dict.fromkeys(("Verification", "verify"), "commands.verify"),
     "preview": "commands.preview",
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
+    **dict.fromkeys(("Pushed", "push"), "commands.push"),
+    **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
+    **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
+    **dict.fromkeys(("Evaluation", "evaluate"), "commands.evaluate"),
+    **dict.fromkeys(("EvaluationConfig", "TaskInput"), "commands.evaluate_config"),
 }
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.errors import ConfigError as CoreConfigError
+from wedlm_core.evidence import EVIDENCE
 from wedlm_core.names import known_fields_only
 from wedlm_core.redaction import MASK, has_url_credentials, masked, masked_errors, quotes_secrets, redact, redact_forms
 from wedlm_core.references import check_references, literal_secrets, remember, resolved
@@ -29,6 +30,7 @@ from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateL
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
 __all__ = [
+    "EVIDENCE",
     "MASK",
     "STATISTICS",
     "BoundedEnvironment",

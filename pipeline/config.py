@@ -31,6 +31,7 @@ from pipeline.codec import (
     remember,
 )
 from pipeline.errors import ConfigError
+from pipeline.parsing import Parse, parse_settings
 from pipeline.pools import (
     ActorRange,
     PoolConfig,
@@ -44,9 +45,22 @@ from pipeline.pools import (
 from pipeline.pools import require as _require
 from pipeline.template import check_template
 
-__all__ = ["DTYPES", "LONG_PROMPTS", "MODES", "OUTPUT_FORMATS", "RunConfig", "build", "field_names"]
+__all__ = [
+    "DTYPES",
+    "INPUT_FORMATS",
+    "LONG_PROMPTS",
+    "MODES",
+    "OUTPUT_FORMATS",
+    "PROMPT_PLACES",
+    "RunConfig",
+    "build",
+    "field_names",
+]
 
 MODES = ("resume", "new", "error_if_exists")
+INPUT_FORMATS = ("auto", "rows", "openai-batch")
+PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
+"""Settings that name the prompts; one at most."""
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -62,7 +76,11 @@ class RunConfig:
             dataset on the hub, the folder of one saved to disk, a list of dicts, a ``pyarrow.Table``, a pandas
             frame, a ``datasets.Dataset``, or a ``ray.data.Dataset``.
         output: folder or URL to write to; holds the published tables and the state that a re-run continues from.
+        input_format: "openai-batch" for JSON Lines of OpenAI's batch API, whose bodies hold prompts and sampling
+            parameters; "rows" for any other table; "auto" recognises such lines where no setting names the prompts.
         model: ``"tiny"``, a folder, an fsspec URL or a hub id.
+        served_model_names: names that ``model`` in the bodies of an OpenAI batch may have, beside ``model`` above; "*"
+            is any.
         revision: of a hub id.
         sampling: how to decode; rows may override it (``sampling_columns``).
         engine: how each engine runs.
@@ -80,6 +98,8 @@ class RunConfig:
         system_prompt: system message in front of each conversation that has none; implies the chat template.
         id_column: column of unique row ids (text or integers); None derives ids from file and row number.
         sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s.
+        parse: name of a column -> :class:`~pipeline.parsing.Parse`: what to read out of each text, such as a score
+            (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none.
         on_long_prompt: a prompt that with its ``max_tokens`` exceeds the model's length: "fail" its row, or cut
             tokens off at its begin ("truncate_left") or end ("truncate_right").
         columns: input columns to pass through (None: all); columns that are read for prompts, ids or
@@ -129,7 +149,9 @@ class RunConfig:
 
     input: Any
     output: str
+    input_format: Literal["auto", "rows", "openai-batch"] = "auto"
     model: str = "tiny"
+    served_model_names: Sequence[str] = ()
     revision: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -145,6 +167,7 @@ class RunConfig:
     system_prompt: str | None = None
     id_column: str | None = None
     sampling_columns: Mapping[str, str] = field(default_factory=dict)
+    parse: Mapping[str, Parse] = field(default_factory=dict)
     on_long_prompt: Literal["fail", "truncate_left", "truncate_right"] = "fail"
     columns: Sequence[str] | None = None
     column_prefix: str = ""
@@ -192,10 +215,13 @@ class RunConfig:
         _require(isinstance(given, Mapping) and all(isinstance(key, str) for key in given), "chat_template_kwargs",
                  given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
         object.__setattr__(self, "chat_template_kwargs", dict(given))
+        object.__setattr__(self, "parse", parse_settings(self.parse))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
         for name in _URLS:
             value = getattr(self, name)
+            _require(not isinstance(value, (str, os.PathLike)) or _is_utf8(os.fspath(value)), name, value,
+                     "a name in UTF-8, as it becomes part of records", "Rename it.")  # fmt: skip
             _require(not (_is_url(value) and MASK in value), name, value,
                      f"{MASK} stands for credentials that were left out",
                      "Give them in storage_options, as {env: NAME} or {file: /path}.")  # fmt: skip
@@ -212,6 +238,13 @@ class RunConfig:
                  f"one of {list(OUTPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
+        _require(self.input_format in INPUT_FORMATS, "input_format", self.input_format,
+                 f"one of {list(INPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
+        names = self.served_model_names
+        listed = isinstance(names, Sequence) and not isinstance(names, str)
+        _require(listed and all(isinstance(name, str) for name in names), "served_model_names", names,
+                 "a list of names", 'Write ["gpt-4o-mini"], or ["*"] for any.')  # fmt: skip
+        object.__setattr__(self, "served_model_names", tuple(names))
         _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {list(DTYPES)}", "Pick one of these.")
         self._check_actors()
         self._check_numbers()
@@ -252,8 +285,7 @@ class RunConfig:
         return redact_forms(self.output)
 
     def _check_prompts(self) -> None:
-        places = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
-        given = [name for name in places if getattr(self, name) is not None]
+        given = [name for name in PROMPT_PLACES if getattr(self, name) is not None]
         _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
         if self.prompt_template is not None:
             check_template(self.prompt_template)
@@ -323,6 +355,8 @@ class RunConfig:
             **own,
             **limits,
             **{name: getattr(self, name) for name in _LATER if getattr(self, name)},
+            **({"input_format": self.input_format} if self.input_format == "openai-batch" else {}),
+            **({"parse": {name: asdict(parse) for name, parse in self.parse.items()}} if self.parse else {}),
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }
@@ -389,12 +423,18 @@ class RunConfig:
 
 _MOST_UNITS_IN_FLIGHT = 64
 
-
-_LATER = ("chat_template_kwargs", "chat_template_kwargs_column")
+_LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_names")
 """Settings that outputs of earlier versions know nothing of: in the fingerprint where they are used."""
 
 _URLS = ("input", "output", "model")
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
+
+
+def _is_utf8(value: str | bytes) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_url(value: object) -> bool:

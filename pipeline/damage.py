@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
 
-__all__ = ["Damage", "FoundDamageError", "as_damage", "is_unreadable"]
+__all__ = ["Damage", "FoundDamageError", "StageDamageError", "as_damage", "is_unreadable"]
 
 _UNREADABLE = (errno.EIO, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EUCLEAN)
 """Errors of a file system that holds a file and cannot read it; another attempt fails too."""
@@ -39,6 +39,18 @@ class FoundDamageError(PipelineError):
 
     def __str__(self) -> str:
         return "; ".join(f"{damage.key}: {damage.fault}" for damage in self.damages)
+
+
+class StageDamageError(FoundDamageError):
+    """Rows of an earlier stage of a chain, which a later one was to read, are not what was committed.
+
+    Attributes:
+        url: of the earlier stage's output.
+    """
+
+    def __init__(self, damages: Sequence[Damage], url: str = "") -> None:
+        super().__init__(damages)
+        self.url = url
 
 
 @contextmanager

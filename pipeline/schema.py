@@ -1,11 +1,13 @@
 """The column names and Arrow schemas of the output.
 
-Output table (version 1): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
+Output table (version 2): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
 (how a row was decoded) and ``timings`` may differ from run to run. With a deterministic strategy the columns of
-:data:`DATA_COLUMNS` are byte-identical for any number of actors.
+:data:`DATA_COLUMNS` are byte-identical for any number of actors. Version 1 has no ``evidence``; outputs that were begun
+with it go on without.
 
 A column whose value is an attribute of ``Generation`` needs nothing but its field in :data:`RESULT_FIELDS`; any other
-needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``.
+needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``,
+those of ``evidence`` those of ``wedlm_core.evidence.EVIDENCE``.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pipeline.codec import STATISTICS
+from pipeline.codec import EVIDENCE, STATISTICS
 from pipeline.errors import ConfigError
 
 __all__ = [
     "DATA_COLUMNS",
     "DEAD_FIELDS",
+    "EVIDENCE_TYPE",
+    "KNOWN_VERSIONS",
     "RESULT_FIELDS",
     "SCHEMA_VERSION",
     "STATS_TYPE",
@@ -32,12 +36,18 @@ __all__ = [
     "result_fields",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+KNOWN_VERSIONS = (1, 2)
+"""Versions of outputs that this version of the package reads and continues."""
 _VERSION_KEY = b"wedlm.schema_version"
 
-_ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "list<int32>": pa.list_(pa.int32())}
+_ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "list<int32>": pa.list_(pa.int32()),
+          "bool": pa.bool_(), "string": pa.string()}  # fmt: skip
 STATS_TYPE = pa.struct([pa.field(s.name, _ARROW[s.arrow]) for s in STATISTICS if s.arrow is not None])
 """Fields of ``wedlm_core.CommitStats`` under their names there; entropies in nats."""
+
+EVIDENCE_TYPE = pa.struct([pa.field(name, _ARROW[arrow]) for name, arrow in EVIDENCE])
+"""Fields of ``wedlm_core.Evidence`` under their names there."""
 
 TOP_TYPE = pa.struct([pa.field("token_id", pa.int32()), pa.field("logprob", pa.float32())])
 """One of the most likely tokens at a place; nats."""
@@ -59,6 +69,7 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
     pa.field("seed", pa.int64()),
     pa.field("logprobs", pa.list_(pa.float32())),
     pa.field("top_logprobs", pa.list_(pa.list_(TOP_TYPE))),
+    pa.field("evidence", EVIDENCE_TYPE),
     pa.field("stats", STATS_TYPE),
     pa.field("timings", TIMINGS_TYPE),
 )
@@ -82,33 +93,50 @@ DEAD_FIELDS: tuple[pa.Field, ...] = (
 """Dead-letter columns after the input columns; ``raw`` is the row as text where it did not fit its columns."""
 
 
-def result_fields(*, token_ids: bool, logprobs: bool, top_logprobs: bool = False, prefix: str = "") -> list[pa.Field]:
+def result_fields(
+    *,
+    token_ids: bool,
+    logprobs: bool,
+    top_logprobs: bool = False,
+    prefix: str = "",
+    version: int = SCHEMA_VERSION,
+    parsed: Sequence[pa.Field] = (),
+) -> list[pa.Field]:
     """The result columns of a run; the arguments say which of the optional columns are included."""
-    optional = {"token_ids": token_ids, "logprobs": logprobs, "top_logprobs": top_logprobs}
+    optional = {
+        "token_ids": token_ids,
+        "logprobs": logprobs,
+        "top_logprobs": top_logprobs,
+        "evidence": version >= 2,
+    }
     left_out = {name for name, wanted in optional.items() if not wanted}
-    return [field.with_name(prefix + field.name) for field in RESULT_FIELDS if field.name not in left_out]
+    every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *parsed)
+    return [field.with_name(prefix + field.name) for field in every]
 
 
-def output_schema(columns: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
+def output_schema(columns: pa.Schema, fields: Sequence[pa.Field], version: int = SCHEMA_VERSION) -> pa.Schema:
     """Schema of the output: the input's columns, then ``fields``; carries the version as metadata."""
-    metadata = {**(columns.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
+    metadata = {**(columns.metadata or {}), _VERSION_KEY: str(version).encode()}
     # pandas' notes describe the input's columns only and would mislead a reader of the wider table.
     metadata.pop(b"pandas", None)
     return pa.schema([*columns, *fields], metadata=metadata)
 
 
-def dead_schema(columns: pa.Schema, prefix: str = "") -> pa.Schema:
+def dead_schema(columns: pa.Schema, prefix: str = "", version: int = SCHEMA_VERSION) -> pa.Schema:
     """Schema of the dead-letter table."""
-    return output_schema(columns, [field.with_name(prefix + field.name) for field in DEAD_FIELDS])
+    return output_schema(columns, [field.with_name(prefix + field.name) for field in DEAD_FIELDS], version)
 
 
-def check_collisions(columns: Sequence[str], prefix: str) -> None:
-    """Refuse input columns that have the name of an output column.
+def check_collisions(
+    columns: Sequence[str], prefix: str, version: int = SCHEMA_VERSION, parsed: Sequence[str] = ()
+) -> None:  # fmt: skip
+    """Refuse input columns that have the name of an output column. ``parsed``: names of columns parsed of the text.
 
     Raises:
         ConfigError: names the columns and the remedy.
     """
-    ours = {prefix + field.name for field in (*RESULT_FIELDS, *DEAD_FIELDS)}
+    results = result_fields(token_ids=True, logprobs=True, top_logprobs=True, version=version)
+    ours = {prefix + name for name in (*(field.name for field in (*results, *DEAD_FIELDS)), *parsed)}
     both = [name for name in columns if name in ours]
     if both:
         raise ConfigError(

@@ -52,7 +52,7 @@ class Stop:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
-        self._draining = False
+        self._draining = 0
         self._asked: float | None = None
         self._signal: int | None = None
         self._handlers: dict[int, Callable[[int, FrameType | None], object] | int] = {}
@@ -87,11 +87,11 @@ class Stop:
         Raises:
             StoppedError: at its end, if it was asked.
         """
-        self._draining = True
+        self._draining += 1
         try:
             yield
         finally:
-            self._draining = False
+            self._draining -= 1
         if self.asked:
             raise StoppedError("the run was asked to stop. What is committed stays; the same call continues.")
 

@@ -17,6 +17,7 @@ __all__ = [
     "Stretch",
     "Totals",
     "Unit",
+    "column_row_ids",
     "derived_row_id",
     "derived_row_ids",
 ]
@@ -101,6 +102,11 @@ def derived_row_ids(stretches: Iterable[Stretch]) -> list[str]:
     ]
 
 
+def column_row_ids(values: Iterable[Any], derived: Sequence[str]) -> list[str]:
+    """Row ids of an id column; a null (a line that is no row at all, in formats that allow it) has the derived id."""
+    return [own if value is None else str(value) for value, own in zip(values, derived, strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
     """Consecutive rows of one file.
@@ -162,6 +168,8 @@ class Unit:
         attempt: 1, or the number of this attempt if the unit is generated again.
         previous: the output rows of the attempt before, if only its failed rows are to be generated again.
         input_sha256: checksum of the input rows that the attempt before read; None if there was none.
+        stage: number of the stage of a chain that it belongs to; 0 for the first one, and for a run of one.
+        place: of a later stage: the output rows of the stage before that it is made of; None otherwise.
     """
 
     unit_id: str
@@ -171,6 +179,8 @@ class Unit:
     attempt: int = 1
     previous: Place | None = None
     input_sha256: str | None = None
+    stage: int = 0
+    place: Place | None = None
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -197,7 +207,7 @@ class Unit:
     def from_json(cls, text: str) -> Unit:
         """Inverse of :meth:`to_json`."""
         raw = json.loads(text)
-        before = raw["previous"]
+        before, place = raw["previous"], raw["place"]
         return cls(
             unit_id=raw["unit_id"],
             index=raw["index"],
@@ -206,6 +216,8 @@ class Unit:
             attempt=raw["attempt"],
             previous=None if before is None else Place.from_dict(before),
             input_sha256=raw["input_sha256"],
+            stage=raw["stage"],
+            place=None if place is None else Place.from_dict(place),
         )
 
 
@@ -228,6 +240,7 @@ class CommitRecord:
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
         examples: the id and the message of one failed row of each error class, shortened.
+        made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
     """
 
     unit_id: str
@@ -252,6 +265,7 @@ class CommitRecord:
     failures: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     more: tuple[Stretch, ...] = ()
+    made_of: str = ""
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
@@ -279,8 +293,9 @@ class CommitRecord:
     def to_json(self) -> str:
         """One line of JSON."""
         raw = asdict(self)
-        if not self.more:
-            del raw["more"]
+        for name in ("more", "made_of"):
+            if not raw[name]:
+                del raw[name]
         return json.dumps(raw)
 
     @classmethod

@@ -18,15 +18,20 @@ __all__ = ["COMMANDS", "main"]
 PROGRAM = "wedlm-batch"
 COMMANDS = {
     "generate": "run a job, or continue it",
+    "chain": "several stages as one job: generate, judge, ...; each with an output of its own",
     "etl": "process what is new below a folder, and append it to a table; for schedulers",
     "validate": "check model, input and settings; generates nothing",
     "preview": "generate the first rows and print them; writes nothing",
     "estimate": "tokens and time of a job, from a sample; writes nothing",
     "status": "what is done of an output, also while a run is writing",
     "verify": "prove an output against its ledger and its input",
+    "export": "the rows of an output in the form of others: OpenAI batch results, a Delta table",
+    "push": "upload what is published, with a dataset card, to a Hugging Face hub",
+    "filter": "keep the good rows of an output in a new one, and say what was dropped and why",
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
     "train": "train a model",
-    "evaluate": "measure a model on held-out problems",
+    "evaluate": "measure a model on held-out problems, or on data sets such as GSM8K",
+    "lm_eval": "the command of lm-eval, with the model wedlm_batch",
     "demo": "the main job on the shipped model and prompts, to out/demo",
 }
 """Sub-commands, each a module of ``jobs``, with a line for ``--help``."""

@@ -24,6 +24,7 @@ from wedlm_core.llm_inputs import (
     params_of,
     tokenised,
 )
+from wedlm_core.llm_scoring import scorables_of, score_of
 from wedlm_core.model import Decoder
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.sources import resolve
@@ -33,7 +34,7 @@ from wedlm_core.progress_bar import progress_bar
 from wedlm_core.redaction import redact_forms
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.tokenizer import TextStream, Tokenizer
-from wedlm_core.types import Delta, Generation, Request, SamplingParams
+from wedlm_core.types import Delta, Generation, Request, SamplingParams, Score
 
 __all__ = ["LLM", "Prompt"]
 
@@ -205,6 +206,51 @@ class LLM:
         ]
         prompts: list[Prompt] = list(texts)
         return self.generate(prompts, either("params", params, "sampling_params", sampling_params), use_tqdm=use_tqdm)
+
+    def score(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        continuations: Prompt | Sequence[Prompt] | None = None,
+        *,
+        truncate: Literal["fail", "left"] = "fail",
+        use_tqdm: bool | None = None,
+    ) -> list[Score]:
+        """Log-probabilities of given tokens under the next-token head, in packed forwards.
+
+        Equal beginnings are computed once, in whole pages (``EngineConfig.page_size``), so contexts may repeat.
+
+        Args:
+            prompts: contexts; in any form that :meth:`generate` takes.
+            continuations: what is scored behind each of them, encoded apart from it; None scores the prompts
+                themselves from their second token on.
+            truncate: what to do where both together exceed ``max_model_len + 1`` tokens: "fail", or drop tokens at the
+                beginning of the context ("left"). Scored tokens are never dropped.
+            use_tqdm: as in :meth:`generate`.
+
+        Returns:
+            One score for each prompt, in order. It does not depend on the other prompts (docs/DESIGN.md,
+            "Batch invariance").
+
+        Raises:
+            RequestError, CapacityError: a context or continuation is empty, or one is too long; nothing was scored.
+        """
+        limit = self.engine.max_model_len
+        sequences = scorables_of(prompts, continuations, self.tokenizer, max_model_len=limit, truncate=truncate)
+        scorer, scores = self.engine.scorer(), dict[int, Score]()
+        try:
+            for key, sequence in enumerate(sequences):
+                scorer.add(key, sequence.tokens, sequence.scored)
+            with progress_bar(len(sequences), use_tqdm) as bar:
+                while scorer.has_work():
+                    done = scorer.step()
+                    if done is None:  # the pages are held by streams that were begun
+                        self._step()
+                    for one in done or ():
+                        scores[one.key] = score_of(sequences[one.key], one)
+                    bar.update(len(done or ()))
+        finally:
+            scorer.clear()
+        return [scores[key] for key in range(len(sequences))]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Generate for one prompt and yield the text in pieces of whole characters.

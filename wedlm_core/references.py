@@ -38,6 +38,8 @@ def check_references(options: Any, name: str) -> None:
     Raises:
         ConfigError: a reference has no usable name or path, or a value is a mask.
     """
+    for place in _malformed(options, name):
+        raise ConfigError(f"{place}: no reference to a secret. Write {{env: NAME}} or {{file: /path}}, as text.")
     for place, value in _leaves(options, name):
         kind = reference_kind(value)
         if kind == "env" and not _VARIABLE.fullmatch(value["env"]):
@@ -48,6 +50,18 @@ def check_references(options: Any, name: str) -> None:
         if value == MASK:
             raise ConfigError(f"{place}: {MASK} stands for a secret that was left out. Write {{env: NAME}} or "
                               "{file: /path}, which are printed as they are.")  # fmt: skip
+
+
+def _malformed(value: Any, place: str) -> Iterator[str]:
+    """Where there is something like a reference, with a name or path that is no text, or with both."""
+    if isinstance(value, Mapping) and reference_kind(value) is None:
+        if value and set(value) <= {"env", "file"}:
+            yield place
+        for key, item in value.items():
+            yield from _malformed(item, f"{place}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _malformed(item, f"{place}[{i}]")
 
 
 def literal_secrets(options: Any, name: str) -> list[str]:
@@ -115,6 +129,8 @@ def _kept(secret: str, otherwise: str) -> str:
 def _content(path: str, place: str) -> str:
     """The text of a file without the line end after it."""
     try:
+        if Path(path).exists() and not Path(path).is_dir() and not Path(path).is_file():
+            raise ValueError("no regular file")  # to wait for a pipe, or read from it once, helps nobody
         with Path(path).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:

@@ -144,8 +144,8 @@ class ForwardFacts:
         extra_rows_D: int64, rows of this forward that are not the prompt's.
         window_D: int64, rows of the forward where it decodes, else 0.
         kept_DC: bool, places that are output.
-        entropy_DC: float64 nats, 0 where nothing is output.
-        logprob_DC: float64 nats, 0 where nothing is output.
+        entropy_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
+        logprob_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
     """
 
     outcome: StepOutcome
@@ -168,10 +168,17 @@ class ForwardFacts:
             extra_rows_D=rows_D - ~decodes_D,
             window_D=np.where(decodes_D, rows_D, 0),
             kept_DC=kept_DC,
-            # float64 before summing: the order of float32 sums would follow the batch's widest commit.
-            entropy_DC=np.where(kept_DC, outcome.entropy_DC, np.float64(0)),
-            logprob_DC=np.where(kept_DC, outcome.logprob_DC, np.float64(0)),
+            entropy_DC=_exact(outcome.entropy_DC, kept_DC),
+            logprob_DC=_exact(outcome.logprob_DC, kept_DC),
         )
+
+
+def _exact(nats_DC: FloatArray, kept_DC: BoolArray) -> np.ndarray:
+    """float64 multiples of 2**-24, 0 where nothing is output.
+
+    Their sums are exact up to 2**29 nats, so a total does not depend on how the forwards grouped the tokens.
+    """
+    return np.where(kept_DC, np.rint(nats_DC * np.float64(2**24)) * 2.0**-24, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +207,7 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
     Accumulator(name="entropy", of=lambda f: f.entropy_DC.sum(axis=1), dtype=np.float64),
     Accumulator(name="largest_entropy", of=lambda f: f.entropy_DC.max(axis=1), how="max", dtype=np.float64),
     Accumulator(name="logprob", of=lambda f: f.logprob_DC.sum(axis=1), dtype=np.float64),
+    Accumulator(name="largest_surprise", of=lambda f: (-f.logprob_DC).max(axis=1), how="max", dtype=np.float64),
     Accumulator(name="early", of=lambda f: (f.outcome.early_DC & f.kept_DC).sum(axis=1)),
     Accumulator(name="drafts", of=lambda f: np.minimum(f.outcome.drafts_D, f.emit_D)),
     Accumulator(name="agreed", of=lambda f: np.minimum(f.outcome.agreed_D, f.emit_D)),
@@ -245,6 +253,7 @@ class CommitStats:
         out_of_order_fills: emitted tokens that were filled while a position before them was still a mask.
         mean_logprob: mean log-probability (nats) of the emitted tokens under the next-token head; None
             where the strategy does not compute it.
+        worst_logprob: the lowest of these log-probabilities; None likewise.
         draft_agreement: share of verified drafts that equalled the next-token head's choice; None where
             no draft was verified.
         cached_prompt_tokens: prompt tokens whose KV came from the prefix cache.
@@ -260,6 +269,7 @@ class CommitStats:
     max_entropy: float | None = None
     out_of_order_fills: int = 0
     mean_logprob: float | None = None
+    worst_logprob: float | None = None
     draft_agreement: float | None = None
     cached_prompt_tokens: int = 0
     preemptions: int = 0
@@ -304,6 +314,10 @@ class Finished:
         """A total per token; None without tokens."""
         return self.total[name] / self.counted if self.counted else None
 
+    def negated(self, name: str) -> float | None:
+        """A total with the other sign; None without tokens."""
+        return 0.0 - self.total[name] if self.counted else None
+
     def ratio(self, name: str, over: str) -> float | None:
         """One total over another; None where that is 0."""
         return self.total[name] / self.total[over] if self.total[over] else None
@@ -335,6 +349,7 @@ STATISTICS: tuple[Statistic, ...] = (
     Statistic(name="max_entropy", arrow="float64", of=lambda s: s.total["largest_entropy"] if s.counted else None),
     Statistic(name="out_of_order_fills", arrow="int32", of=lambda s: s.total["early"]),
     Statistic(name="mean_logprob", arrow="float64", of=lambda s: _number(s.mean("logprob"))),
+    Statistic(name="worst_logprob", arrow=None, of=lambda s: _number(s.negated("largest_surprise"))),
     Statistic(name="draft_agreement", arrow="float64", of=lambda s: s.ratio("agreed", over="drafts")),
     Statistic(name="cached_prompt_tokens", arrow="int32", of=lambda s: s.host.cached_prompt_tokens),
     Statistic(name="preemptions", arrow="int32", of=lambda s: s.host.preemptions),

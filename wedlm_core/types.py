@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from wedlm_core.evidence import Evidence, evidence_of
 from wedlm_core.sampling_params import DEFAULT_WINDOW, SamplingParams, Strategy
 from wedlm_core.statistics import CommitStats
 
@@ -15,11 +17,13 @@ __all__ = [
     "CommitStats",
     "CompletionOutput",
     "Delta",
+    "Evidence",
     "FinishReason",
     "Generation",
     "Logprob",
     "Request",
     "SamplingParams",
+    "Score",
     "Strategy",
     "Timings",
 ]
@@ -94,6 +98,12 @@ class Generation:
     trace: tuple[Mapping[str, Any], ...] | None = None
 
     @property
+    def evidence(self) -> Evidence:
+        """What speaks for or against it."""
+        truncated = self.finish_reason is FinishReason.LENGTH
+        return evidence_of(self.stats, self.token_ids, self.text, truncated=truncated)
+
+    @property
     def outputs(self) -> tuple[CompletionOutput, ...]:
         """The sample under vLLM's names: one output, as each sample of ``n`` is a generation of its own."""
         return (CompletionOutput(self),)
@@ -166,3 +176,41 @@ class Delta:
     text: str
     token_ids: tuple[int, ...]
     generation: Generation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How likely the model finds given tokens behind a context, under its next-token head.
+
+    Attributes:
+        token_ids: the tokens that were scored.
+        logprobs: nats of each, given all tokens before it; of the model's own distribution over its whole vocabulary.
+        greedy: whether each is the most likely token at its place (the first of equal ones).
+        context_tokens: tokens in front of them, after truncation.
+        truncated_tokens: tokens that were dropped at the beginning of the context.
+        cached_tokens: tokens of the context that were not computed again, as another sequence began with them.
+        error: why the log-probabilities mean nothing (they are NaN then), else None.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    greedy: tuple[bool, ...]
+    context_tokens: int
+    truncated_tokens: int = 0
+    cached_tokens: int = 0
+    error: str | None = None
+
+    @property
+    def logprob(self) -> float:
+        """Log-probability of all tokens together, in nats."""
+        return math.fsum(self.logprobs)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether greedy decoding from the context gives these very tokens."""
+        return all(self.greedy)
+
+    @property
+    def perplexity(self) -> float:
+        """``exp`` of the mean negative log-probability of a token."""
+        return math.exp(-self.logprob / len(self.logprobs))

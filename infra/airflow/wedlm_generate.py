@@ -24,9 +24,15 @@ with DAG(
     BashOperator(
         task_id="generate",
         bash_command=(
-            "ray job submit --address {{ var.value.wedlm_ray_address }} -- python -m jobs.generate"
-            " --input {{ var.value.wedlm_input }} --output {{ var.value.wedlm_output }}"
-            " --model {{ var.value.wedlm_model }}"
+            'ray job submit --address "$JOB_ADDRESS" -- python -m jobs.generate'
+            ' --input "$JOB_INPUT" --output "$JOB_OUTPUT" --model "$JOB_MODEL"'
         ),
+        # Not in the command itself, of which the shell would interpret them.
+        env={
+            "JOB_ADDRESS": "{{ var.value.wedlm_ray_address }}",
+            "JOB_INPUT": "{{ var.value.wedlm_input }}",
+            "JOB_OUTPUT": "{{ var.value.wedlm_output }}",
+            "JOB_MODEL": "{{ var.value.wedlm_model }}",
+        },
         append_env=True,
     )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from pipeline import stages
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
@@ -18,6 +15,17 @@ from pipeline.cluster.members import Members
 from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.nodes import NodeTable
 from pipeline.cluster.pool import Pool
+from pipeline.cluster.pool_events import (
+    Event,
+    Events,
+    Failed,
+    Ready,
+    Result,
+    Silence,
+    next_event,
+    read_units,
+    when_done,
+)
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.cluster.room import Room
 from pipeline.cluster.watching import Watched, Watching
@@ -32,36 +40,11 @@ _END_SECONDS = 10.0
 """How long a job that ends early waits for its prefetch thread."""
 _STOP_SECONDS = 0.2
 """The same of a job that was asked to stop."""
-_POLL_SECONDS = 0.2
-"""Longest wait for an event. A slow actor and a request to stop cause none, so both are looked at this often."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ready:
-    actor: int
-    taken: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Result:
-    given: Assignment
-    record: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Failed:
-    error: BaseException
-    actor: int | None = None
-    """Whose call it was; None: of the prefetch thread."""
-
-
-_Event = _Ready | _Result | _Failed | Watched | NodeTable | PreparedUnit | None
-"""None: there are no more units."""
 
 
 def generate(
     pool: Pool,
-    units: Generator[PreparedUnit, None, None],
+    units: Generator[PreparedUnit | None, None, None],
     held: Mapping[str, int],
     count: int,
     stop: Stop,
@@ -77,7 +60,7 @@ def generate(
 
     Args:
         pool: the actors.
-        units: drawn from in a thread of its own; a bounded number of them waits.
+        units: drawn from in a thread of its own; a bounded number of them waits. None: nothing is there yet.
         held: units that each actor of a pool works on at once.
         count: how many units there are.
         stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
@@ -86,158 +69,144 @@ def generate(
         nodes: says which nodes go; None if none ever does.
         drain_seconds: in which an actor that has to go may finish units.
     """
-    # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
-    most = {name: own + max(1, own // 4) for name, own in held.items()}
-    each = max(_MIN_PREFETCHED, *held.values())
-    actors = sum(own.actors for own in pool.resources.values())
-    dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * each)
-    pool.metrics.dispatcher = dispatcher
-    events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-    # As many prefetched units may wait for an actor as the actors hold, and enough to choose from.
-    always = max(1, sum(own.least for own in pool.resources.values()))
-    room = Room(always * each)
-    reader = threading.Thread(target=_read, args=(units, events, room), name="prefetch", daemon=True)
-    prepared: dict[str, PreparedUnit] = {}
-    fresh: set[str] = set()
-    """Units that were never given to an actor."""
-    left = count
-
-    watching = Watching(pool, events.put)
-
-    def watch(actor: int) -> None:
-        _when_done(pool.ready(actor), events, partial(_ready, actor), actor)
-        watching.begin(actor)
-
-    members = pool.metrics.members = Members(pool, dispatcher, most, time.monotonic(), watch, refit)
-    leaving = Leaving(members, drain_seconds)
-    unlisten = nodes.listen(events.put) if nodes is not None else lambda: None
+    loop = _Loop(pool, held, count, stop, refit, drain_seconds)
+    reader = threading.Thread(target=read_units, args=(units, loop.events, loop.room), name="prefetch", daemon=True)
+    unlisten = nodes.listen(loop.events.put) if nodes is not None else lambda: None
     reader.start()
     try:
-        while not dispatcher.finished and not _is_drained(stop, dispatcher.running):
-            event = _next(events)
+        while not loop.is_over:
+            event = next_event(loop.events)
             now = time.monotonic()
-            if isinstance(event, _Failed):
-                if stop.asked:
-                    break  # the next run meets it again, if it lasts
-                if event.actor is None or event.actor in members:
-                    raise event.error
-            elif isinstance(event, _Ready):
-                if event.actor in members:
-                    _tell(event.taken, first=not members.starts)
-                    pool.note_start(event.actor, event.taken)
-                    members.join(event.actor, event.taken, now)
-                    room.resize(max(always, members.ready) * each)
-            elif isinstance(event, PreparedUnit):
-                prepared[event.unit.unit_id] = event
-                fresh.add(event.unit.unit_id)
-                dispatcher.offer(event.unit.unit_id, event.histogram)
-            elif isinstance(event, _Result):
-                members.touch(event.given.actor, now)
-                for record in _settle(dispatcher, pool, event, prepared, now):
-                    left -= 1
-                    yield record
-            elif isinstance(event, NodeTable):
-                leaving.seen(event, now)
-            elif isinstance(event, Watched):
-                watching.take(event, members, leaving, now)
-            elif event is None:
-                dispatcher.end_input()
-            leaving.settle(now)
-            watching.again(members, now)
-            while not stop.asked and (given := dispatcher.next(now)) is not None:
-                if given.unit_id in fresh:
-                    fresh.remove(given.unit_id)
-                    room.release()
-                members.touch(given.actor, now)
-                _when_done(pool.run(given, prepared[given.unit_id]), events, partial(_result, given), given.actor)
-            if not stop.asked:
-                members.adjust(left - dispatcher.running, now)
+            if stop.asked and isinstance(event, Failed):
+                break  # the next run meets it again, if it lasts
+            yield from loop.take(event, now)
+            loop.go_on(now)
     finally:
         if starts is not None:
-            starts += members.starts
+            starts += loop.members.starts
         unlisten()
-        room.close()
+        loop.room.close()
         reader.join(_STOP_SECONDS if stop.asked else _END_SECONDS)
 
 
-def _is_drained(stop: Stop, in_flight: int) -> bool:
-    """Whether a run that was asked to stop has no units in flight any more, or these have had their time."""
-    return stop.asked and (not in_flight or stop.overdue)
+class _Loop:
+    """What the loop knows: the units that were read, the actors, and who has which unit.
 
-
-def _settle(
-    dispatcher: Dispatcher, pool: Pool, result: _Result, prepared: dict[str, PreparedUnit], now: float
-) -> Iterator[CommitRecord]:
-    """Record a result: if it is the first one of its unit, drop the other execution and yield the commit record."""
-    given = result.given
-    if result.record is None:
-        dispatcher.decline(given.unit_id, given.actor)
-        return
-    losers = dispatcher.done(given.unit_id, given.actor, now)
-    if losers is None:
-        return
-    del prepared[given.unit_id]
-    for loser in losers:
-        pool.drop(loser)
-    yield CommitRecord.from_json(result.record)
-
-
-class _Timeout:
-    """No event came in time."""
-
-
-def _next(events: queue.SimpleQueue[_Event]) -> _Event | _Timeout:
-    try:
-        return events.get(timeout=_POLL_SECONDS)
-    except queue.Empty:
-        return _Timeout()
-
-
-def _read(
-    units: Generator[PreparedUnit, None, None],
-    events: queue.SimpleQueue[_Event],
-    room: Room,
-) -> None:
-    try:
-        with contextlib.closing(units):
-            for unit in units:
-                events.put(unit)
-                if not room.take():
-                    return
-        events.put(None)
-    except BaseException as error:
-        events.put(_Failed(error=error))
-
-
-def _ready(actor: int, taken: Mapping[str, float]) -> _Event:
-    return _Ready(actor=actor, taken=taken)
-
-
-def _tell(taken: Mapping[str, float], *, first: bool) -> None:
-    """Say what the start of an actor was made of; of the first one only, the others are alike."""
-    if first:
-        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items())
-        stages.announce(f"first engine ready ({parts})")
-
-
-def _result(given: Assignment, record: str | None) -> _Event:
-    return _Result(given=given, record=record)
-
-
-def _when_done(
-    reference: Any, events: queue.SimpleQueue[_Event], event: Callable[[Any], _Event], actor: int
-) -> None:  # fmt: skip
-    """Queue ``event(value)`` once ``reference`` resolves, or a :class:`_Failed` if it resolves to an error.
-
-    Args:
-        reference: to the result of a call of ``actor``.
-        events: the queue.
-        event: makes the event.
-        actor: whom the call was for.
+    Attributes:
+        events: what happens comes here.
+        room: for units that were read and that no actor has.
+        members: the actors.
     """
 
-    def put_event(future: Any) -> None:
-        error = future.exception()
-        events.put(event(future.result()) if error is None else _Failed(error=error, actor=actor))
+    def __init__(
+        self,
+        pool: Pool,
+        held: Mapping[str, int],
+        count: int,
+        stop: Stop,
+        refit: Callable[[], Mapping[str, int]] | None,
+        drain_seconds: float,
+    ) -> None:
+        self._pool, self._stop, self._left = pool, stop, count
+        # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
+        most = {name: own + max(1, own // 4) for name, own in held.items()}
+        self._each = max(_MIN_PREFETCHED, *held.values())
+        actors = sum(own.actors for own in pool.resources.values())
+        self._dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * self._each)
+        pool.metrics.dispatcher = self._dispatcher
+        self.events: Events = queue.SimpleQueue()
+        # As many prefetched units may wait for an actor as the actors hold, and enough to choose from.
+        self._always = max(1, sum(own.least for own in pool.resources.values()))
+        self.room = Room(self._always * self._each)
+        self._prepared: dict[str, PreparedUnit] = {}
+        self._fresh: set[str] = set()
+        """Units that were never given to an actor."""
+        self._watching = Watching(pool, self.events.put)
+        self.members = pool.metrics.members = Members(
+            pool, self._dispatcher, most, time.monotonic(), self._watch, refit
+        )
+        self._leaving = Leaving(self.members, drain_seconds)
 
-    reference.future().add_done_callback(put_event)
+    @property
+    def is_over(self) -> bool:
+        """Whether all is done, or a run that was asked to stop has no units in flight, or these have had their time."""
+        if self._dispatcher.finished:
+            return True
+        return self._stop.asked and (not self._dispatcher.running or self._stop.overdue)
+
+    def take(self, event: Event | Silence, now: float) -> Iterator[CommitRecord]:
+        """Take up an event; yields the record of a unit that it brings.
+
+        Raises:
+            BaseException: an actor's or the prefetch thread's error.
+        """
+        if isinstance(event, Failed):
+            if event.actor is None or event.actor in self.members:
+                raise event.error
+        elif isinstance(event, Ready):
+            self._join(event, now)
+        elif isinstance(event, PreparedUnit):
+            self._prepared[event.unit.unit_id] = event
+            self._fresh.add(event.unit.unit_id)
+            self._dispatcher.offer(event.unit.unit_id, event.histogram, first=event.unit.stage > 0)
+        elif isinstance(event, Result):
+            self.members.touch(event.given.actor, now)
+            yield from self._settle(event, now)
+        elif isinstance(event, NodeTable):
+            self._leaving.seen(event, now)
+        elif isinstance(event, Watched):
+            self._watching.take(event, self.members, self._leaving, now)
+        elif event is None:
+            self._dispatcher.end_input()
+
+    def go_on(self, now: float) -> None:
+        """Do what follows: let actors go, give units out, ask for actors."""
+        self._leaving.settle(now)
+        self._watching.again(self.members, now)
+        if not self._stop.asked:
+            self._give(now)
+            self.members.adjust(self._left - self._dispatcher.running, now)
+
+    def _watch(self, actor: int) -> None:
+        """Be told when an actor that was asked for is ready, where it is, and when it has to go."""
+        when_done(self._pool.ready(actor), self.events, lambda taken: Ready(actor=actor, taken=taken), actor)
+        self._watching.begin(actor)
+
+    def _join(self, event: Ready, now: float) -> None:
+        if event.actor not in self.members:
+            return
+        if not self.members.starts:  # the others are alike
+            parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in event.taken.items())
+            stages.announce(f"first engine ready ({parts})")
+        self._pool.note_start(event.actor, event.taken)
+        self.members.join(event.actor, event.taken, now)
+        self.room.resize(max(self._always, self.members.ready) * self._each)
+
+    def _settle(self, result: Result, now: float) -> Iterator[CommitRecord]:
+        """Record a result: if it is the first of its unit, drop the other execution and yield the commit record."""
+        given = result.given
+        if result.record is None:
+            self._dispatcher.decline(given.unit_id, given.actor)
+            return
+        losers = self._dispatcher.done(given.unit_id, given.actor, now)
+        if losers is None:
+            return
+        del self._prepared[given.unit_id]
+        for loser in losers:
+            self._pool.drop(loser)
+        self._left -= 1
+        yield CommitRecord.from_json(result.record)
+
+    def _give(self, now: float) -> None:
+        """Give waiting units to the actors that have room."""
+        while not self._stop.asked and (given := self._dispatcher.next(now)) is not None:
+            if given.unit_id in self._fresh:
+                self._fresh.remove(given.unit_id)
+                self.room.release()
+            self.members.touch(given.actor, now)
+            call = self._pool.run(given, self._prepared[given.unit_id])
+            when_done(call, self.events, partial(_result, given), given.actor)
+
+
+def _result(given: Assignment, record: str | None) -> Event:
+    return Result(given=given, record=record)

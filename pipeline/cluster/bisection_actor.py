@@ -23,7 +23,8 @@ class RemoteBisection:
 
     def end_process(self, worker: str) -> None:
         """Does not block."""
-        self._handle.end_process.remote(worker)
+        # Not retried: Ray would tell the user if the end of the session cuts it off.
+        self._handle.end_process.options(max_task_retries=0).remote(worker)
 
     def begin_unit(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
         """Blocks for the answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.pool import Pool, first_actors
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools
 from pipeline.cluster.session import ensure_ray, start_probe
+from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.worker.load_engine import EngineLoader
 from wedlm_core.kernels.cpu.kept import are_kept
@@ -40,7 +41,9 @@ class Crew:
         self.bisection.close()
 
 
-def assemble(job: Job, load: EngineLoader, units: int | None = None, *, private: bool = False) -> Crew:
+def assemble(
+    job: Job, load: EngineLoader, units: int | None = None, *, private: bool = False, beside: Sequence[RunConfig] = ()
+) -> Crew:
     """Start the actors of a job in the running session; they load their models while the caller goes on.
 
     Args:
@@ -48,12 +51,13 @@ def assemble(job: Job, load: EngineLoader, units: int | None = None, *, private:
         load: makes an actor's engine.
         units: work for the actors; there are no more of them than this. None: not known yet.
         private: whether the session is the run's own, which no node is ever added to.
+        beside: runs whose actors share the cluster with these.
 
     Raises:
         ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
     """
     nodes = connected_nodes()
-    resources = fit_pools(job.config, nodes, units, private=private)
+    resources = fit_pools(job.config, nodes, units, private=private, beside=beside)
     probe = start_probe()
     bisection = start_bisection(job.config)
     pool = Pool(job, resources, load, bisection)

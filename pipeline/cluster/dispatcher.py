@@ -175,10 +175,19 @@ class Dispatcher:
         self._waiting.forget(actor)
         return [unit.unit_id for unit in back]
 
-    def offer(self, unit_id: str, histogram: Mapping[int, int]) -> None:
-        """Add a unit. ``histogram``: prefix -> tokens of the unit's prompts that a cache with this prefix saves."""
+    def offer(self, unit_id: str, histogram: Mapping[int, int], *, first: bool = False) -> None:
+        """Add a unit.
+
+        Args:
+            unit_id: the unit.
+            histogram: prefix -> tokens of the unit's prompts that a cache with this prefix saves.
+            first: it goes before all that wait: a chain goes on with what it has begun before it begins more.
+        """
         self._units[unit_id] = _Unit(unit_id=unit_id, histogram=histogram)
-        self._waiting.put(unit_id, histogram)
+        if first:
+            self._waiting.put_first(unit_id, histogram)
+        else:
+            self._waiting.put(unit_id, histogram)
 
     def end_input(self) -> None:
         """No more units will be offered."""

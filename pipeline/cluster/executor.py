@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,10 +18,11 @@ from pipeline.cluster.actor_pool import generate
 from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
+from pipeline.cluster.interleave import interleaved
 from pipeline.cluster.metrics_reporter import report_run
 from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.pool import Pool
-from pipeline.cluster.prefetch import TASK_CPUS, prefetch_units
+from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, prefetch_later, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
@@ -87,10 +88,14 @@ class RayExecutor:
         config: the run's configuration.
         load: makes each actor's engine, in the actor's process.
         stop: may ask it to stop its units.
+        beside: runs of other executors, whose actors share the session with these.
     """
 
-    def __init__(self, config: RunConfig, load: EngineLoader = load_engine, stop: Stop | None = None) -> None:
-        self._config = config
+    def __init__(
+        self, config: RunConfig, load: EngineLoader = load_engine, stop: Stop | None = None,
+        beside: Sequence[RunConfig] = (),
+    ) -> None:  # fmt: skip
+        self._config, self._beside = config, tuple(beside)
         self._load = load
         self._stop = stop or Stop()
         self._private = is_private()
@@ -138,6 +143,7 @@ class RayExecutor:
         """
         begin = time.time()
         self._background.wait()
+        self._stop.listen()  # at once: until then a signal meets Ray's handler first
         crew: Crew | None = None
         with suppress(ResourceError):  # units that span files are fewer than was counted: what fits is asked below
             crew = self._background.crew()
@@ -154,7 +160,7 @@ class RayExecutor:
         return self._reported(crew, work, drain(self._run_graph(job, work, crew, watch, begin), watch.check))
 
     def _assemble(self, job: Job, units: int) -> Crew:
-        return assemble(job, self._load, units, private=self._private)
+        return assemble(job, self._load, units, private=self._private, beside=self._beside)
 
     def _run_graph(self, job: Job, work: Work, crew: Crew, watch: NodeWatch, begin: float) -> Iterator[CommitRecord]:
         """The records of the units, as they are done; the crew's actors are killed at the end."""
@@ -163,7 +169,10 @@ class RayExecutor:
         most = sum(own.actors for own in crew.resources.values())
         runs = job.config.runs_of_pools()
         held = {name: units_per_actor(run, work.unit_rows, work.units, most) for name, run in runs.items()}
+        units: Generator[PreparedUnit | None, None, None]
         units = prefetch_units(job, work.tasks, partial(_reserved, crew.pool), crew.bisection)
+        if work.later is not None:
+            units = interleaved(prefetch_later(job, work.later, crew.bisection), units, work.later.end)
         refit = None if self._private else _refit(job.config, crew.resources, work.units)
         try:
             with closing(crew), self._stop.draining():
@@ -291,12 +300,13 @@ def _explained(error: Exception, storage: Storage, since: float) -> Exception:
     if not isinstance(cause, ray.exceptions.RayError):
         return _without_advice(cause)
     notes = [key for key in storage.keys(layout.CRASHES) if layout.time_of_crash_note(key) >= since]
+    raised = f"{EngineDiedError.__name__}: "
     if notes:
         why = f"The last one:\n{storage.read(notes[-1]).decode().strip()}"
+    elif raised in str(cause):  # in the actor's constructor, which comes as the text of a traceback
+        why = str(cause).rsplit(raised, 1)[-1].strip()
     else:
-        # What an actor raised in its constructor comes as the text of a traceback.
-        said = str(cause).rsplit(f"{EngineDiedError.__name__}: ", 1)[-1].strip()
-        why = f"It left no crash note: it was killed from outside, or ran out of memory. Ray says: {said}"
+        why = f"It left no crash note: it was killed from outside, or ran out of memory. Ray says: {str(cause).strip()}"
     return EngineDiedError(
         "a generate actor could not start, or actors died more often than max_engine_deaths allows. "
         f"{why}\nWhat is committed stays; fix the cause and run again to continue."

@@ -80,7 +80,8 @@ class GenerateActor:
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._bisection, self._engine = bisection, thread
-        self._worker = UnitWorker(job, thread, bisection, self._process)
+        worker = UnitWorker(job, thread, bisection, self._process)
+        self._workers = [worker, *map(worker.beside, job.later)]
         self._metrics = report_actor(job.config, thread, pool, restarted=verdict.deaths > 0)
 
     def ready(self) -> dict[str, float]:
@@ -116,13 +117,13 @@ class GenerateActor:
             return None
         try:
             with masked_errors():
-                return self._worker.run(unit, envelope.unpack(block), execution).to_json()
+                return self._workers[unit.stage].run(unit, envelope.unpack(block), execution).to_json()
         except DroppedError:
             return None
 
     def drop(self, unit_id: str, execution: int) -> None:
         """See :meth:`UnitWorker.drop`."""
-        self._worker.drop(unit_id, execution)
+        self._workers[0].drop(unit_id, execution)
 
     def _end_late(self, budget: float) -> None:
         """End this process after SIGTERM, should the driver fail to: whoever sent it wants it to end."""

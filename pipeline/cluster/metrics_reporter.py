@@ -22,7 +22,16 @@ from pipeline.metrics import LABELS, METRICS, Metric
 from pipeline.stages import seconds_since_start
 from pipeline.worker.engine_thread import EngineThread
 
-__all__ = ["SAMPLE_SECONDS", "Instrument", "Reporter", "labels_of", "report_actor", "report_run", "seconds_between"]
+__all__ = [
+    "SAMPLE_SECONDS",
+    "Instrument",
+    "Reporter",
+    "label_of",
+    "labels_of",
+    "report_actor",
+    "report_run",
+    "seconds_between",
+]
 
 _LOG = logging.getLogger(__name__)
 _VARIABLE, _LEAST_SECONDS, _USUAL_SECONDS = "WEDLM_METRICS_SECONDS", 0.1, 5.0
@@ -104,8 +113,11 @@ class Reporter:
 
     def observe(self, name: str, value: float) -> None:
         """Report one value of a histogram, by the metric's name."""
-        with self._lock:
-            self._give(_BY_NAME[name], value)
+        try:
+            with self._lock:
+                self._give(_BY_NAME[name], value)
+        except Exception:  # a run does not fail for its metrics
+            _LOG.warning("metric %s could not be reported", name, exc_info=True)
 
     def start(self, read: Callable[[], Mapping[str, Any]], seconds: float = SAMPLE_SECONDS) -> None:
         """Sample what ``read`` returns from now on, in a thread, until :meth:`close`."""
@@ -136,7 +148,7 @@ class Reporter:
     def _give(self, metric: Metric, value: float, label: str = "") -> None:
         if metric.name not in self._instruments:
             self._instruments[metric.name] = self._make(metric)
-        own = {metric.label: label[:_MOST]} if metric.label else {}
+        own = {metric.label: label_of(label)} if metric.label else {}
         self._instruments[metric.name](value, {**self._labels, **own})
 
 
@@ -155,7 +167,13 @@ def _by_label(metric: Metric, value: Any) -> list[tuple[str, float]]:
 def labels_of(config: RunConfig, pool: str) -> dict[str, str]:
     """The labels of a run's metrics; without credentials."""
     job = config.output_name
-    return dict(zip(LABELS, (job[-_MOST:], config.model_name[-_MOST:], pool), strict=True))
+    return {name: label_of(value) for name, value in zip(LABELS, (job, config.model_name, pool), strict=True)}
+
+
+def label_of(value: str) -> str:
+    """A label's value: the end of a text, in ASCII, as Ray takes no other; what is not is escaped."""
+    plain = value.encode("ascii", "backslashreplace").decode()
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in plain)[-_MOST:]
 
 
 def report_actor(config: RunConfig, engine: EngineThread, pool: str, *, restarted: bool) -> Reporter | None:

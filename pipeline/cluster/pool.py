@@ -47,7 +47,8 @@ class PooledGenerateActor(GenerateActor):
         self._scheduled = 0.0 if restarted else max(0.0, time.time() - asked)
         job, bisection = ray.cloudpickle.loads(shared)
         job = ray.get(job)
-        job = replace(job, config=job.config.runs_of_pools()[pool])
+        job, *later = (replace(own, config=own.config.runs_of_pools()[pool]) for own in (job, *job.later))
+        job = replace(job, later=tuple(later))
         own = partial(load_for_any_row, load, pool) if pool else load
         super().__init__(job, num_threads, own, bisection, pool=pool or POOL)
 

@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from pipeline.cluster.prepare_task import prepare_units, read_histogram
 from pipeline.plan.job import Job
+from pipeline.plan.later_units import LaterUnits
 from pipeline.plan.units import ReadTask
 from pipeline.types import Unit
 from pipeline.worker.row_isolation import BisectionLike
 
-__all__ = ["TASK_CPUS", "PreparedUnit", "prefetch_units"]
+__all__ = ["TASK_CPUS", "PreparedUnit", "prefetch_later", "prefetch_units"]
 
 Reserved = Callable[[], tuple[float, float]]
 """CPUs and GPUs that generate actors reserve, at the moment."""
@@ -59,6 +60,15 @@ def prefetch_units(
         yield from _read(job, some, reserved, bisection)
 
 
+def prefetch_later(
+    job: Job, later: LaterUnits, bisection: BisectionLike
+) -> Generator[PreparedUnit, None, None]:  # fmt: skip
+    """The prepared units of a chain's later stages, as they come; ends when no more will."""
+    while not later.exhausted:
+        if units := later.take(seconds=None):
+            yield from _prepared(units, _blocks_of_few(job, [ReadTask(units=units)], bisection))
+
+
 def _batches(tasks: Iterable[ReadTask]) -> Iterator[list[ReadTask]]:
     """Tasks to give to Ray Data at once: so many, or those of so many units, whatever is less; at least one."""
     held: list[ReadTask] = []
@@ -75,11 +85,16 @@ def _batches(tasks: Iterable[ReadTask]) -> Iterator[list[ReadTask]]:
 def _read(
     job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: BisectionLike
 ) -> Iterator[PreparedUnit]:  # fmt: skip
-    import ray
-
     units = [unit for task in tasks for unit in task.units]
     few = len(tasks) <= _FEW_TASKS and len(units) <= _FEW_UNITS
-    blocks = _blocks_of_few(job, tasks, bisection) if few else _blocks(job, tasks, reserved, bisection)
+    yield from _prepared(
+        units, _blocks_of_few(job, tasks, bisection) if few else _blocks(job, tasks, reserved, bisection)
+    )
+
+
+def _prepared(units: Sequence[Unit], blocks: Iterator[Any]) -> Iterator[PreparedUnit]:
+    import ray
+
     for unit in units:
         # Two blocks for each unit, in order: its prefix histogram, then its envelope.
         histogram = read_histogram(ray.get(next(blocks)))

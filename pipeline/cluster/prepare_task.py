@@ -28,6 +28,7 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
     Raises:
         EngineDiedError: more processes than allowed died in a row while they prepared these units.
     """
+    job = job.of_stage(units[0].stage)
     process, task = uuid.uuid4().hex, f"read.{units[0].unit_id}"
     verdict = bisection.start_process(task, process, own_node())
     if not verdict.go_on:

@@ -131,7 +131,12 @@ def surplus_actors(config: RunConfig, units: int) -> str | None:
 
 
 def fit_pools(
-    config: RunConfig, nodes: Nodes, units: int | None = None, *, private: bool = False
+    config: RunConfig,
+    nodes: Nodes,
+    units: int | None = None,
+    *,
+    private: bool = False,
+    beside: Sequence[RunConfig] = (),
 ) -> dict[str, ActorResources]:
     """Resources of the actors of each pool on these nodes; without ``pools`` there is one pool, "".
 
@@ -140,6 +145,7 @@ def fit_pools(
         nodes: of the cluster.
         units: work for the actors; no pool has more of them than this. None: not known yet.
         private: whether the session is the run's own, which no node is ever added to.
+        beside: runs whose actors share the cluster with these.
 
     Raises:
         ResourceError: the cluster cannot hold the actors that were asked for by number, or none of those that were
@@ -147,13 +153,19 @@ def fit_pools(
     """
     left = [dict(node) for node in nodes]
     fitted: dict[str, ActorResources] = {}
-    for name, run in config.runs_of_pools().items():
-        try:
-            fitted[name] = _fit(run, config, nodes, left, units, private=private)
-        except ResourceError as error:
-            if name:
-                raise ResourceError(f"pools.{name}: {error}") from error
-            raise
+    for whole in (config, *beside):
+        others = sum(other.most_actors for other in (config, *beside) if other is not whole)
+        for name, run in whole.runs_of_pools().items():
+            try:
+                found = _fit(
+                    run, whole, nodes, left, units if whole is config else None, private=private, others=others
+                )
+            except ResourceError as error:
+                if name:
+                    raise ResourceError(f"pools.{name}: {error}") from error
+                raise
+            if whole is config:
+                fitted[name] = found
     return fitted
 
 
@@ -164,8 +176,9 @@ def fit_actors(config: RunConfig, nodes: Nodes, units: int | None = None) -> Act
 
 
 def _fit(
-    run: RunConfig, whole: RunConfig, nodes: Nodes, left: list[dict[str, float]], units: int | None, *, private: bool
-) -> ActorResources:
+    run: RunConfig, whole: RunConfig, nodes: Nodes, left: list[dict[str, float]], units: int | None, *, private: bool,
+    others: int = 0,
+) -> ActorResources:  # fmt: skip
     """Resources of a pool's actors.
 
     Args:
@@ -175,16 +188,18 @@ def _fit(
         left: what earlier pools leave of them; what this pool takes is taken away.
         units: see :func:`fit_pools`.
         private: see :func:`fit_pools`.
+        others: actors of other runs beside these.
     """
     given, cap = run.actors, max(1, units) if units is not None else sys.maxsize
     ranged = isinstance(given, ActorRange)
     have = _sums(nodes)
     # A range shares the cores there are; a fixed number shares them all the same.
-    sharing = min(whole.most_actors, max(1, int(have["CPU"]))) if ranged else whole.most_actors
+    most = whole.most_actors + others
+    sharing = min(most, max(1, int(have["CPU"]))) if ranged else most
     wanted = ActorResources(
         actors=min(run.most_actors, cap),
         least=min(given.min if isinstance(given, ActorRange) else given, cap),
-        cpus=_cpus(run, have, min(sharing, cap) if run is whole else sharing),
+        cpus=_cpus(run, have, min(sharing, cap) if run is whole and not others else sharing),
         gpus=_gpus(run, have),
         # By the actors that are asked for, so that a run that continues with fewer units left has the same threads.
         threads=run.num_threads or max(1, int(have["CPU"]) // sharing),
@@ -269,7 +284,7 @@ def _no_room(
         there = sorted({name.removeprefix(_KIND) for node in nodes for name in node if name.startswith(_KIND)})
         hint = f" No node has an accelerator {kind!r}; there are: {', '.join(there) or 'none'}."
     if config.expect_autoscaling:
-        hint += " To a session of this machine alone no node is added: set RAY_ADDRESS to run on a cluster."
+        hint += " A session of this machine alone gets no nodes, whatever expect_autoscaling says: set RAY_ADDRESS."
     asked = (
         config.actors if not isinstance(config.actors, ActorRange) else f"{config.actors.min} to {config.actors.max}"
     )

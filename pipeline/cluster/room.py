@@ -23,6 +23,12 @@ class Room:
             self._taken += 1
             return not self._closed
 
+    @property
+    def closed(self) -> bool:
+        """Whether there will be no room any more."""
+        with self._changed:
+            return self._closed
+
     def release(self) -> None:
         """A unit waits no more."""
         with self._changed:

@@ -10,12 +10,14 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from pipeline import stages
 from pipeline.cluster.lean_start import lean_start
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
 from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
@@ -42,6 +44,7 @@ PRIVATE_SYSTEM_CONFIG = {
 }
 """Settings of a private session."""
 _PROBE_RETRIES = 2
+_ANSWER_SECONDS = 0.5
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
     "ray.data._internal.execution.streaming_executor",
@@ -50,6 +53,8 @@ _CHATTY = (
 """Ray loggers that are verbose about normal operation."""
 
 
+_ENSURING = threading.Lock()
+"""Several threads may want a session; the first one gets it for all."""
 _INIT_LOGGER = "ray._private.worker"
 
 
@@ -91,6 +96,11 @@ def ensure_ray(workers: int = 2) -> bool:
     Args:
         workers: worker processes that a session of our own starts at once.
     """
+    with _ENSURING:
+        return _ensure_ray(workers)
+
+
+def _ensure_ray(workers: int) -> bool:
     import ray
 
     for name in _CHATTY:
@@ -100,6 +110,11 @@ def ensure_ray(workers: int = 2) -> bool:
         return False
     address = os.environ.get("RAY_ADDRESS")
     if not address:
+        if (there := _cluster_here()) is not None:
+            stages.announce(
+                f"a Ray cluster runs on this machine ({there}), and this run has a Ray of its own. To run on the "
+                "cluster, set RAY_ADDRESS=auto"
+            )
         _private_token()
     logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
@@ -121,6 +136,18 @@ def ensure_ray(workers: int = 2) -> bool:
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's
     return True
+
+
+def _cluster_here() -> str | None:
+    """The address of a cluster that ``ray start`` began on this machine, if it answers."""
+    with suppress(Exception):  # a part of Ray that may change; no more than a message depends on it
+        from ray._private.utils import read_ray_address
+
+        address: str = read_ray_address() or ""
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+        return address
+    return None
 
 
 def stays_on_this_machine() -> bool:

@@ -23,6 +23,7 @@ from pipeline.errors import DamagedError, OutputError, SourceError
 from pipeline.plan.input_check import check_committed_rows, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, planned_units, recorded_shares
+from pipeline.plan.stage_before import StageBefore
 from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows
 from pipeline.prompts.model_files import model_digest
@@ -56,6 +57,7 @@ def begin(
     *,
     resolved: Callable[[Job], None] = lambda job: None,
     scheduled: ScheduledRun | None = None,
+    before: StageBefore | None = None,
 ) -> Begun:
     """Recover the output, check that this run may continue it, and plan its units.
 
@@ -68,6 +70,7 @@ def begin(
         resolved: called with the job of a new run, before its units are planned: there will be work. Whether a run that
             continues has any left shows only when they are.
         scheduled: what a scheduled run processes; None for a run over all of the input.
+        before: the stage before, if this is a later stage of a chain: its rows are the input, and not there yet.
 
     Raises:
         DamagedError: published files or the record of the run are lost.
@@ -77,15 +80,18 @@ def begin(
     ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
-    if scheduled is None:
-        job = resolve_job(config, source_of(config, storage, partitioned=origin.partitioned), storage)
+    if before is not None:
+        job = resolve_job(config, before.rows, storage, version=origin.schema_version)
+    elif scheduled is None:
+        source = source_of(config, storage, partitioned=origin.partitioned)
+        job = resolve_job(config, source, storage, version=origin.schema_version)
     else:
-        job = scheduled.job(config, storage)
+        job = scheduled.job(config, storage, origin)
     job = replace(job, model_digest=model_digest(config))
     # Nothing is started for rows that are about to be refused below.
-    if not is_begun(storage) and not first_rows_fail(job, config):
+    if before is None and not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)
-    state, old, small = _plan(job, index, origin, config.input, scheduled)
+    state, old, small = _plan(job, index, origin, config.input, scheduled, before)
     manifest = _index(job, found, index, lease, known=old is not None, scheduled=scheduled is not None)
     _check_torn(small, index, storage)
     if scheduled is not None:
@@ -94,13 +100,14 @@ def begin(
     replaced = () if scheduled is None else scheduled.replaced
     kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
     _check_published(config, kept, index, ledger, storage)
-    if scheduled is None:
+    if scheduled is None and before is None:
         _check_touched(job, index, old)
     # Before the record is saved: settings that are refused are not those that the run was begun with.
-    if old is None and not len(index.records):
+    if old is None and not len(index.records) and before is None:
         check_rows(job, index.units)
-    if config.id_column is not None:
-        check_unique_ids(job.source, index.units, config.id_column)
+    if job.config.id_column is not None and before is None:
+        derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself
+        check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
@@ -191,7 +198,7 @@ def _check_published(
 
 
 def _plan(
-    job: Job, index: Index, origin: Origin, given: Any, scheduled: ScheduledRun | None
+    job: Job, index: Index, origin: Origin, given: Any, scheduled: ScheduledRun | None, before: StageBefore | None
 ) -> tuple[RunState, RunState | None, SmallFiles]:  # fmt: skip
     """Enter the input's units in the index.
 
@@ -206,21 +213,29 @@ def _plan(
     if scheduled is not None:
         return scheduled.plan(job, index, origin)
     new = new_run_record(job, job.model_digest, origin)
+    if before is not None:
+        new = replace(new, fingerprint={**new.fingerprint, **before.fingerprint})
     lost: DamagedError | None = None
     try:
         old = RunState.load(job.storage)
     except DamagedError as error:
         old, lost = None, error
+    if old is not None:
+        old.check_generated(job.storage.url)
     if old is not None and old.scheduled:
         raise OutputError(
             f"{job.storage.url}: scheduled runs keep this table, and know which input files it holds. Go on with them "
             "(`wedlm-batch etl`), or write to another folder."
         )
     state = new if old is None else old.continued_by(new, job.storage.url)
-    known = recorded_shares(index.records, job.source.files) if old is None else old.files
-    units, small = planned_units(job.source, state, known)
+    if before is None:
+        known = recorded_shares(index.records, job.source.files) if old is None else old.files
+        units, small = planned_units(job.source, state, known)
+    else:
+        units, small = before.units(state.fingerprint_hash), SmallFiles(known={})
     index.units.fill(units)
-    check_any_rows(len(index.units), given)
+    if before is None:
+        check_any_rows(len(index.units), given)
     if old is None and len(index.records):
         _check_ledger_agrees(job, index, lost)
     return state.shared_by(small.shares), old, small

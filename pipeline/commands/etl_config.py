@@ -75,6 +75,9 @@ class EtlConfig:
         for name in ("limit", "dataset_options"):
             if getattr(run, name):
                 _refuse(name, getattr(run, name), "not for scheduled runs", "Leave it out.")
+        if run.input_format == "openai-batch":
+            rule = "scheduled runs append rows to a table, and a batch file is a job of its own"
+            _refuse("input_format", run.input_format, rule, "Give each file to `wedlm-batch generate`.")
         self.within  # noqa: B018  # checks the bounds
 
     def _check_bounds(self) -> None:

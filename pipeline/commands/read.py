@@ -14,7 +14,7 @@ from pipeline.commands.output_table import OutputTable
 from pipeline.commit.committed_rows import DEAD_LETTERS, ROWS, committed_tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.run_record import RunState
-from pipeline.errors import OutputError
+from pipeline.errors import ConfigError, DamagedError, OutputError
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
-_TABLES = {"rows": ROWS, "dead_letters": DEAD_LETTERS}
+_TABLES = {"rows": ROWS, "dead_letters": DEAD_LETTERS, "dropped": DEAD_LETTERS}
 
 
 @overload
 def read(
     output: str | os.PathLike[str],
     *,
-    table: Literal["rows", "dead_letters"] = ...,
+    table: Literal["rows", "dead_letters", "dropped"] = ...,
     format: None = None,
     committed: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
@@ -39,7 +39,7 @@ def read(
 def read(
     output: str | os.PathLike[str],
     *,
-    table: Literal["rows", "dead_letters"] = ...,
+    table: Literal["rows", "dead_letters", "dropped"] = ...,
     format: Literal["ray"],
     committed: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
@@ -48,7 +48,7 @@ def read(
 def read(
     output: str | os.PathLike[str],
     *,
-    table: Literal["rows", "dead_letters"] = ...,
+    table: Literal["rows", "dead_letters", "dropped"] = ...,
     format: Literal["arrow"],
     committed: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
@@ -56,7 +56,7 @@ def read(
 def read(
     output: str | os.PathLike[str],
     *,
-    table: Literal["rows", "dead_letters"] = "rows",
+    table: Literal["rows", "dead_letters", "dropped"] = "rows",
     format: Literal["arrow", "ray"] | None = None,
     committed: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -65,7 +65,8 @@ def read(
 
     Args:
         output: the folder or URL of a run.
-        table: "rows", the generations; or "dead_letters", the input rows that failed, with their reasons.
+        table: "rows", the generations; "dead_letters", the input rows that failed, with their reasons; or of what
+            :func:`pipeline.filter` wrote "dropped", a note of each row that it left out.
         format: None gives an :class:`~pipeline.commands.output_table.OutputTable`, which reads the files when it is
             used (``to_pandas()``, ``to_arrow()``, iteration, ``dataset``); "arrow" its ``to_arrow()``, "ray" its
             ``dataset``.
@@ -74,14 +75,39 @@ def read(
         storage_options: keyword arguments of the URL's file system.
 
     Raises:
-        OutputError: nothing is published there; or with ``committed``, no run was begun there.
+        OutputError: nothing is published there; or with ``committed``, no run was begun there; or an output of its
+            kind has no such table.
         ResourceError: a Ray dataset is asked for where no Ray session runs.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
+    _check_table(storage, table, committed=committed)
     found = _committed(storage, table) if committed else _published(storage, table, storage_options or {})
     if format == "arrow":
         return found.to_arrow()
     return found.dataset if format == "ray" else found
+
+
+def _check_table(storage: Storage, table: str, *, committed: bool) -> None:
+    """Refuse a table that outputs of this kind do not have.
+
+    Raises:
+        ConfigError: there is no table of this name.
+        OutputError: not in this kind of output.
+    """
+    if table not in _TABLES:
+        raise ConfigError(f"table={table!r}: must be one of {', '.join(map(repr, _TABLES))}. Pick one of these.")
+    try:
+        state = RunState.load(storage)
+    except DamagedError:
+        return
+    if state is None or (table == "rows" and not committed):
+        return
+    if state.derived is None and table == "dropped":
+        raise OutputError(f"{storage.url}: a run drops no rows. Those that failed: table='dead_letters'.")
+    if state.derived is not None and (table == "dead_letters" or committed):
+        what = "nothing that is not published" if committed else "no dead letters; those of its source do"
+        raise OutputError(f"{storage.url}: made by `{state.derived.command}`, it has {what}. Rows that were left out: "
+                          "table='dropped'.")  # fmt: skip
 
 
 def _published(storage: Storage, table: str, options: Mapping[str, Any]) -> OutputTable:

@@ -44,7 +44,7 @@ from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["monitor_of", "run", "run_held", "run_on"]
+__all__ = ["check_inputs", "monitor_of", "publish_committed", "run", "run_held", "run_on"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -203,10 +203,10 @@ def _generate_and_publish(
         if index.units.work_units:
             seconds += _generate(executor, job, index, ledger, lease, monitor, tick)
         monitor.enter(Stage.PUBLISHING)
-        _check_inputs(job, index)
+        check_inputs(job, index)
         try:
             with stages.stage("published"):
-                return seconds, _publish(executor, begun, index, lease, manifest)
+                return seconds, publish_committed(executor, begun, index, lease, manifest)
         except FoundDamageError as error:
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found
@@ -220,7 +220,7 @@ def _generate_and_publish(
             index.units.mark_work(retry_failed=False)
 
 
-def _check_inputs(job: Job, index: Index) -> None:
+def check_inputs(job: Job, index: Index) -> None:
     """Check, before anything is published, that the input is still what was planned and read.
 
     Raises:
@@ -264,7 +264,14 @@ def _generate(
     return time.monotonic() - begin
 
 
-def _publish(executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest) -> Manifest:
+def publish_committed(
+    executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest
+) -> Manifest:  # fmt: skip
+    """Publish what is committed and not visible yet, as revisions and as a new publication; returns the manifest.
+
+    Raises:
+        FoundDamageError: staged or published objects are not what was committed.
+    """
     job = begun.job
     for publication in outdated(manifest, index):
         manifest = revise(job.output, manifest, publication, index, lease=lease, write_parts=executor.write_parts)

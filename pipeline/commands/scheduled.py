@@ -66,18 +66,19 @@ class ScheduledRun:
         """Positions of the publications that this run replaces, now or in a further round."""
         return frozenset((*self.intake.gone, *self.inputs.differing_positions([AGAIN])))
 
-    def job(self, config: RunConfig, storage: Storage) -> Job:
+    def job(self, config: RunConfig, storage: Storage, origin: Origin) -> Job:
         """The job over the files of the intake, with the table's columns first.
 
         Raises:
             SourceError: the files lack a column that the configuration names.
         """
+        version = origin.schema_version
         if self.columns is None or self.has_rows:  # a text file without rows has no columns
-            job = resolve_job(config, self.source, storage, self.columns)
+            job = resolve_job(config, self.source, storage, self.columns, version)
             if self.columns is None:
                 return job
         self.source.widen(self.columns)
-        return resolve_job(config, self.source, storage, self.columns)
+        return resolve_job(config, self.source, storage, self.columns, version)
 
     def plan(self, job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None, SmallFiles]:
         """Enter the intake's units in the index; as for :func:`pipeline.commands.begin.begin`.
@@ -203,6 +204,8 @@ def check_scheduled(state: RunState | None, storage: Storage) -> None:
     Raises:
         OutputError: it is not.
     """
+    if state is not None:
+        state.check_generated(storage.url)
     if state is not None and not state.scheduled:
         raise OutputError(
             f"{storage.url}: begun by a run over all of its input, which keeps no list of the files it has published. "

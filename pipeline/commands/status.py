@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline import layout
+from pipeline.commands.filter_source import dropped_by_reason
 from pipeline.commit.index import Index
 from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger
@@ -15,6 +16,7 @@ from pipeline.commit.run_record import RunState
 from pipeline.commit.usage import read_usage
 from pipeline.errors import OutputError
 from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
 
 __all__ = ["status"]
 
@@ -29,7 +31,8 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
     Returns:
         Counts of units and rows that are planned (as of the last run's beginning), committed and published; of
         failed rows by error class, with an example of each; of units by attempt; the publications; what actors have
-        used (see :mod:`pipeline.commit.usage`); and who is writing there, if anybody is.
+        used (see :mod:`pipeline.commit.usage`); and who is writing there, if anybody is. Of an output of
+        :func:`pipeline.filter`: what it was made of and how, and the rows that are kept, and dropped by reason.
 
     Raises:
         DamagedError: the state cannot be read.
@@ -40,6 +43,8 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
     if state is None:
         raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
     manifest = Manifest.load(storage)
+    if state.derived is not None:
+        return _status_of_filtered(storage, state, manifest)
     with Index() as index:
         read_ledger(storage, index.records, state.begun)
         total, attempts = index.records.totals(), index.records.attempts()
@@ -67,6 +72,25 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "rows_published": sum(part.rows for p in manifest.publications for part in p.parts),
         "publications": [p.name for p in manifest.publications],
         "crash_notes": len(storage.keys(layout.CRASHES)),
+        "being_written": holder is not None,
+        "writer": None if holder is None else holder.describe(),
+    }
+
+
+def _status_of_filtered(storage: Storage, state: RunState, manifest: Manifest) -> dict[str, Any]:
+    assert state.derived is not None
+    holder = current_holder(storage)
+    return {
+        "output": storage.url,
+        "made_by": state.derived.command,
+        "source": state.derived.source,
+        "source_publications": state.fingerprint["source.publications"],
+        "settings": {name: value for name, value in state.fingerprint.items() if name.startswith("filter.")},
+        "rows_read": state.rows,
+        "rows_published": sum(part.rows for p in manifest.publications for part in p.parts),
+        "rows_dropped": sum(p.dead_letters.rows for p in manifest.publications if p.dead_letters is not None),
+        "dropped_by_reason": dropped_by_reason(storage, manifest, state.fingerprint["column_prefix"]),
+        "publications": [p.name for p in manifest.publications],
         "being_written": holder is not None,
         "writer": None if holder is None else holder.describe(),
     }

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline import layout
+from pipeline.commands.filter_source import FilteredOutput, open_filtered
+from pipeline.commands.verify_filtered import check_filtered, not_proved_of_filtered, proved_of_filtered
 from pipeline.commands.verify_parts import Expected, Findings, check_publication
 from pipeline.commit.index import Index, Inputs
 from pipeline.commit.ledger import read_ledger
@@ -24,7 +26,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import OutputError
 from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
-from pipeline.sources import Source, source_of
+from pipeline.sources import ROWS, Source, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -80,6 +82,9 @@ def verify(
 ) -> Verification:
     """Check that an output is what its run committed, and, with ``input``, that it is that input's.
 
+    An output of :func:`pipeline.filter` is checked likewise: its files against their checksums, its counts, and with
+    ``input``, the output that it was made of, that each row there is kept unchanged and in order, or noted as dropped.
+
     Checked are: each published file is there, of the recorded size and SHA-256, with the schema of the run, and no
     other files lie beside; each committed unit is published once, with the attempt, the rows, the order and the
     checksum of the data columns that the ledger has; row ids follow from the source's file and row numbers, and
@@ -112,6 +117,9 @@ def verify(
     if not manifest.publications:
         raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue.")
     found = Findings()
+    if state.derived is not None:
+        _verify_filtered(storage, state, manifest, input, input_storage_options or storage_options or {}, found)
+        return _verification(storage, found, against_source=input is not None, filtered=True)
     with Index() as index:
         found.notes += read_ledger(storage, index.records, state.begun).describe(storage.url)
         for publication in manifest.publications:
@@ -128,16 +136,34 @@ def verify(
                 _check_source(source, state, manifest, index, found)
             for publication in manifest.publications:
                 check_publication(storage, publication, Expected(state=state, index=index, source=source), found)
+    return _verification(storage, found, against_source=input is not None)
+
+
+def _verification(storage: Storage, found: Findings, *, against_source: bool, filtered: bool = False) -> Verification:
+    proved, not_proved = (proved_of_filtered, not_proved_of_filtered) if filtered else (_proved, _not_proved)
     return Verification(
         output=storage.url,
-        against_source=input is not None,
+        against_source=against_source,
         problems=tuple(found.problems),
         more_problems=found.more,
         notes=tuple(found.notes),
-        proved=() if found.problems else _proved(against_source=input is not None),
-        not_proved=_not_proved(against_source=input is not None),
+        proved=() if found.problems else proved(against_source=against_source),
+        not_proved=not_proved(against_source=against_source),
         **found.counts,
     )
+
+
+def _verify_filtered(
+    storage: Storage, state: RunState, manifest: Manifest, source: Any, options: Mapping[str, Any], found: Findings
+) -> None:
+    """Check the output of a filter; ``source`` is the output it was made of, or None."""
+    _check_foreign_files(storage, manifest, found)
+    if source is not None and not isinstance(source, (str, os.PathLike)):
+        raise OutputError(
+            f"{storage.url}: a filter made it. Give the folder or URL of the output it was made of as input."
+        )
+    before = None if source is None else open_filtered(open_storage(source, layout.SCRATCH, options))
+    check_filtered(FilteredOutput(storage=storage, state=state, manifest=manifest), before, found)
 
 
 def _proved(*, against_source: bool) -> tuple[str, ...]:
@@ -165,7 +191,10 @@ def _not_proved(*, against_source: bool) -> tuple[str, ...]:
 def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]) -> Iterator[Source]:
     """The source of ``input``; in-memory input is kept in a temporary folder for the duration of the block."""
     names = ("id_column", "limit", "columns")
-    config = RunConfig(input=input, output=output, **{n: state.fingerprint[n] for n in names}, **options)
+    own = {name: state.fingerprint[name] for name in names}
+    config = RunConfig(
+        input=input, output=output, input_format=state.fingerprint.get("input_format", ROWS), **own, **options
+    )
     with tempfile.TemporaryDirectory() as folder:
         yield source_of(config, LocalStorage(folder, layout.SCRATCH), partitioned=state.partitioned)
 

@@ -26,9 +26,9 @@ from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import unit_row_faults
 from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
-from pipeline.types import CommitRecord, derived_row_ids
+from pipeline.types import CommitRecord, column_row_ids, derived_row_ids
 
-__all__ = ["Expected", "Findings", "check_publication"]
+__all__ = ["Expected", "Findings", "RowStream", "check_bytes", "check_publication"]
 
 _CHUNK = 2**22
 _MOST_PROBLEMS = 50
@@ -93,13 +93,18 @@ def check_publication(storage: Storage, publication: Publication, expected: Expe
     failures = _Letters()
     units = groupby(expected.index.published.units(publication.position), key=lambda unit: unit.part)
     whole = True
-    for part, key in zip(publication.parts, publication.part_keys, strict=True):
-        held: Iterable[IndexedUnit] = next(units)[1] if part.rows else ()
-        unchanged = _check_bytes(storage, key, part, found)
+    group = next(units, None)
+    for number, (part, key) in enumerate(zip(publication.parts, publication.part_keys, strict=True)):
+        held: Iterable[IndexedUnit] = ()
+        if group is not None and group[0] == number:
+            held = group[1]
+        unchanged = check_bytes(storage, key, part, found)
         if unchanged is None:
             whole = False
         else:
             _check_part(storage, key, publication, part, held, inputs, expected, failures, found, unchanged=unchanged)
+        if group is not None and group[0] == number:
+            group = next(units, None)
         found.add("parts", 1)
         found.add("bytes", part.bytes)
     _check_letters(storage, publication, failures if whole else None, expected, found)
@@ -121,7 +126,7 @@ def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
     return found
 
 
-def _check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -> bool | None:
+def check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -> bool | None:
     """Whether the file is byte for byte what was published; None if it is missing."""
     digest, size = hashlib.sha256(), 0
     try:
@@ -156,7 +161,7 @@ def _check_part(
     wanted = part.rows
     try:
         rows = wanted if unchanged else sum(table.num_rows for table in _tables(storage, key, publication))
-        stream = _Stream(_tables(storage, key, publication), publication.schema)
+        stream = RowStream(_tables(storage, key, publication), publication.schema)
         for unit in units:
             source_rows = None if unit.planned is None else _rows_of(inputs, unit.unit.unit_id)
             table = stream.take(unit.unit.rows)
@@ -182,7 +187,7 @@ def _tables(storage: Storage, key: str, publication: Publication) -> Iterator[pa
         yield from FORMATS[publication.format].tables(file, publication.schema)
 
 
-class _Stream:
+class RowStream:
     """Takes rows from a stream of tables, any number at a time."""
 
     def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
@@ -239,7 +244,9 @@ def _wanted_ids(record: CommitRecord, source_rows: pa.Table | None, expected: Ex
     column = expected.state.fingerprint["id_column"]
     if column is None:
         return derived_row_ids(record.stretches)
-    return None if source_rows is None else [str(value) for value in source_rows[column].to_pylist()]
+    if source_rows is None:
+        return None
+    return column_row_ids(source_rows[column].to_pylist(), derived_row_ids(record.stretches))
 
 
 class _Letters:
@@ -272,7 +279,7 @@ def _check_letters(
     part = publication.dead_letters
     if part is not None:
         key = layout.published_dead_letters(part.name)
-        if _check_bytes(storage, key, part, found) is None:
+        if check_bytes(storage, key, part, found) is None:
             return
         try:
             with storage.open(key) as file:

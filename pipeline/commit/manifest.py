@@ -324,15 +324,20 @@ def _read_units(storage: Storage, key: str) -> Iterator[PublishedUnit]:
 def _placed(
     publication: Publication, units: Iterable[PublishedUnit]
 ) -> Iterator[tuple[PublishedUnit, int, int]]:  # fmt: skip
-    """Units with the number of their part and of their first row in it. A unit never spans two parts."""
+    """Units with the number of their part and of their first row in it. A unit never spans two parts.
+
+    A unit without rows (of a chain, if no row of the unit before it succeeded) lies at the end of the part before it.
+    """
     ends = [part.rows for part in publication.parts]
     part = row = 0
     for unit in units:
-        while part < len(ends) and row >= ends[part]:
+        while unit.rows and part < len(ends) and row >= ends[part]:
             part, row = part + 1, 0
         if part == len(ends) or row + unit.rows > ends[part]:
             raise ValueError(f"unit {unit.unit_id} is in none of its parts")
         yield unit, part, row
         row += unit.rows
+    while part + 1 < len(ends) and row == ends[part] and not any(ends[part + 1 :]):
+        part, row = part + 1, 0
     if part < len(ends) and (row, part + 1) != (ends[part], len(ends)):
         raise ValueError(f"it ends {ends[part] - row} rows before its part {part} does")

@@ -59,6 +59,7 @@ __all__ = [
     "clean",
     "decide",
     "make_visible",
+    "publication_of",
     "publish",
     "put_card",
     "write_dead_letters",
@@ -119,20 +120,40 @@ def publish(
     units = write_units(
         storage, layout.units(number, lease.epoch), lambda: map(PublishedUnit.of, index.publishable())
     )  # fmt: skip
-    publication = Publication(
+    inputs = manifest.inputs if write_inputs is None else write_inputs(number, manifest.next_position)
+    publication = publication_of(
+        output, lease, number=number, position=manifest.next_position, parts=parts, dead_letters=dead, units=units,
+        inputs=inputs,
+    )  # fmt: skip
+    return decide(storage, manifest, publication, index, lease)
+
+
+def publication_of(
+    output: OutputTables,
+    lease: Lease,
+    *,
+    number: int,
+    position: int,
+    revision: int = 0,
+    parts: tuple[PartRecord, ...],
+    dead_letters: PartRecord | None,
+    units: PartRecord,
+    inputs: tuple[PartRecord, ...],
+) -> Publication:
+    """A publication of these files, with the format and the schemas of the output as they are now."""
+    return Publication(
         number=number,
-        position=manifest.next_position,
-        revision=0,
+        position=position,
+        revision=revision,
         epoch=lease.epoch,
         format=output.rows.format.name,
         schema=output.rows.schema,
         dead_schema=output.dead_rows.schema,
         parts=parts,
-        dead_letters=dead,
+        dead_letters=dead_letters,
         units=units,
-        inputs=manifest.inputs if write_inputs is None else write_inputs(number, manifest.next_position),
+        inputs=inputs,
     )
-    return decide(storage, manifest, publication, index, lease)
 
 
 def write_parts_here(jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:

@@ -16,7 +16,15 @@ from pipeline.commit.index import Index, IndexedUnit, PublishedUnit
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest, Publication, write_units
 from pipeline.commit.part_files import OutputTables, PartJob, Rows, staged_dead_place, staged_place
-from pipeline.commit.publish import WriteInputs, WriteParts, decide, write_dead_letters, write_parts_here, written
+from pipeline.commit.publish import (
+    WriteInputs,
+    WriteParts,
+    decide,
+    publication_of,
+    write_dead_letters,
+    write_parts_here,
+    written,
+)
 from pipeline.commit.revise import dead_pieces, joined
 from pipeline.errors import DamagedError
 from pipeline.sinks import FORMATS
@@ -100,19 +108,10 @@ def replace_files(
     units = write_units(
         storage, layout.units(number, lease.epoch), lambda: (piece.unit for piece in _pieces(replacement, index))
     )
-    revision = Publication(
-        number=number,
-        position=publication.position,
-        revision=publication.revision + 1,
-        epoch=lease.epoch,
-        format=output.rows.format.name,
-        schema=output.rows.schema,
-        dead_schema=output.dead_rows.schema,
-        parts=parts,
-        dead_letters=dead,
-        units=units,
-        inputs=write_inputs(number, publication.position),
-    )
+    revision = publication_of(
+        output, lease, number=number, position=publication.position, revision=publication.revision + 1, parts=parts,
+        dead_letters=dead, units=units, inputs=write_inputs(number, publication.position),
+    )  # fmt: skip
     return decide(storage, manifest, revision, index, lease)
 
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
-from pipeline.schema import SCHEMA_VERSION, dead_schema, output_schema, result_fields
+from pipeline.parsing import Parse
+from pipeline.schema import KNOWN_VERSIONS, SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.storage.protocol import Storage
 
-__all__ = ["FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
+__all__ = ["Derived", "FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
 
 _OTHER_VERSION = (
     "Its published files are plain tables that any reader opens; to go on with the run use the version it was begun "
@@ -51,6 +52,14 @@ class FileIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Derived:
+    """How an output was made from another one: the command, and the URL of the other one at that time."""
+
+    command: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunState:
     """The content of a run record.
 
@@ -67,6 +76,9 @@ class RunState:
         units, rows: size of the input when a run last began.
         scheduled: whether scheduled runs keep this output: then ``files`` are those of the last run only, and the
             watermark (see :mod:`pipeline.commit.watermark`) has the others.
+        schema_version: version of the output's columns, see :mod:`pipeline.schema`; a continuation keeps it.
+        derived: of an output that was made from another one: by what, and from where; None for generated ones. Then
+            ``fingerprint`` says what it was made of, and how.
     """
 
     begun: int
@@ -79,6 +91,8 @@ class RunState:
     units: int = 0
     rows: int = 0
     scheduled: bool = False
+    schema_version: int = SCHEMA_VERSION
+    derived: Derived | None = None
 
     @property
     def fingerprint_hash(self) -> str:
@@ -89,23 +103,27 @@ class RunState:
     def schema(self) -> pa.Schema:
         """Schema of the output's rows."""
         settings = self.fingerprint
+        requests = settings.get("input_format") == "openai-batch"  # any of them may ask for all of it
         fields = result_fields(
             token_ids=settings["include_token_ids"],
-            logprobs=bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
+            logprobs=requests or bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
+            top_logprobs=requests or bool(settings.get("sampling.top_logprobs")),
             prefix=settings["column_prefix"],
+            parsed=[Parse(**parse).field(name) for name, parse in settings.get("parse", {}).items()],
+            version=self.schema_version,
         )
-        return output_schema(self.columns, fields)
+        return output_schema(self.columns, fields, self.schema_version)
 
     @property
     def dead_schema(self) -> pa.Schema:
         """Schema of the output's dead letters."""
-        return dead_schema(self.columns, self.fingerprint["column_prefix"])
+        return dead_schema(self.columns, self.fingerprint["column_prefix"], self.schema_version)
 
     def save(self, storage: Storage, epoch: int) -> None:
         """Write the record, as the holder of the lease of this epoch."""
         raw = {
             "version": _VERSION,
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": self.schema_version,
             "begun": self.begun,
             "first": self.first,
             "fingerprint": dict(self.fingerprint),
@@ -117,6 +135,7 @@ class RunState:
             "columns": self.columns.serialize().to_pybytes().hex(),
             "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
             **({"scheduled": True} if self.scheduled else {}),
+            **({} if self.derived is None else {"derived": asdict(self.derived)}),
         }
         storage.put(layout.run_record(epoch), seal(raw))
         storage.delete_objects([key for key in storage.keys(layout.RUN) if layout.epoch_of(key) < epoch])
@@ -148,7 +167,7 @@ class RunState:
 
     @classmethod
     def _parse(cls, raw: Mapping[str, Any], url: str) -> RunState:
-        if (raw["version"], raw["schema_version"]) != (_VERSION, SCHEMA_VERSION):
+        if raw["version"] != _VERSION or raw["schema_version"] not in KNOWN_VERSIONS:
             raise OutputError(
                 f"{url}: its state is of version {raw['version']} and its output of schema {raw['schema_version']}, "
                 f"this version writes {_VERSION} and {SCHEMA_VERSION}. {_OTHER_VERSION}"
@@ -164,6 +183,8 @@ class RunState:
             units=raw["units"],
             rows=raw["rows"],
             scheduled=raw.get("scheduled", False),
+            schema_version=raw["schema_version"],
+            derived=Derived(**raw["derived"]) if "derived" in raw else None,
         )
 
     def followed_by(self, new: RunState, url: str) -> RunState:
@@ -197,6 +218,18 @@ class RunState:
                   for key, file in new.files.items() if key in self.files}  # fmt: skip
         return replace(self, files={**self.files, **new.files, **shared})
 
+    def check_generated(self, url: str) -> None:
+        """Refuse to go on with an output that was made from another one.
+
+        Raises:
+            OutputError: it was.
+        """
+        if self.derived is not None:
+            raise OutputError(
+                f"{url}: the rows there were made by `{self.derived.command}` of {self.derived.source}. Write to "
+                "another folder, or discard them with mode='new'."
+            )
+
     @staticmethod
     def _check(differences: Sequence[str], url: str) -> None:
         if differences:
@@ -215,7 +248,7 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """``begun``, ``first`` and ``partitioned`` of :class:`RunState`.
+    """``begun``, ``first``, ``partitioned`` and ``schema_version`` of :class:`RunState`.
 
     The defaults, used if the record is lost, exclude nothing.
     """
@@ -223,6 +256,7 @@ class Origin:
     begun: int = 0
     first: int = 0
     partitioned: bool = True
+    schema_version: int = SCHEMA_VERSION
 
     @classmethod
     def of(cls, storage: Storage) -> Origin:
@@ -235,7 +269,14 @@ class Origin:
             state = RunState.load(storage)
         except DamagedError:
             return cls()
-        return cls() if state is None else cls(begun=state.begun, first=state.first, partitioned=state.partitioned)
+        if state is None:
+            return cls()
+        return cls(
+            begun=state.begun,
+            first=state.first,
+            partitioned=state.partitioned,
+            schema_version=state.schema_version,
+        )
 
 
 def is_begun(storage: Storage) -> bool:

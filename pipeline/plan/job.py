@@ -10,18 +10,19 @@ import pyarrow as pa
 from pipeline.codec import explain
 from pipeline.commit.part_files import OutputTables, Rows
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
-from pipeline.config import RunConfig
+from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.units import check_any_rows
-from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
+from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import Source
+from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.storage.protocol import Storage
 from pipeline.template import WHOLE_ROW, PromptTemplate
 
 __all__ = ["Job", "PromptKind", "named_columns", "new_run_record", "resolve_job"]
 
-PromptKind = Literal["text", "messages", "token_ids", "template"]
+PromptKind = Literal["text", "messages", "token_ids", "template", "request"]
 
 _KINDS: tuple[tuple[PromptKind, str, str], ...] = (
     ("text", "prompt_column", "prompt"),
@@ -43,11 +44,13 @@ class Job:
         config: the configuration, without its ``input``.
         source: the input.
         storage: the output.
-        prompt_kind, prompt_column: kind of the prompts, and their column; for a template the name of the setting.
+        prompt_kind, prompt_column: kind of the prompts, and their column; for a template the name of the setting. A
+            "request" is the body of a line of an OpenAI batch, which has sampling parameters too.
         columns: the input columns that pass through.
         schema: schema of the output table.
         dead_schema: schema of the dead-letter table.
         model_digest: digest of the model when the run began; empty if it was not computed.
+        later: the jobs of a chain's further stages that the same actors work for; see :meth:`of_stage`.
     """
 
     config: RunConfig
@@ -59,6 +62,11 @@ class Job:
     schema: pa.Schema
     dead_schema: pa.Schema
     model_digest: str = ""
+    later: tuple[Job, ...] = ()
+
+    def of_stage(self, stage: int) -> Job:
+        """The job that units of this stage belong to; see :attr:`pipeline.types.Unit.stage`."""
+        return self if stage == 0 else self.later[stage - 1]
 
     @property
     def rows(self) -> Rows:
@@ -91,13 +99,23 @@ class Job:
 
     @property
     def result_fields(self) -> list[pa.Field]:
-        """Output fields after the input's columns."""
-        return [self.schema.field(i) for i in range(len(self.columns), len(self.schema))]
+        """Output fields after the input's columns, without those that are parsed of the text."""
+        stop = len(self.schema) - len(self.parsed_columns)
+        return [self.schema.field(i) for i in range(len(self.columns), stop)]
+
+    @property
+    def parsed_columns(self) -> list[str]:
+        """Names of the columns that are parsed of the text; the last ones of the output."""
+        return [self.config.column_prefix + name for name in self.config.parse]
 
 
 def resolve_job(
-    config: RunConfig, source: Source, storage: Storage, leading: pa.Schema | None = None
-) -> Job:  # fmt: skip
+    config: RunConfig,
+    source: Source,
+    storage: Storage,
+    leading: pa.Schema | None = None,
+    version: int = SCHEMA_VERSION,
+) -> Job:
     """Find the columns that the configuration names, and derive the schemas.
 
     Args:
@@ -105,11 +123,14 @@ def resolve_job(
         source: the input.
         storage: the output.
         leading: columns that the output has already; they keep their place, others follow.
+        version: of the output's columns.
 
     Raises:
         SourceError: a column is missing, ambiguous or occurs twice.
         ConfigError: an input column has the name of an output column, or a type that the output's format lacks.
     """
+    if source.input_format == OpenAIBatchSource.input_format:
+        config = _of_requests(config)
     names = source.schema.names
     if not names and next(source.slices(1), None) is None:
         check_any_rows(0, config.input)
@@ -125,16 +146,19 @@ def resolve_job(
     first = [] if leading is None else leading.names
     kept.sort(key=lambda field: first.index(field.name) if field.name in first else len(first))
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
-    check_collisions(columns.names, config.column_prefix)
+    check_collisions(columns.names, config.column_prefix, version, list(config.parse))
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
+    requests = kind == "request"  # any of them may ask for all of it
     fields = result_fields(
         token_ids=config.include_token_ids,
-        logprobs=bool(config.sampling.logprobs) or per_row is not None,
-        top_logprobs=config.sampling.top_logprobs > 0 or counted,
+        logprobs=requests or bool(config.sampling.logprobs) or per_row is not None,
+        top_logprobs=requests or config.sampling.top_logprobs > 0 or counted,
         prefix=config.column_prefix,
+        parsed=[parse.field(name) for name, parse in config.parse.items()],
+        version=version,
     )
-    schema = output_schema(columns, fields)
+    schema = output_schema(columns, fields, version)
     check_format(config.output_format, schema)
     return Job(
         config=replace(config, input=None),
@@ -144,13 +168,46 @@ def resolve_job(
         prompt_column=column,
         columns=columns,
         schema=schema,
-        dead_schema=dead_schema(columns, config.column_prefix),
+        dead_schema=dead_schema(columns, config.column_prefix, version),
     )
+
+
+_IN_BODIES = (
+    *PROMPT_PLACES,
+    "tools_column",
+    "chat_template_kwargs_column",
+    "chat",
+    "system_prompt",
+    "sampling_columns",
+)
+
+
+def _of_requests(config: RunConfig) -> RunConfig:
+    """The configuration of a run over an OpenAI batch: ids are the lines' own, and bodies have the rest.
+
+    Raises:
+        ConfigError: a setting is about rows of another kind.
+    """
+    rule = "an OpenAI batch has prompts and parameters in its bodies"
+    for name in _IN_BODIES:
+        if getattr(config, name):
+            remedy = 'Leave it out; or set input_format="rows" for a plain table of custom_id, method, url and body.'
+            raise ConfigError(explain(name, getattr(config, name), rule, remedy))
+    if config.columns is not None and "url" not in config.columns:
+        raise ConfigError(explain("columns", config.columns, "answers have the form of their url", "Add 'url'."))
+    if not config.include_token_ids:
+        rule = "log-probabilities are those of tokens, and any line may ask for them"
+        raise ConfigError(explain("include_token_ids", False, rule, "Leave it out."))
+    if config.id_column not in (None, CUSTOM_ID):
+        raise ConfigError(explain("id_column", config.id_column, f"an OpenAI batch's is {CUSTOM_ID}", "Leave it out."))
+    return replace(config, input_format="openai-batch", id_column=CUSTOM_ID)
 
 
 def _check_chat(config: RunConfig, kind: PromptKind) -> None:
     """Refuse variables of a chat template that no prompt of the run goes through."""
-    chats = kind == "messages" or (kind != "token_ids" and (config.chat or config.system_prompt is not None))
+    chats = kind in ("messages", "request") or (
+        kind != "token_ids" and (config.chat or config.system_prompt is not None)
+    )
     for name in ("chat_template_kwargs", "chat_template_kwargs_column"):
         if getattr(config, name) and not chats:
             rule = f"prompts of kind {kind!r} do not go through the chat template"
@@ -171,10 +228,13 @@ def new_run_record(
         columns=job.columns,
         partitioned=origin.partitioned,
         scheduled=scheduled,
+        schema_version=origin.schema_version,
     )
 
 
 def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str]:
+    if config.input_format == OpenAIBatchSource.input_format:
+        return "request", BODY
     if config.prompt_template is not None:
         absent = sorted(PromptTemplate(config.prompt_template).names - {WHOLE_ROW, *names})
         if absent:

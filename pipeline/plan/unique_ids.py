@@ -17,7 +17,7 @@ from pipeline.commit.index import PlannedUnits
 from pipeline.errors import SourceError
 from pipeline.plan.units import read_tasks, read_units
 from pipeline.sources.base import Source
-from pipeline.types import Unit
+from pipeline.types import Unit, column_row_ids, derived_row_ids
 
 __all__ = ["check_unique_ids"]
 
@@ -26,8 +26,14 @@ _PART_ROWS = 2**19
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 
 
-def check_unique_ids(source: Source, units: PlannedUnits, column: str) -> None:
+def check_unique_ids(source: Source, units: PlannedUnits, column: str, *, derives: bool = False) -> None:
     """Check that no id is null and none occurs twice. Writes 24 bytes per row to the folder for temporary files.
+
+    Args:
+        source: the input.
+        units: all of its units.
+        column: the column of ids.
+        derives: a null is no fault: the row has the id that follows from its file and number.
 
     Raises:
         SourceError: a null or repeated id, with the row it is in.
@@ -36,7 +42,7 @@ def check_unique_ids(source: Source, units: PlannedUnits, column: str) -> None:
     with tempfile.TemporaryDirectory(prefix="wedlm-ids-") as folder:
         held: list[np.ndarray] = []
         rows = 0
-        for entries in _entries(source, units, column):
+        for entries in _entries(source, units, column, derives):
             held.append(entries)
             rows += len(entries)
             if rows >= _PART_ROWS:
@@ -53,12 +59,15 @@ def check_unique_ids(source: Source, units: PlannedUnits, column: str) -> None:
                 )
 
 
-def _entries(source: Source, units: PlannedUnits, column: str) -> Iterator[np.ndarray]:
+def _entries(source: Source, units: PlannedUnits, column: str, derives: bool) -> Iterator[np.ndarray]:
     """Hashes of the ids of each unit, with their rows' numbers over all files."""
     row = 0
     for task in read_tasks(units):
         for unit, table in zip(task.units, read_units(source, task.units), strict=True):
-            hashes = _hashed(table[column].to_pylist(), source, unit, column)
+            ids = table[column].to_pylist()
+            if derives:
+                ids = column_row_ids(ids, derived_row_ids(unit.stretches(source.files)))
+            hashes = _hashed(ids, source, unit, column)
             entries = np.empty(len(hashes), _ENTRY)
             entries["high"], entries["low"] = hashes[:, 0], hashes[:, 1]
             entries["row"] = np.arange(row, row + len(hashes))

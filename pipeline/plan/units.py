@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import SourceError
+from pipeline.plan.later_units import LaterUnits
 from pipeline.sources.base import NO_ROWS, Source
+from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.concurrent import map_ahead
 from pipeline.types import Slice, Stretch, Unit
 
@@ -27,7 +29,7 @@ _FEW_UNITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ReadTask:
-    """Units of one group of one file, or a few adjacent ones, read by one task in one pass."""
+    """Units of one stage, read by one task in one pass: of one group of one file, or a few adjacent ones."""
 
     units: tuple[Unit, ...]
 
@@ -38,13 +40,15 @@ class Work:
 
     Attributes:
         tasks: read tasks in input order; drawn once and lazily.
-        units: number of units in all tasks.
+        units: number of units in all tasks; with ``later``, at most so many.
         unit_rows: rows of the largest unit.
+        later: units of a chain's later stages, to be read as they come; None if there are none.
     """
 
     tasks: Iterable[ReadTask]
     units: int
     unit_rows: int
+    later: LaterUnits | None = None
 
     @classmethod
     def of(cls, units: Iterable[Unit]) -> Work:
@@ -131,6 +135,9 @@ def _is_begun_by(unit: Unit) -> bool:
 
 def read_units(source: Source, units: Sequence[Unit]) -> Iterator[pa.Table]:
     """One table per unit of a read task, in order. Files of which one slice is read are read several at a time."""
+    if isinstance(source, StageRows):
+        yield from map(source.rows_of, units)
+        return
     slices = (piece for unit in units for piece in unit.slices)
     tables = _read_files(source, (list(own) for _, own in itertools.groupby(slices, key=lambda piece: piece.file)))
     for unit in units:

@@ -11,7 +11,16 @@ from pipeline.plan.job import Job
 from pipeline.prompts.conversation import conversation, mapping, mappings, with_system
 from pipeline.prompts.model_files import load_tokenizer
 
-__all__ = ["NO_CELLS", "NO_TEXT", "ChatCells", "TemplateRenderError", "prompt_of", "text_prompt"]
+__all__ = [
+    "NO_CELLS",
+    "NO_TEXT",
+    "ChatCells",
+    "TemplateRenderError",
+    "chat_prompt",
+    "checked_ids",
+    "prompt_of",
+    "text_prompt",
+]
 
 NO_TEXT = "not valid UTF-8 text"
 
@@ -43,9 +52,9 @@ def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[i
     if value is None:
         raise RequestError(explain(name, value, "a prompt is never null", "Fill it in or drop the row."))
     if job.prompt_kind == "token_ids":
-        return _checked_ids(name, value)
+        return checked_ids(name, value)
     if job.prompt_kind == "messages":
-        return _chat(with_system(conversation(name, value), job.config.system_prompt), job, cells)
+        return chat_prompt(with_system(conversation(name, value), job.config.system_prompt), job, cells)
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if not isinstance(value, str):
@@ -63,10 +72,15 @@ def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
         raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in or drop the row."))
     if not job.config.chat and job.config.system_prompt is None:
         return text
-    return _chat(with_system([{"role": "user", "content": text}], job.config.system_prompt), job, cells)
+    return chat_prompt(with_system([{"role": "user", "content": text}], job.config.system_prompt), job, cells)
 
 
-def _chat(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells) -> str:
+def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = NO_CELLS) -> str:
+    """The messages in the model's chat template.
+
+    Raises:
+        RequestError: the template refuses them, or a cell is of a wrong type.
+    """
     tools = None if cells.tools is None else mappings(str(job.config.tools_column), cells.tools)
     variables: Mapping[str, Any] = job.config.chat_template_kwargs
     if cells.variables is not None:
@@ -76,7 +90,12 @@ def _chat(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells) -> str:
     )
 
 
-def _checked_ids(name: str, ids: Any) -> list[int]:
+def checked_ids(name: str, ids: Any) -> list[int]:
+    """The token ids in the column or parameter ``name``.
+
+    Raises:
+        RequestError: no list of token ids, or an empty one.
+    """
     fine = isinstance(ids, Sequence) and not isinstance(ids, (str, bytes))
     if not fine or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
         raise RequestError(explain(name, ids, "token ids are integers of 0 or more", "Pass a list of integers."))

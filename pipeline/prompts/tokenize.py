@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,12 +15,14 @@ from pipeline.damage import FoundDamageError
 from pipeline.errors import SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import failed_rows, load_place
+from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW
+from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 from pipeline.template import PromptTemplate
-from pipeline.types import Unit, derived_row_ids
+from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
 
 __all__ = [
@@ -58,6 +60,8 @@ _PREPARED = (
 
 _Prompt = str | list[int] | Failure
 """The prompt of a row: text to encode, token ids, or a failure."""
+_Params = Mapping[str, Any] | None
+"""Sampling parameters of a row's own."""
 
 
 PrepareRows = Callable[[pa.Table, Sequence[int], Unit, Job], pa.Table]
@@ -106,30 +110,44 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], s
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
-    prompts = _prompts(table, job)
+    prompts, given = _asked(table, job)
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)
     tokenizer = load_tokenizer(job.config)
     check_same_model(job.config, job.model_digest)
     _encode(prompts, tokenizer)
-    _fit(prompts, _max_tokens(table, job), job.config)
-    return _prepared(table, rows, unit, job, prompts)
+    _fit(prompts, _max_tokens(given, job), job.config)
+    return _prepared(table, rows, unit, job, prompts, given)
 
 
 def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
     """:func:`prepare_rows` for rows that all failed with the same failure; their prompts are not read."""
-    return _prepared(table, rows, unit, job, [failure] * table.num_rows)
+    return _prepared(table, rows, unit, job, [failure] * table.num_rows, [None] * table.num_rows)
+
+
+def _asked(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
+    """For each row its prompt, and its own sampling parameters."""
+    if job.prompt_kind != "request":
+        return _prompts(table, job), _given_params(table, job)
+    lines = zip(*(_values(table[name]) for name in BATCH_COLUMNS.names), strict=True)
+    asked = [row_request(line, job) for line in lines]
+    return [row.prompt for row in asked], [row.params for row in asked]
 
 
 def _prepared(
-    table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, prompts: Sequence[_Prompt]
-) -> pa.Table:  # fmt: skip
+    table: pa.Table,
+    rows: Sequence[int],
+    unit: Unit,
+    job: Job,
+    prompts: Sequence[_Prompt],
+    given: Sequence[_Params],
+) -> pa.Table:
     failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
     values = (
         _row_ids(table, unit, job, rows),
         [prompt if isinstance(prompt, list) else None for prompt in prompts],
-        _given_params(table, job),
+        [None if own is None else json.dumps(own, default=str) for own in given],
         [None if failure is None else failure.error_class for failure in failures],
         [None if failure is None else failure.message for failure in failures],
         _hidden(table, RAW),
@@ -159,28 +177,26 @@ def _value(cell: pa.Scalar) -> Any:
 
 
 def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list[str]:
-    if job.config.id_column is not None:
-        return [str(value) for value in table[job.config.id_column].to_pylist()]
     ids = derived_row_ids(unit.stretches(job.source.files))
-    return [ids[row] for row in rows]
+    derived = [ids[row] for row in rows]
+    if job.config.id_column is None:
+        return derived
+    return column_row_ids(table[job.config.id_column].to_pylist(), derived)
 
 
-def _given_params(table: pa.Table, job: Job) -> list[str | None]:
-    """For each row its own sampling parameters as JSON text; None if it has none."""
+def _given_params(table: pa.Table, job: Job) -> list[_Params]:
+    """For each row its own sampling parameters; None if it has none."""
     columns = {name: _values(table[column]) for name, column in job.config.sampling_columns.items()}
     if not columns:
         return [None] * table.num_rows
     rows = zip(*columns.values(), strict=True)
-    return [json.dumps(dict(zip(columns, values, strict=True)), default=str) for values in rows]
+    return [dict(zip(columns, values, strict=True)) for values in rows]
 
 
-def _max_tokens(table: pa.Table, job: Job) -> list[int]:
+def _max_tokens(given: Sequence[_Params], job: Job) -> list[int]:
     """For each row its ``max_tokens``; the run's if its own is invalid, which is reported elsewhere."""
     base = job.config.sampling.max_tokens
-    column = job.config.sampling_columns.get("max_tokens")
-    if column is None:
-        return [base] * table.num_rows
-    own = _values(table[column])
+    own = [None if params is None else params.get("max_tokens") for params in given]
     return [int(v) if isinstance(v, (int, float)) and math.isfinite(v) and v >= 0 else base for v in own]
 
 

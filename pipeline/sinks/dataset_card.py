@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-__all__ = ["NAME", "card_of", "is_card", "json_schema"]
+__all__ = ["NAME", "card_fields", "card_of", "is_card", "json_schema"]
 
 NAME = ".huggingface.yaml"
 """Other readers of a folder skip the file, as its name begins with a dot."""
@@ -20,11 +20,18 @@ _MARK = b"# Types of the published rows, for datasets.load_dataset(FOLDER). Writ
 
 def card_of(schema: pa.Schema, pattern: str) -> bytes:
     """The content of the file for parts of this schema, whose names match ``pattern``."""
-    card = {
-        "configs": [{"config_name": "default", "data_files": pattern}],
-        "dataset_info": {"features": _fields(json_schema(schema))},
-    }
-    return _MARK + yaml.safe_dump(card, sort_keys=False, allow_unicode=True).encode()
+    return _MARK + yaml.safe_dump(card_fields(schema, pattern), sort_keys=False, allow_unicode=True).encode()
+
+
+def card_fields(schema: pa.Schema | None, pattern: str) -> dict[str, Any]:
+    """What ``datasets`` reads: the names of the files, and the types of JSON values where files do not say them.
+
+    Args:
+        schema: of JSON Lines; None for files that hold their schema.
+        pattern: that the files' names match.
+    """
+    files = {"configs": [{"config_name": "default", "data_files": pattern}]}
+    return files if schema is None else {**files, "dataset_info": {"features": _fields(json_schema(schema))}}
 
 
 def is_card(data: bytes) -> bool:

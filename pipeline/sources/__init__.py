@@ -6,13 +6,14 @@ Ray or units.
 
 from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, Source
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.sources.opening import check_apart, open_source, source_of
+from pipeline.sources.opening import ROWS, check_apart, open_source, source_of
 
 __all__ = [
     "BAD",
     "HIDDEN",
     "RAW",
     "RESTORE_INPUT",
+    "ROWS",
     "FileSource",
     "Source",
     "check_apart",

@@ -47,6 +47,11 @@ class Source(Protocol):
         ...
 
     @property
+    def input_format(self) -> str:
+        """What the rows are, as in ``RunConfig.input_format``: "rows", or a dialect of which more is known."""
+        ...
+
+    @property
     def schema(self) -> pa.Schema:
         """Columns of every table that :meth:`read` yields, without the hidden ones."""
         ...
@@ -69,7 +74,9 @@ class FileSource:
     """Base of sources over files: holds the files and their common schema, and retries reads.
 
     Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (their name in messages) and
-    ``suffixes`` (endings of their files' names), and define :meth:`over`, :meth:`file_slices` and :meth:`_read`.
+    ``suffixes`` (endings of their files' names), and define :meth:`over`, :meth:`file_slices` and :meth:`_read`. A
+    dialect of a format is a subclass of it, with the same suffixes; it is chosen by its ``input_format``, the name in
+    ``RunConfig.input_format``, or by what :meth:`recognises` finds.
 
     Attributes:
         files: in input order.
@@ -82,6 +89,16 @@ class FileSource:
     label: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
     remedy: str = RESTORE_INPUT
+    input_format: ClassVar[str] = "rows"
+
+    @classmethod
+    def recognises(cls, file: SourceFile, options: Mapping[str, Any]) -> bool:
+        """Whether a file's beginning shows that it is of this dialect; asked of dialects only.
+
+        Raises:
+            SourceError: the file cannot be read.
+        """
+        return False
 
     @classmethod
     def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> FileSource:

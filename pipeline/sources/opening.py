@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import SourceError
 from pipeline.sources.base import FileSource, Source
 from pipeline.sources.finding import Found, find_files, has_wildcards, source_file
-from pipeline.sources.formats import all_formats, all_suffixes
+from pipeline.sources.formats import all_formats, all_suffixes, dialects_of, is_dialect
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
 from pipeline.sources.spool import spool
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name
+from pipeline.types import SourceFile
 
-if TYPE_CHECKING:
-    from pipeline.config import RunConfig
+__all__ = ["ROWS", "check_apart", "open_files", "open_source", "source_of"]
 
-__all__ = ["check_apart", "open_files", "open_source", "source_of"]
+ROWS = FileSource.input_format
+"""Input format of tables that are nothing but rows."""
 
 
 def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) -> Source:
@@ -42,7 +44,14 @@ def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) 
         storage_options=config.output_options if is_url(storage.url) else {},
         dataset_options=config.dataset_options,
         partitioned=partitioned,
+        input_format=_wanted_format(config),
     )
+
+
+def _wanted_format(config: RunConfig) -> str:
+    """The format to look for: settings that name the prompts are about columns of rows."""
+    named = any(getattr(config, place) is not None for place in PROMPT_PLACES)
+    return ROWS if named and config.input_format == "auto" else config.input_format
 
 
 def open_source(
@@ -53,6 +62,7 @@ def open_source(
     storage_options: Mapping[str, Any] | None = None,
     dataset_options: Mapping[str, Any] | None = None,
     partitioned: bool = True,
+    input_format: str = "auto",
 ) -> Source:
     """The source of what ``RunConfig.input`` may be.
 
@@ -63,6 +73,7 @@ def open_source(
         storage_options: keyword arguments of the file system of ``storage``.
         dataset_options: keyword arguments of ``datasets.load_dataset``.
         partitioned: whether folders named ``name=value`` are columns of the files in them.
+        input_format: as in ``RunConfig``.
 
     Raises:
         SourceError: unknown kind, nothing there, or unreadable.
@@ -73,11 +84,13 @@ def open_source(
         if is_saved(f.key for f in found):
             data = load_saved(name, dataset_options or {}, options or {})
         elif found and not dataset_options:
-            return open_files(name, found, options or {}, partitioned=partitioned)
+            return open_files(name, found, options or {}, partitioned=partitioned, input_format=input_format)
         elif dataset_options or _may_be_a_dataset(name):
             data = load_named(name, dataset_options or {})
         else:
             _say_what_is_missing(name)
+    if input_format not in ("auto", ROWS):
+        raise SourceError(f"input_format={input_format!r}: of files only, and this input is none. Name a file.")
     return spool(data, storage, storage_options or {})
 
 
@@ -104,6 +117,7 @@ def open_files(
     *,
     partitioned: bool = True,
     versions: Mapping[str, int] | None = None,
+    input_format: str = ROWS,
 ) -> FileSource:
     """The source of files that were found.
 
@@ -113,11 +127,14 @@ def open_files(
         options: keyword arguments of their file system.
         partitioned: see :func:`open_source`.
         versions: file key -> version of its rows, where that is not 0.
+        input_format: as in ``RunConfig``; "auto" goes by the first file.
 
     Raises:
         SourceError: they are of several formats, or of none; or one cannot be read.
     """
-    by_format = {one: [f for f in found if f.path.endswith(one.suffixes)] for one in all_formats()}
+    by_format = {
+        one: [f for f in found if f.path.endswith(one.suffixes)] for one in all_formats() if not is_dialect(one)
+    }
     present = [one for one, files in by_format.items() if files]
     if len(present) > 1:
         labels = " and ".join(one.label for one in present)
@@ -128,9 +145,30 @@ def open_files(
             f"input={name!r}: unknown suffix of {found[0].key!r}. Rename or convert it; known are {known}."
         )
     (one,) = present
-    files = map_ahead(lambda file: source_file(file, options, partitioned=partitioned), by_format[one])
+    files = list(map_ahead(lambda file: source_file(file, options, partitioned=partitioned), by_format[one]))
     later = versions or {}
-    return one.over([replace(file, version=later.get(file.key, 0)) for file in files], options)
+    return _dialect(one, files[0], options, input_format).over(
+        [replace(file, version=later.get(file.key, 0)) for file in files], options
+    )
+
+
+def _dialect(
+    one: type[FileSource], first: SourceFile, options: Mapping[str, Any], input_format: str
+) -> type[FileSource]:
+    """The format of files with the suffixes of ``one``: itself, or a dialect that is wanted or recognised.
+
+    Raises:
+        SourceError: ``input_format`` is not one of theirs.
+    """
+    if input_format == "auto":
+        return next((other for other in dialects_of(one) if other.recognises(first, options)), one)
+    fits = next((other for other in (one, *dialects_of(one)) if other.input_format == input_format), None)
+    if fits is None:
+        raise SourceError(
+            f"input_format={input_format!r}: {first.path} is a {one.label} file, which has no such form. Give files of "
+            "that format, or leave input_format out."
+        )
+    return fits
 
 
 def check_apart(data: Any, output: str) -> None:

@@ -32,6 +32,8 @@ def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt
     if max(counts, default=1) > 1:
         whole = inputs.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
     arrays = codec.output_arrays(results, job.result_fields, prefix, model)
+    texts = arrays[[field.name for field in job.result_fields].index(f"{prefix}text")]
+    arrays += [parse.values(texts) for parse in job.config.parse.values()]
     out = pa.table([*whole.columns, *arrays], schema=job.schema)
     failed = [i for i, row in enumerate(results) if row.failure is not None]
     if not failed:
@@ -53,13 +55,16 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         return pc.sum(values).as_py() or 0
 
     first, *more = unit.stretches(job.source.files)
+    rows = unit.num_rows
+    if unit.place is not None:  # which rows of the stage before are read is known when they are
+        rows = int(np.count_nonzero(out[f"{prefix}sample_index"].to_numpy() == 0))
     names = ("error_class", "error", "row_id")
     classes, messages, ids = (dead[f"{prefix}{name}"].to_pylist() for name in names)
     return CommitRecord(
         unit_id=unit.unit_id,
         file_key=first.file_key,
         first_row=first.first_row,
-        num_rows=unit.num_rows,
+        num_rows=rows,
         more=tuple(more),
         failed_rows=dead.num_rows,
         samples=out.num_rows - dead.num_rows,
@@ -70,6 +75,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         staged_bytes=0,
         data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
         attempt=unit.attempt,
+        made_of="" if unit.place is None else unit.place.data_sha256 or "",
         failures=dict(Counter(classes)),
         examples={
             name: f"row {_shortened(row_id, _EXAMPLE_ID)}: {_shortened(text, _EXAMPLE)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import time
@@ -51,6 +52,12 @@ class UnitWorker:
         self._runs = Runs(engine.drop)
         self._ready = time.monotonic()
 
+    def beside(self, job: Job) -> UnitWorker:
+        """A worker for another job, on the same engine: their rows share its forwards."""
+        other = copy.copy(self)  # with the same engine, isolation and runs, and the same numbers of calls
+        other._job = job
+        return other
+
     def run(self, unit: Unit, table: pa.Table, execution: int = 0) -> CommitRecord:
         """Run one unit, from prepared rows to staged results.
 
@@ -68,6 +75,12 @@ class UnitWorker:
             record = replace(self._stage(unit, table, self.verdicts(unit, table, execution)), copy=execution)
         self._isolation.finish(run)
         return record
+
+    def generate(self, unit: Unit, table: pa.Table) -> pa.Table:
+        """The output rows of a unit from its prepared rows; nothing is staged."""
+        out, _ = encode_unit(self._job, table, self.verdicts(unit, table))
+        self._isolation.finish(_run_key(unit.unit_id, 0))
+        return out
 
     def drop(self, unit_id: str, execution: int) -> None:
         """Cancel an execution of a unit: unless it has ended, :meth:`run` raises :class:`DroppedError`."""
@@ -177,6 +190,6 @@ def preview_table(job: Job, engine: EngineLike, unit: Unit, table: pa.Table) -> 
     """The output rows of a unit, generated in this process; writes nothing."""
     thread = EngineThread(engine)
     try:
-        return encode_unit(job, table, UnitWorker(job, thread).verdicts(unit, table))[0]
+        return UnitWorker(job, thread).generate(unit, table)
     finally:
         thread.close()

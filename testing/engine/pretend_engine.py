@@ -189,6 +189,33 @@ def defaults(folder: Path) -> Found:
     return found_of(llm.engine, done, done)  # bfloat16 decides near-ties differently: no comparison with the CPU
 
 
+def scores(folder: Path) -> Found:
+    """Given tokens are scored between an engine's steps; contexts are shared, and longer than the row budget."""
+    context = [(7 * i) % 300 for i in range(50)]
+    sequences = [(*context, 30 + i, 41) for i in range(4)] + [(5, 60, 71)]
+    engines = [Engine(model(folder, "cpu"), Tokenizer.load(folder), replace(CONFIG, attention="auto", overlap="auto"))]
+    pretend.LOG.clear()
+    engines.append(Engine(model(folder, "cuda"), Tokenizer.load(folder), CONFIG))
+    found = []
+    for engine in engines:
+        engine.add(requests_of([[7, 8, 9]], SamplingParams(max_tokens=4, ignore_eos=True))[0])
+        engine.step()
+        scorer, done = engine.scorer(), []
+        for key, tokens in enumerate(sequences):
+            scorer.add(key, tokens, 2)
+        while scorer.has_work():
+            done += scorer.step() or []
+            engine.step()
+        found.append(sorted(done, key=lambda one: one.key))
+    plain, ours = found
+    apart = max(abs(a - b) for one, other in zip(plain, ours, strict=True)
+                for a, b in zip(one.logprobs, other.logprobs, strict=True))  # fmt: skip
+    assert apart < 1e-3, apart
+    result = found_of(engines[1], [], [])
+    given = [[[*map(int, one.greedy), one.cached_tokens] for one in done] for done in (ours, plain)]
+    return replace(result, tokens=given[0], expected=given[1], cached=sum(one.cached_tokens for one in ours))
+
+
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "graphs": lambda folder: both(folder, mixed(), at_once=3),
     "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),
@@ -196,6 +223,7 @@ SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "sdpa": lambda folder: both(folder, mixed()[1::2], attention="sdpa", batch_invariant=False),
     "eight_bits": lambda folder: both(folder, mixed()[:2], kv_cache_dtype="fp8_e4m3", batch_invariant=False),
     "tight": tight,
+    "scores": scores,
     "steady_mixed": steady_mixed,
     "steady_auto": steady_auto,
     "one_slot_elsewhere": one_slot_elsewhere,

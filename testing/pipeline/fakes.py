@@ -82,7 +82,14 @@ class FakeEngine:
             prompt_tokens=len(request.prompt_token_ids),
             finish_reason=FinishReason.STOP,
             seed=request.seed,
-            stats=CommitStats(generated_tokens=count, decode_forwards=1, rows_forwarded=count),
+            stats=CommitStats(
+                generated_tokens=count,
+                decode_forwards=1,
+                rows_forwarded=count,
+                mean_entropy=(request.seed % 83) / 83,
+                mean_logprob=-(request.seed % 89) / 89,
+                worst_logprob=-(request.seed % 97) / 9,
+            ),
         )
 
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+CREDENTIAL = "local-s3-credential"
+"""Key and secret: the server takes any. Secrets are masked wherever they occur: no path may have this in it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class S3Server:
@@ -22,11 +25,11 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"key": "test", "secret": "test", "endpoint_url": self.endpoint}
+        return {"key": CREDENTIAL, "secret": CREDENTIAL, "endpoint_url": self.endpoint}
 
     def references(self, folder: Path) -> dict[str, Any]:
         """:attr:`options` for a cluster: the credentials are in a file of ``folder``, and referred to."""
-        (folder / "s3-credential").write_text("test")
+        (folder / "s3-credential").write_text(CREDENTIAL)
         by_file = {"file": str(folder / "s3-credential")}
         return {**self.options, "key": by_file, "secret": by_file}
 

@@ -54,6 +54,12 @@ def test_variables_of_a_template_that_are_no_mapping_are_refused(given: Any) -> 
         RunConfig(input="x", output="y", chat_template_kwargs=given)
 
 
+@pytest.mark.parametrize("name", ["input", "output", "model"])
+def test_a_name_that_is_not_utf_8_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}=.*in UTF-8"):
+        RunConfig.from_mapping({"input": "x", "output": "y", name: "o\udcff"})
+
+
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(ConfigError, match="output"):
         RunConfig.from_mapping({"input": "x"})

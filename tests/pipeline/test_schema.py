@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from pipeline.codec import RowResult, output_arrays
-from pipeline.schema import DEAD_FIELDS, RESULT_FIELDS, STATS_TYPE, output_schema, result_fields
+from pipeline.errors import ConfigError
+from pipeline.schema import DEAD_FIELDS, RESULT_FIELDS, STATS_TYPE, check_collisions, output_schema, result_fields
 from wedlm_core import CommitStats, Generation
 
 STATS = (
@@ -13,6 +15,11 @@ STATS = (
     "commit_histogram: list<item: int32>, mean_entropy: double, max_entropy: double, out_of_order_fills: int32, "
     "mean_logprob: double, draft_agreement: double, cached_prompt_tokens: int32, preemptions: int32, "
     "window_mean: double, max_window: int32>"
+)
+EVIDENCE = (
+    "struct<mean_logprob: double, worst_logprob: double, mean_entropy: double, max_entropy: double, "
+    "draft_agreement: double, repeated_ngrams: double, longest_repeat: int32, truncated: bool, script: string, "
+    "script_share: double>"
 )
 RESULT = (
     "row_id: string not null",
@@ -29,6 +36,7 @@ RESULT = (
     "seed: int64",
     "logprobs: list<item: float>",
     "top_logprobs: list<item: list<item: struct<token_id: int32, logprob: float>>>",
+    f"evidence: {EVIDENCE}",
     f"stats: {STATS}",
     "timings: struct<queue_seconds: double, run_seconds: double>",
 )
@@ -51,14 +59,23 @@ def test_the_schema_carries_its_version_behind_the_input_columns() -> None:
     fields = result_fields(token_ids=True, logprobs=True, top_logprobs=True)
     found = output_schema(pa.schema([("a", pa.int64())]), fields)
     assert found.names == ["a", *(text.partition(":")[0] for text in RESULT)]
-    assert found.metadata == {b"wedlm.schema_version": b"1"}
+    assert found.metadata == {b"wedlm.schema_version": b"2"}
+
+
+def test_version_1_is_version_2_without_the_evidence() -> None:
+    now, before = (result_fields(token_ids=True, logprobs=True, version=version) for version in (2, 1))
+    assert before == [field for field in now if field.name != "evidence"]
+    assert output_schema(pa.schema([]), before, 1).metadata == {b"wedlm.schema_version": b"1"}
+    check_collisions(["evidence"], "", version=1)
+    with pytest.raises(ConfigError, match="evidence"):
+        check_collisions(["evidence"], "")
 
 
 def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed() -> None:
     stats = CommitStats(
         generated_tokens=6, decode_forwards=3, rows_forwarded=8, commit_histogram=(0, 1, 1), mean_entropy=0.5,
-        max_entropy=0.75, out_of_order_fills=1, mean_logprob=-0.5, draft_agreement=0.25, cached_prompt_tokens=4,
-        preemptions=2, window_mean=1.5, max_window=5,
+        max_entropy=0.75, out_of_order_fills=1, mean_logprob=-0.5, worst_logprob=-2.0, draft_agreement=0.25,
+        cached_prompt_tokens=4, preemptions=2, window_mean=1.5, max_window=5,
     )  # fmt: skip
     generation = Generation(request_id="0/0", text="a", token_ids=(7,), prompt_tokens=3, stats=stats)
     rows = [RowResult(row_id="r", generations=(generation,)), RowResult(row_id="s")]
@@ -71,6 +88,10 @@ def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed()
         "mean_logprob": -0.5, "draft_agreement": 0.25, "cached_prompt_tokens": 4, "preemptions": 2,
         "window_mean": 1.5, "max_window": 5,
     }  # fmt: skip
-    assert failed["stats"] is None
+    assert done["evidence"] == {
+        "mean_logprob": -0.5, "worst_logprob": -2.0, "mean_entropy": 0.5, "max_entropy": 0.75, "draft_agreement": 0.25,
+        "repeated_ngrams": 0.0, "longest_repeat": 0, "truncated": True, "script": "LATIN", "script_share": 1.0,
+    }  # fmt: skip
+    assert (failed["stats"], failed["evidence"]) == (None, None)
     assert (done["text"], done["token_ids"], done["prompt_tokens"]) == ("a", [7], 3)
     assert (failed["text"], failed["finish_reason"]) == (None, "error")

@@ -6,6 +6,7 @@ import ast
 import copy
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -147,8 +148,13 @@ def test_the_dag_calls_the_job_and_does_nothing_else() -> None:
     (operator,) = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "BashOperator"]
     command = ast.literal_eval(next(k.value for k in operator.keywords if k.arg == "bash_command"))
     before, after = command.split(" -- ")
-    assert before.startswith("ray job submit --address {{ var.value.")
-    assert after.startswith("python -m jobs.generate --input {{ var.value.")
+    assert before.startswith('ray job submit --address "$JOB_')
+    assert after.startswith('python -m jobs.generate --input "$JOB_INPUT"')
+    env = ast.literal_eval(next(k.value for k in operator.keywords if k.arg == "env"))
+    assert {f'"${name}"' for name in env} == set(re.findall(r'"\$\w+"', command)), (
+        "all values are quoted, none inserted"
+    )
+    assert all(re.fullmatch(r"\{\{ var\.value\.wedlm_\w+ \}\}", value) for value in env.values())
     (dag,) = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "DAG"]
     limits = {k.arg: k.value.value for k in dag.keywords if isinstance(k.value, ast.Constant)}
     assert (limits["max_active_runs"], limits["catchup"]) == (1, False), "an output has one writer"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from testing.infra import INFRA, clusters_in, load
-from testing.readme import text_of
+from testing.pages.blocks import text_of
 from testing.repository import ROOT
 
 _INSIDE = "mount -t tmpfs none /tmp/ray && ip link set lo up"

@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from testing.installed import Environment, build_wheel, make_environment
-from testing.readme import code_blocks
+from testing.pages.blocks import blocks_of
 from testing.repository import ROOT
 from testing.users_folder import make_folder
 from wedlm_batch.console import COMMANDS
 from wedlm_batch.version import VERSION
 
 README = ROOT / "README.md"
-OF_A_CLONE = ("make ", "pip install ")
-"""Lines of the README that begin like this are for a clone, or install what these tests have installed."""
 MODULES = ("pipeline", "jobs/__init__")
 
 
@@ -41,6 +39,11 @@ def _give_compiled_kernels(made: Environment) -> None:
     for file in (ROOT / kernels).glob("*.nb?"):
         (made.packages / kernels).mkdir(exist_ok=True)
         shutil.copy2(file, made.packages / kernels / file.name)
+
+
+def blocks(language: str) -> list[str]:
+    """Contents of the README's blocks that are run."""
+    return [block.code for block in blocks_of(README) if block.use == "run" and block.language == language]
 
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> str:
@@ -74,8 +77,7 @@ def test_every_sub_command_is_found_beside_the_users_modules(installed: Environm
 
 def test_the_commands_of_the_readme_run(installed: Environment, tmp_path: Path) -> None:
     project = make_folder(tmp_path / "project", *MODULES)
-    lines = [line for block in code_blocks(README, "bash") for line in block.splitlines()]
-    script = [line for line in lines if line and not line.startswith(OF_A_CLONE)]
+    script = [line for block in blocks("bash") for line in block.splitlines()]
     assert [line.split()[1] for line in script if line.startswith("wedlm-batch")] == ["generate", "status", "verify"]
     printed = succeeded(installed.run(project, "bash", "-e", "-c", "\n".join(script), OMP_NUM_THREADS="1"))
     assert "Rows: 1, 1 ok, 0 failed" in printed
@@ -86,11 +88,11 @@ def test_the_python_blocks_of_the_readme_run_with_the_users_own_modules(installe
     project = make_folder(tmp_path / "project", *MODULES)
     (project / "out" / "demo").mkdir(parents=True)  # where `make demo` wrote before
     (project / "out" / "demo" / "part.parquet").write_bytes(b"somebody's table")
-    blocks = code_blocks(README, "python")
-    assert len(blocks) >= 2
+    written = blocks("python")
+    assert len(written) >= 2
     (project / "script.py").write_text(
         "import pipeline, jobs\n"
-        + "\n".join(blocks)
+        + "\n".join(written)
         + "\nprint('rows', result.summary.total.rows, pipeline.clean(' mine '), jobs.OWNER)"
         + "\nprint('home', wb.__file__, wb.pipeline.__file__)\n"
     )

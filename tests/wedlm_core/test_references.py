@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,25 @@ def test_a_model_takes_references_too() -> None:
 def test_the_line_end_of_a_variable_is_no_part_of_the_secret(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", f"given-9{end}")
     assert resolved({"key": {"env": "MY_SECRET"}}) == {"key": "given-9"}
+
+
+@pytest.mark.parametrize("given", [{"env": 5}, {"env": None}, {"file": ["a"]}, {"env": "A", "file": "/b"}, {"env": {}}])
+def test_what_is_nearly_a_reference_is_refused_at_any_depth(given: Any) -> None:
+    for options in ({"key": given}, {"client_kwargs": {"headers": [given]}}):
+        with pytest.raises(ConfigError, match=r"no reference to a secret\. Write"):
+            check_references(options, "o")
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "gone", "endless", "too long"])
+def test_a_file_that_holds_no_secret_is_an_error_at_once(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "secret"
+    if kind == "a pipe":
+        os.mkfifo(place)
+    elif kind == "a folder":
+        place.mkdir()
+    elif kind == "endless":
+        place = Path("/dev/zero")
+    elif kind == "too long":
+        place.write_text("x" * 100_000)
+    with pytest.raises(ConfigError, match="which cannot be read in process"):
+        resolved({"key": {"file": str(place)}})

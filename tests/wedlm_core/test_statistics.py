@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def outcome_of(rng: np.random.Generator, sequences: int) -> StepOutcome:
         return (rng.integers(0, PLACES, shape) / (2 if kind == np.float32 else 1)).astype(kind)
 
     columns = {name: column(name, kind) for name, kind in OUTCOME_KINDS.items()}
+    columns["logprob_DC"] *= -1
     columns["agreed_D"] = np.minimum(columns["agreed_D"], columns["drafts_D"])
     return StepOutcome(**columns)
 
@@ -90,6 +92,7 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
     assert found.mean_entropy == (sum(k[0] for k in kept) / len(kept) if kept else None)
     assert found.max_entropy == (max(k[0] for k in kept) if kept else None)
     assert found.mean_logprob == (sum(k[1] for k in kept) / len(kept) if kept else None)
+    assert found.worst_logprob == (min(k[1] for k in kept) if kept else None)
     assert found.out_of_order_fills == sum(k[2] for k in kept)
     assert found.draft_agreement == (agreed / drafts if drafts else None)
     assert found.window_mean == (sum(windows) / len(windows) if windows else 0.0)
@@ -101,4 +104,31 @@ def test_a_strategy_without_log_probabilities_has_no_mean_of_them() -> None:
     outcome = outcome_of(np.random.default_rng(0), 1)
     outcome.logprob_DC[:] = math.nan
     table.record(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), outcome, np.ones(1, dtype=np.int64))
-    assert table.stats(0, tokens=1, host=Host()).mean_logprob is None
+    found = table.stats(0, tokens=1, host=Host())
+    assert (found.mean_logprob, found.worst_logprob) == (None, None)
+
+
+@given(
+    nats=st.lists(st.floats(-30, 0, width=32), min_size=1, max_size=12),
+    order=st.randoms(use_true_random=False),
+)
+def test_totals_do_not_depend_on_how_forwards_group_the_tokens(nats: list[float], order: Any) -> None:
+    def total(pieces: list[list[float]]) -> CommitStats:
+        table = SlotTable(1, PLACES)
+        for piece in pieces:
+            outcome = outcome_of(np.random.default_rng(0), 1)
+            outcome.logprob_DC[0, : len(piece)] = outcome.entropy_DC[0, : len(piece)] = piece
+            outcome.entropy_DC[:] *= -1
+            emit_D = np.array([len(piece)])
+            table.record(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), outcome, emit_D)
+        return table.stats(0, tokens=len(nats), host=Host())
+
+    cuts, pieces, rest = order.sample(range(1, PLACES + 1), 3), [], list(nats)
+    while rest:
+        size = cuts[len(pieces) % 3]
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    one, other = total([[value] for value in nats]), total(pieces)
+    assert (one.mean_logprob, one.mean_entropy) == (other.mean_logprob, other.mean_entropy)
+    assert one.worst_logprob == other.worst_logprob == pytest.approx(min(nats), abs=2**-24)
+    assert one.mean_logprob == pytest.approx(sum(nats) / len(nats), abs=2**-24)

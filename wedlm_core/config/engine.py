@@ -68,8 +68,9 @@ class EngineConfig:
         max_model_len: limit of prompt + max_tokens; None takes the model's ``max_position_embeddings``.
         page_size: tokens per KV page.
         num_pages: pages in the pool; None sizes it from ``kv_cache_bytes``.
-        kv_cache_bytes: bytes of the pool if ``num_pages`` is None. None takes 512 MiB on CPU, and on CUDA what
-            ``gpu_memory_utilization`` leaves; but never more than ``max_num_seqs`` sequences can use.
+        kv_cache_bytes: bytes of the pool if ``num_pages`` is None. None takes a quarter of the free memory on CPU
+            (512 MiB at least), and on CUDA what ``gpu_memory_utilization`` leaves; but never more than
+            ``max_num_seqs`` sequences can use.
         gpu_memory_utilization: share of the device's total memory that this engine may hold, weights and
             activations included. Used on CUDA if neither ``num_pages`` nor ``kv_cache_bytes`` is given. The shares
             of several engines on one device must add up to less than 1.

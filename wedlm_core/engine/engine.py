@@ -23,13 +23,14 @@ from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.measure import cached_or_measured_cost
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launch, overlaps, plain_launch
-from wedlm_core.engine.pool_size import count_pages
+from wedlm_core.engine.pool_size import count_pages, say_shortfall
 from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.engine.scheduling.counters import EngineSnapshot
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import Emission, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import step_record
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import IntegrityError, RequestError, explain
@@ -103,6 +104,7 @@ class Engine:
         page_bytes = KVPool.bytes_per_page(model.config, config.page_size, kv_dtype)
         pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
         check_room(config, pages * page_bytes, reach, device)
+        say_shortfall(config, pages, reach, page_bytes)
         self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
         self._decodings: dict[str, Decoding] = {s.value: decoding_of(s, config) for s in Strategy}
         decodings = list(dict.fromkeys(self._decodings.values()))
@@ -187,6 +189,10 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._scheduler.finish(sequence)
+
+    def scorer(self) -> Scorer:
+        """Scores given tokens on this engine's model and pool, between its steps; by the same thread."""
+        return Scorer(self._runner.model_runner, self.pages, self.config, self.max_model_len)
 
     def has_work(self) -> bool:
         """Whether :meth:`step` would do or return anything."""

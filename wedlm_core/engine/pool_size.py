@@ -6,6 +6,7 @@ worthless, what it allocates is what a forward allocates. The arithmetic is plai
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +21,18 @@ from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.logits import Chooser, Picks
+from wedlm_core.engine.host_memory import available_memory
 from wedlm_core.errors import CapacityError, explain
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import RowPadding
 from wedlm_core.types import Request, SamplingParams, Strategy
 
-__all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward"]
+__all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward", "say_shortfall"]
 
-_DEFAULT_BYTES = 512 << 20
+_LOG = logging.getLogger(__name__)
+
+_LEAST_BYTES, _HOST_SHARE = 512 << 20, 0.25  # of a pool on CPU: of the memory that is free, a share and a least
 _RESERVE_SHARE, _RESERVE_BYTES = 0.02, 256 << 20  # for libraries' workspaces and fragmentation
 
 
@@ -113,9 +117,26 @@ def count_pages(
     useful = config.max_num_seqs * -(-reach // config.page_size)
     device = model.device
     if device.type != "cuda":
-        return min(useful, max(1, _DEFAULT_BYTES // page_bytes))
+        free = available_memory()
+        most = _LEAST_BYTES if free is None else max(_LEAST_BYTES, int(_HOST_SHARE * free))
+        return min(useful, max(1, most // page_bytes))
     reading = _read_peak(model, backend, config, reach, make_pool)
     return min(useful, pages_that_fit(reading, config, page_bytes))
+
+
+def say_shortfall(config: EngineConfig, pages: int, reach: int, page_bytes: int) -> None:
+    """Say in one line how many sequences of full length a pool holds, if they are fewer than may run at once."""
+    whole = pages // -(-reach // config.page_size)
+    if whole >= config.max_num_seqs:
+        return
+    chosen = config.num_pages is not None or config.kv_cache_bytes is not None
+    _LOG.log(
+        logging.INFO if chosen else logging.WARNING,
+        "the KV pool of %.1f GiB holds %d tokens: %d of max_num_seqs=%d sequences of full length (%d tokens). "
+        "If more of them grow so long, some are preempted and computed again. Raise kv_cache_bytes, or lower "
+        "max_model_len or max_num_seqs.",
+        pages * page_bytes / 2**30, pages * config.page_size, whole, config.max_num_seqs, reach,
+    )  # fmt: skip
 
 
 def _read_peak(

@@ -88,6 +88,30 @@ class PlannedUnits:
             (retry_failed,),
         )
 
+    def mark_again(self, unit_id: str) -> None:
+        """Mark one unit, which was revoked since :meth:`mark_work`."""
+        self._scratch.run(
+            "UPDATE units SET todo = 1 + max("
+            "coalesce((SELECT attempt FROM revoked v WHERE v.unit_id = units.unit_id), 0), "
+            "coalesce((SELECT max(attempt) FROM published p WHERE p.unit_id = units.unit_id), 0)) WHERE unit_id = ?",
+            (unit_id,),
+        )
+
+    def attempt(self, index: int) -> int:
+        """The attempt to make at a unit; 0 if it is not marked."""
+        row = self._scratch.one("SELECT todo FROM units WHERE idx = ?", (index,))
+        return 0 if row is None else int(row[0])
+
+    def attempts(self) -> Iterator[int]:
+        """:meth:`attempt` of each unit, in input order."""
+        query = "SELECT idx, todo FROM units WHERE idx > ? ORDER BY idx LIMIT ?"
+        return (todo for _, todo in self._scratch.stream(query))
+
+    def index_of(self, unit_id: str) -> int | None:
+        """The index of a unit; None if it is not in the plan."""
+        row = self._scratch.one("SELECT idx FROM units WHERE unit_id = ?", (unit_id,))
+        return None if row is None else int(row[0])
+
     @property
     def work_units(self) -> int:
         """Number of marked units."""

@@ -126,6 +126,10 @@ class PublishedUnits:
                 planned=None if unit[0] is None else planned.unit_of(unit),
             )
 
+    def positions(self) -> list[int]:
+        """Positions of the publications."""
+        return [row[0] for row in self._scratch.all("SELECT DISTINCT position FROM published ORDER BY position")]
+
     def place(self, unit_id: str, attempt: int) -> Place | None:
         """The published output rows of an attempt at a unit; None if that attempt is not published."""
         row = self._scratch.one(

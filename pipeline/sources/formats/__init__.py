@@ -12,7 +12,7 @@ import pkgutil
 from pipeline.errors import SourceError
 from pipeline.sources.base import FileSource
 
-__all__ = ["all_formats", "all_suffixes"]
+__all__ = ["all_formats", "all_suffixes", "dialects_of", "is_dialect"]
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def all_formats() -> tuple[type[FileSource], ...]:
         SourceError: a module holds no format or several, or two formats claim one suffix.
     """
     found = [_format_of(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    suffixes = [suffix for one in found for suffix in one.suffixes]
+    suffixes = [suffix for one in found if not is_dialect(one) for suffix in one.suffixes]
     if len(set(suffixes)) < len(suffixes):
         raise SourceError(f"formats {[one.label for one in found]} claim a suffix twice. Give each suffix to one.")
     return tuple(sorted(found, key=lambda one: one.label, reverse=True))
@@ -31,7 +31,17 @@ def all_formats() -> tuple[type[FileSource], ...]:
 
 def all_suffixes() -> tuple[str, ...]:
     """The suffixes of all formats."""
-    return tuple(suffix for one in all_formats() for suffix in one.suffixes)
+    return tuple(suffix for one in all_formats() if not is_dialect(one) for suffix in one.suffixes)
+
+
+def is_dialect(one: type[FileSource]) -> bool:
+    """Whether a format is a dialect of another, which has its suffixes."""
+    return one.input_format != FileSource.input_format
+
+
+def dialects_of(one: type[FileSource]) -> tuple[type[FileSource], ...]:
+    """The dialects of a format."""
+    return tuple(other for other in all_formats() if is_dialect(other) and issubclass(other, one))
 
 
 def _format_of(name: str) -> type[FileSource]:

@@ -17,7 +17,7 @@ from pipeline.sources.tabulate import Columns, infer_columns
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
 
-__all__ = ["JsonlSource"]
+__all__ = ["JsonlSource", "parsed_rows"]
 
 _INFER_ROWS = 20_000
 
@@ -51,7 +51,12 @@ class JsonlSource(TextSource):
                 yield position
 
     def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:
-        return [_parse(line) for line in lines if _is_row(line)]
+        return list(parsed_rows(lines))
+
+
+def parsed_rows(lines: Iterable[bytes | LongLine]) -> Iterator[Any]:
+    """The value on each line that is not blank, or a ``ValueError(reason, line)`` in its place."""
+    return (_parse(line) for line in lines if _is_row(line))
 
 
 def _merged(found: Sequence[Columns]) -> Columns:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.metric_sources import ActorSource, DriverSource
-from pipeline.cluster.metrics_reporter import Instrument, Reporter, labels_of, seconds_between
+from pipeline.cluster.metrics_reporter import Instrument, Reporter, label_of, labels_of, seconds_between
 from pipeline.config import RunConfig
 from pipeline.metrics import LABELS, METRICS, Metric
 from pipeline.types import CommitRecord
@@ -236,7 +236,7 @@ def test_the_summary_says_what_the_actors_cost(scraped: dict[str, Any]) -> None:
 
 def test_a_private_session_has_no_reporter() -> None:
     code = """
-from pipeline.cluster.metrics_reporter import _reporter, seconds_between
+from pipeline.cluster.metrics_reporter import _reporter
 from pipeline.cluster.session import ray_session
 from pipeline.config import RunConfig
 with ray_session():
@@ -254,3 +254,29 @@ def test_a_time_between_samples_that_is_none_does_not_end_a_process_nor_keep_it_
 
 def test_a_time_between_samples_is_taken() -> None:
     assert seconds_between("0.5") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("out/caf\xe9", "out/caf\\xe9"),
+        ("a\nb\tc", "a\\x0ab\\x09c"),
+        ('o {a="b"} \\x', 'o {a="b"} \\x'),
+        ("\u65e5\u672c", "\\u65e5\\u672c"),
+        ("", ""),
+    ],
+)
+def test_any_name_makes_a_label_that_ray_takes(value: str, label: str) -> None:
+    assert label_of(value) == label
+    assert label_of(value).isascii()
+    assert len(label_of(value * 300)) <= 200
+    assert labels_of(RunConfig(input="i", output=f"o{value}"), "p")["job"] == label_of(f"o{value}")
+
+
+def test_an_instrument_that_refuses_a_value_ends_no_actor(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(metric: Metric) -> Instrument:
+        raise UnicodeError("no such label")
+
+    reporter = Reporter({}, refuse)
+    reporter.observe("actor_start_seconds", 1.0)
+    assert "could not be reported" in caplog.text

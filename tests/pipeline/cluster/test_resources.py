@@ -152,7 +152,7 @@ def test_a_session_of_one_machine_gets_no_nodes_whatever_is_expected(fields: Any
     """It would wait for them for ever."""
     job = RunConfig.from_mapping({"input": "i", "output": "o", "expect_autoscaling": True, **fields})
     fit_pools(job, LAPTOP)
-    with pytest.raises(ResourceError, match=r"no node is added: set RAY_ADDRESS|there is no GPU here"):
+    with pytest.raises(ResourceError, match=r"gets no nodes, .*: set RAY_ADDRESS|there is no GPU here"):
         fit_pools(job, LAPTOP, private=True)
 
 
@@ -160,3 +160,15 @@ def test_accelerators_that_no_node_has_are_named_beside_those_that_there_are() -
     nodes = [{"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}, {"CPU": 8.0}]
     with pytest.raises(ResourceError, match=r"No node has an accelerator 'H100'; there are: L4\."):
         fit_actors(config(accelerator_type="H100"), nodes)
+
+
+def test_runs_beside_each_other_share_the_cpus_and_what_does_not_fit_together_is_refused() -> None:
+    one, other = config(), config(actors=2)
+    (alone,), (beside,) = (fit_pools(one, SERVER, beside=others).values() for others in ((), (other,)))
+    assert alone.cpus >= beside.cpus > 0
+    assert beside.threads < alone.threads
+    cpus = sum(node["CPU"] for node in LAPTOP)
+    each = config(cpus_per_actor=cpus / 2)
+    assert fit_pools(each, LAPTOP)
+    with pytest.raises(ResourceError):
+        fit_pools(each, LAPTOP, beside=(each, config(cpus_per_actor=cpus / 4)))

@@ -11,7 +11,7 @@ import pytest
 import pipeline
 from pipeline.commands.checks import check_secrets
 from pipeline.config import RunConfig
-from testing.pipeline.s3 import S3Server
+from testing.pipeline.s3 import CREDENTIAL, S3Server
 
 LITERAL = "given-literally-7"
 
@@ -98,7 +98,7 @@ def test_without_a_session_literal_ones_are_taken(monkeypatch: pytest.MonkeyPatc
 def test_a_worker_that_lacks_the_variable_ends_the_run_with_its_name_and_the_machine(
     s3: S3Server, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ONLY_IN_THE_DRIVER", "test")  # the session's processes were begun before
+    monkeypatch.setenv("ONLY_IN_THE_DRIVER", CREDENTIAL)  # the session's processes were begun before
     url = s3.bucket("lacking")
     options = {**s3.options, "secret": {"env": "ONLY_IN_THE_DRIVER"}}
     with pytest.raises(pipeline.ConfigError) as caught:

@@ -19,7 +19,7 @@ from testing.repository import ROOT
 
 # Two processes at a time, of about the same length: torch is changed in them, and the machine may have two cores.
 SHARES = (
-    ("graphs", "plain", "one_slot_elsewhere", "steady_auto", "defaults"),
+    ("graphs", "plain", "one_slot_elsewhere", "steady_auto", "defaults", "scores"),
     ("eager", "sdpa", "eight_bits", "tight", "steady_mixed"),
 )
 NAMES = sorted({name for share in SHARES for name in share} - {"defaults"})
@@ -74,6 +74,7 @@ def test_the_scenarios_do_what_they_are_named_after(found: dict[str, Any]) -> No
     assert found["eager"]["captured"] == found["plain"]["captured"] == 0
     assert found["eager"]["cached"] > 0, "prefixes are shared"
     assert found["tight"]["preemptions"] > 0
+    assert found["scores"]["cached"] > 0, "so are those of scored contexts"
     assert "stop" in found["graphs"]["finish"]
 
 

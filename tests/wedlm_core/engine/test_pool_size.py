@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from testing.engine.models import random_decoder
 from wedlm_core.attention import AttentionBackend, AttentionProblem, resolve_backend
 from wedlm_core.config import EngineConfig
-from wedlm_core.engine.pool_size import MemoryReading, count_pages, pages_that_fit, peak_forward
+from wedlm_core.engine import pool_size
+from wedlm_core.engine.pool_size import MemoryReading, count_pages, pages_that_fit, peak_forward, say_shortfall
 from wedlm_core.errors import CapacityError
 from wedlm_core.kv.pool import KVPool
 
@@ -100,3 +101,28 @@ def test_what_is_configured_wins_and_the_rest_is_what_sequences_could_use() -> N
     assert pages(kv_cache_bytes=99 << 20) == 99
     assert pages(kv_cache_bytes=1) == 1
     assert pages() == 3 * 7
+
+
+@pytest.mark.parametrize(("free", "expected"), [(None, 512), (1 << 30, 512), (8 << 30, 2048), (1 << 50, 64 * 63)])
+def test_on_a_cpu_the_pool_follows_the_sequences_and_a_share_of_the_free_memory(
+    free: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_size, "available_memory", lambda: free)
+    config = EngineConfig(page_size=16, max_num_seqs=64)
+    model = random_decoder(qwen3=True, seed=0)
+    assert count_pages(model, backend_of("sdpa"), config, 1000, 1 << 20, lambda _: pytest.fail("none")) == expected
+
+
+@pytest.mark.parametrize(("settings", "level"), [({}, "WARNING"), ({"num_pages": 100}, "INFO")])
+def test_a_shortfall_is_said_in_one_line(
+    settings: dict[str, int], level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(page_size=16, max_num_seqs=32, **settings)  # type: ignore[arg-type]
+    with caplog.at_level("INFO"):
+        say_shortfall(config, 32 * 63, 1000, 1 << 20)
+        assert not caplog.records
+        say_shortfall(config, 12 * 63 + 5, 1000, 1 << 20)
+    (record,) = caplog.records
+    assert record.levelname == level
+    assert "12 of max_num_seqs=32" in record.message
+    assert "kv_cache_bytes" in record.message

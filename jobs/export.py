@@ -1,0 +1,70 @@
+"""Write the published rows of an output in a form that others expect: ``wedlm-batch export out/ --to results.jsonl``.
+
+--format openai-batch (the default): the input of the run was a file of OpenAI's batch API. Its answers are written to
+--to, its failed requests to --errors-to, both as the lines that the API returns. The same output gives the same bytes;
+a file appears whole or not at all.
+
+--format delta: --to is a Delta table (needs the extra `delta`), which gets one commit for each publication that it does
+not have yet. Run it after each run; killed, the same command continues.
+
+Exit status:
+  0  written, or there already
+  1  the Delta table could not be written; the same command continues
+  2  there is nothing to export, or it cannot be read or written
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import pipeline
+from jobs.cli import Parser, parse_options
+from pipeline.codec import WeDLMError, redact
+
+__all__ = ["main"]
+
+_DELTA = "delta"
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export") -> int:
+    """Export; the exit status."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output")
+    parser.add_argument("--to", required=True, metavar="PLACE", help="file of the answers, or Delta table; path or URL")
+    parser.add_argument("--format", choices=[*pipeline.EXPORT_FORMATS, _DELTA], default=pipeline.EXPORT_FORMATS[0])
+    parser.add_argument("--errors-to", metavar="FILE", help="of the failed requests; else beside it, NAME_errors.jsonl")
+    parser.add_argument("--model", metavar="NAME", help="where the model is now; for tokens of log-probabilities")
+    parser.add_argument("--append", action="store_true", help="add to a Delta table that has rows of others")
+    parser.add_argument(
+        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of URLs"
+    )
+    parser.add_argument(
+        "--delta-options", type=parse_options, metavar="YAML", help="options of the table's store, by deltalake's names"
+    )
+    args = parser.parse_args(argv)
+    try:
+        lines = _delta(args) if args.format == _DELTA else _openai_batch(args)
+    except (pipeline.PipelineError, WeDLMError, OSError) as error:
+        print(redact(f"error: {error}"), file=sys.stderr)
+        return 1 if isinstance(error, pipeline.SinkError) else 2
+    print("\n".join(lines))
+    return 0
+
+
+def _openai_batch(args: argparse.Namespace) -> list[str]:
+    done = pipeline.export(args.output, args.to, format=args.format, errors_to=args.errors_to, model=args.model,
+                           storage_options=args.storage_options)  # fmt: skip
+    return [f"answers: {done.lines} lines in {done.to}", f"errors: {done.failed} lines in {done.errors_to}"]
+
+
+def _delta(args: argparse.Namespace) -> list[str]:
+    done = pipeline.export_delta(args.output, args.to, append=args.append, storage_options=args.storage_options,
+                                 delta_options=args.delta_options)  # fmt: skip
+    what = f"committed {', '.join(done.committed)}, {done.rows} rows" if done.committed else "had everything already"
+    return [f"{done.table}: {what}; version {done.version}"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

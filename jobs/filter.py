@@ -1,0 +1,83 @@
+"""Keep the good rows of an output in a new one: ``wedlm-batch filter out/ --to out-best/ --keep "best 50%"``.
+
+KEEP is an SQL expression over a row's columns, or the best rows, perhaps on a condition:
+  "evidence.worst_logprob > -3 and finish_reason = 'stop'"
+  "best 50%"    "best 1000"    "best 1 per row"    "best 20% where not evidence.truncated"
+Run again it adds nothing; after a kill it begins anew and leaves nothing half.
+
+Exit status:
+  0         done
+  1         it failed
+  2         a setting or an output is at fault
+  130, 143  interrupted
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+import pipeline
+from jobs.cli import Parser, parse_options
+from pipeline.config import MODES
+from pipeline.selection.score import SCORES
+from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
+
+__all__ = ["main"]
+
+_DEFAULTS = f"{DEFAULT_SCORE}; {DEFAULT_SAMPLE_SCORE} for samples of a row"
+_AT_FAULT = (pipeline.ConfigError, pipeline.OutputError, pipeline.SourceError, pipeline.ResourceError)
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter") -> int:
+    """Filter and print what was kept and dropped; the exit status."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", help="the output to filter, a folder or URL")
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="where to write the rows that are kept")
+    parser.add_argument("--keep", metavar="KEEP", help="which rows to keep, see above; all, if left out")
+    parser.add_argument("--score", metavar="SCORE",
+                        help=f"what is best: {', '.join(SCORES)}, or an SQL expression ({_DEFAULTS})")  # fmt: skip
+    parser.add_argument("--by", action="append", default=[], metavar="COLUMN",
+                        help="shares and numbers are of each group with equal values; may be repeated")  # fmt: skip
+    parser.add_argument("--dedup", nargs="?", const=True, type=_plain, metavar="YAML",
+                        help="drop near-duplicates of better rows, from this similarity on (0.8)")  # fmt: skip
+    parser.add_argument("--outliers", nargs="?", const=True, type=_plain, metavar="YAML",
+                        help="drop rows of unusual length or script; {length: 4, script_share: 0.01}")  # fmt: skip
+    parser.add_argument("--selection-column", default="selection", metavar="NAME",
+                        help="column for score and rank of what is kept (selection)")  # fmt: skip
+    parser.add_argument("--mode", choices=MODES, default="resume", help="what to do if FOLDER exists (resume)")
+    parser.add_argument("--storage-options", type=parse_options, metavar="YAML",
+                        help="keyword arguments of the file systems of URLs; secrets as {env: NAME}")  # fmt: skip
+    args = parser.parse_args(argv)
+    try:
+        done = pipeline.filter(
+            args.output, to=args.to, keep=args.keep, score=args.score, by=args.by, dedup=args.dedup,
+            outliers=args.outliers, selection_column=args.selection_column, mode=args.mode,
+            storage_options=args.storage_options,
+        )  # fmt: skip
+    except _AT_FAULT as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except pipeline.PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: nothing was published; the same command begins anew", file=sys.stderr)
+        return 130
+    print(done.describe())
+    return 0
+
+
+def _plain(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise argparse.ArgumentTypeError("not YAML. Write a number, true, or {field: value}") from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

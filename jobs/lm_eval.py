@@ -1,0 +1,53 @@
+"""lm-eval with this project's model: ``wedlm-batch lm_eval --model wedlm_batch --model_args pretrained=tiny ...``.
+
+The command of EleutherAI's lm-evaluation-harness (extra ``eval``), unchanged, in a process where the model
+``wedlm_batch`` is registered: lm-eval's own command knows no models of other packages. All arguments are lm-eval's;
+``wedlm-batch lm_eval run --help`` lists them. Arguments of the model: :mod:`wedlm_batch.lm_eval_model`.
+
+Exit status:
+  0  evaluated
+  1  lm-eval failed
+  2  lm-eval is not installed, or an argument is at fault
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from jobs.cli import Parser
+from pipeline.codec import WeDLMError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval") -> int:
+    """Run lm-eval's command; the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if not given or given[0] in ("-h", "--help", "--version"):
+        parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.parse_args(given or ["--help"])
+    try:
+        from lm_eval.__main__ import cli_evaluate
+
+        importlib.import_module(
+            "wedlm_batch.lm_eval_model"
+        )  # registers the model; by name, as it stands above the jobs
+    except ImportError as error:
+        print(f"error: {error}. lm-eval is needed: pip install 'wedlm-batch[eval]'", file=sys.stderr)
+        return 2
+    before, sys.argv = sys.argv, [prog, *given]
+    try:
+        cli_evaluate()
+    except WeDLMError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        sys.argv = before
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""Upload what an output has published to a Hugging Face hub: ``wedlm-batch push out/ --repo user/name``.
+
+One commit to a dataset repository: the published files and a README with statistics. A second push of the same
+publication uploads nothing. The token is taken from HF_TOKEN, or from `hf auth login`; HF_ENDPOINT names another hub.
+
+Exit status:
+  0  the repository has the publication
+  1  the hub refuses or does not answer; the same command continues
+  2  nothing is published, a published file is damaged, or a name is at fault
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import pipeline
+from jobs.cli import Parser, parse_options
+from pipeline.codec import WeDLMError, redact
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -> int:
+    """Push; the exit status."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output")
+    parser.add_argument("--repo", required=True, metavar="USER/NAME", help="dataset repository; made if not there")
+    parser.add_argument("--private", action="store_true", help="make it private; refuse one that is public")
+    parser.add_argument("--license", metavar="ID", help="for the card: apache-2.0, cc-by-4.0, other, ...")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch to commit to; else main")
+    parser.add_argument("--dry-run", action="store_true", help="print files and card; ask no server")
+    parser.add_argument(
+        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
+    )
+    args = parser.parse_args(argv)
+    try:
+        done = pipeline.push(args.output, args.repo, private=args.private, license=args.license, dry_run=args.dry_run,
+                             revision=args.revision, storage_options=args.storage_options)  # fmt: skip
+    except (pipeline.PipelineError, WeDLMError) as error:
+        print(redact(f"error: {error}"), file=sys.stderr)
+        return 1 if isinstance(error, pipeline.SinkError) else 2
+    if args.dry_run:
+        print("\n".join([*done.uploaded, "", done.card or ""]))
+        return 0
+    if done.unchanged:
+        print(f"unchanged: {done.repo} has this publication, commit {done.commit}; nothing was uploaded")
+    else:
+        print(f"uploaded: {len(done.uploaded)} files, removed {len(done.removed)}; commit {done.commit}")
+    print(done.url)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

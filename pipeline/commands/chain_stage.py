@@ -1,0 +1,183 @@
+"""A stage of a chain while the chain runs: its output, and what it has still to do. Knows no Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from pipeline.commands.begin import Begun, begin, prepare_output
+from pipeline.commands.chain_config import ChainConfig
+from pipeline.commands.failure_limit import FailureLimit
+from pipeline.commit.index import Index
+from pipeline.commit.lease import Lease
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.run_record import RunState
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError, DamagedError, FingerprintError
+from pipeline.plan.retry_failed import with_previous
+from pipeline.plan.stage_before import StageBefore
+from pipeline.progress.monitor import Monitor
+from pipeline.progress.snapshot import Progress
+from pipeline.storage.protocol import Storage
+from pipeline.types import CommitRecord, Revocation, Unit
+
+__all__ = ["StageRun", "begin_stage", "naming"]
+
+_BATCH = 512
+
+
+@dataclass(kw_only=True)
+class StageRun:
+    """A stage whose output this process holds.
+
+    Attributes:
+        name, number: of the stage.
+        group: number of the group of stages whose actors it runs on.
+        place: its place in that group.
+        begun: its job, ledger and manifest.
+        index: its planned, committed and published units.
+        lease: on its output.
+        before: the stage before; None for the first one.
+        settings: hash of everything that changes its output.
+        monitor: counts the progress of this call, over all passes.
+    """
+
+    name: str
+    number: int
+    group: int
+    place: int
+    begun: Begun
+    index: Index
+    lease: Lease
+    before: StageBefore | None
+    settings: str
+    manifest: Manifest
+    monitor: Monitor = field(default_factory=Monitor)
+    seconds: float = 0.0
+    limit: FailureLimit = field(init=False)
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings."""
+        return self.begun.job.config
+
+    @property
+    def as_before(self) -> StageBefore:
+        """It, as the next stage sees it."""
+        return StageBefore(name=self.name, settings=self.settings, job=self.begun.job, index=self.index)
+
+    def mark(self, earlier: Callable[[int], bool], *, retry_failed: bool) -> None:
+        """Mark the units to generate; results that were made of other rows than are committed now are revoked.
+
+        Args:
+            earlier: whether an earlier stage is to generate a unit of this index; its rows are not settled then.
+            retry_failed: mark units with failed rows, too.
+        """
+        if self.before is not None:
+            stale = (record for record in self._stale(earlier))
+            while batch := list(islice(stale, _BATCH)):
+                self._revoke(batch)
+        self.index.units.mark_work(retry_failed=retry_failed)
+
+    def _stale(self, earlier: Callable[[int], bool]) -> Iterator[CommitRecord]:
+        assert self.before is not None
+        for unit in self.index.units:
+            record = self.index.records.get(unit.unit_id)
+            if record is not None and not earlier(unit.index) and self.before.is_stale(unit.index, record):
+                yield record
+
+    def _revoke(self, records: list[CommitRecord]) -> None:
+        self.begun.ledger.revoke([
+            Revocation(unit_id=r.unit_id, attempt=r.attempt, reason="the stage before has other rows now")
+            for r in records
+        ])  # fmt: skip
+
+    def due(self, index: int) -> Unit | None:
+        """A unit whose rows have just been settled, ready to be read; None if its results stand."""
+        assert self.before is not None
+        unit = self.index.units[index]
+        record = self.index.records.get(unit.unit_id)
+        if record is not None and self.before.is_stale(index, record):
+            self._revoke([record])
+            self.index.units.mark_again(unit.unit_id)
+        attempt = self.index.units.attempt(index)
+        return self.ready(replace(unit, attempt=attempt)) if attempt else None
+
+    def ready(self, unit: Unit) -> Unit:
+        """A marked unit with the place of its rows, which are committed, and with its attempt before, if any."""
+        assert self.before is not None
+        made = self.before.made_ready(unit, self.place)
+        return next(with_previous([made], self.index, derived_ids=False))
+
+    def begin_pass(self, listen: Callable[[Progress], None]) -> None:
+        """Begin to count what is committed."""
+        self.monitor.listen(listen)
+        self.monitor.plan(self.index.units.rows, self.index.settled(), self.index.units.work_units)
+        self.limit = FailureLimit(self.config.max_failed_fraction)
+
+    def commit(self, records: list[CommitRecord]) -> None:
+        """Enter units in the ledger.
+
+        Raises:
+            LeaseLostError: another run took the output over.
+        """
+        self.lease.check()
+        for record, before in zip(records, self.begun.ledger.commit(records), strict=True):
+            self.monitor.add(record, before)
+
+    def end_pass(self, seconds: float) -> None:
+        """Keep what this pass has done."""
+        self.seconds += seconds
+
+    def save_counts(self) -> None:
+        """Save how many rows the input of this stage had: planned was the most that there might be."""
+        state = RunState.load(self.begun.job.storage)
+        rows = self.index.records.totals().rows
+        if self.before is not None and state is not None and state.rows != rows:
+            replace(state, rows=rows).save(self.begun.job.storage, self.lease.epoch)
+
+
+def begin_stage(
+    chain: ChainConfig, number: int, storage: Storage, lease: Lease, index: Index, before: StageBefore | None
+) -> StageRun:
+    """Recover a stage's output, check that it may be continued, and plan its units; see :func:`begin`.
+
+    Raises:
+        FingerprintError: it was begun with other settings; names the stage and each difference.
+        DamagedError: published files or its record are lost.
+    """
+    name, config = chain.stages[number].name, chain.stages[number].run
+    group = next(group for group, members in enumerate(chain.groups) if number in members)
+    if before is not None:
+        before = replace(before, where=chain.stages[number].where)
+    if before is not None and config.columns is None:
+        config = replace(config, columns=before.carried)
+    with naming(name):
+        origin = prepare_output(config, storage, lease)
+        begun = begin(config, storage, lease, index, origin, before=before)
+    state = RunState.load(storage)
+    assert state is not None, "it was saved"
+    if before is not None:
+        before.check_all_planned(state.fingerprint_hash, index)
+    return StageRun(
+        name=name, number=number, group=group, place=chain.groups[group].index(number), begun=begun, index=index,
+        lease=lease, before=before, settings=state.fingerprint_hash, manifest=begun.manifest,
+    )  # fmt: skip
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """A block whose errors name the stage."""
+    try:
+        yield
+    except FingerprintError as error:
+        raise FingerprintError(
+            f"stage {name!r}: {error}\nTo do this stage and those after it again, and keep the stages before it: "
+            f"redo={name!r} (--redo {name})."
+        ) from error
+    except DamagedError as error:
+        raise DamagedError(f"stage {name!r}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"stage {name!r}: {error}") from error

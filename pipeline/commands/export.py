@@ -1,0 +1,168 @@
+"""``export``: the published rows of an output in a form that others expect."""
+
+from __future__ import annotations
+
+import functools
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from pipeline import layout
+from pipeline.codec import redact
+from pipeline.commands.output_table import OutputTable
+from pipeline.commands.read import read
+from pipeline.commit.run_record import RunState
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError, DamagedError, OutputError
+from pipeline.prompts.model_files import load_tokenizer
+from pipeline.sinks.openai_lines import failed_line, response_line
+from pipeline.sources.formats.openai_batch import OpenAIBatchSource
+from pipeline.storage.open import open_storage
+from pipeline.storage.urls import is_url, plain_name
+
+__all__ = ["EXPORT_FORMATS", "Exported", "export"]
+
+EXPORT_FORMATS = ("openai-batch",)
+_SCRATCH = ".wedlm-export"
+_RESULTS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "prompt_tokens", "completion_tokens",
+            "model", "logprobs", "top_logprobs")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        to, errors_to: the files; credentials in URLs are masked.
+        lines, failed: number of lines in each.
+    """
+
+    to: str
+    errors_to: str
+    lines: int
+    failed: int
+
+
+def export(
+    output: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    format: str = "openai-batch",
+    errors_to: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    to_storage_options: Mapping[str, Any] | None = None,
+) -> Exported:
+    """Write the published rows of an OpenAI batch as result lines; each file appears whole, or not at all.
+
+    The lines are in input order, and the same for every export of the output. Memory holds some rows at a time.
+
+    Args:
+        output: the folder or URL of a run over an OpenAI batch.
+        to: file or URL of the answered requests.
+        format: "openai-batch".
+        errors_to: file or URL of the failed requests; None puts it beside ``to``, with ``_errors`` in its name. It is
+            written even if it is empty.
+        model: where the model is now, if not where the run had it; needed for log-probabilities only, whose tokens have
+            texts.
+        storage_options: keyword arguments of the output's file system.
+        to_storage_options: keyword arguments of the file system of ``to``; None takes ``storage_options``.
+
+    Raises:
+        ConfigError: a name that is none of a file, or a format that is not known.
+        OutputError: nothing is published there, or the run was over plain rows.
+        DamagedError: a published file is missing or not as it was published.
+    """
+    if format not in EXPORT_FORMATS:
+        raise ConfigError(f"format={format!r}: one of {list(EXPORT_FORMATS)}. Pick one of these.")
+    answers = plain_name(to)
+    failures = _errors_beside(answers) if errors_to is None else plain_name(errors_to)
+    if failures == answers:
+        raise ConfigError(f"errors_to={failures!r}: the file of the answers. Name another one.")
+    state = _batch_run(output, storage_options)
+    lines = _Lines(state, model, storage_options or {})
+    options = storage_options if to_storage_options is None else to_storage_options
+    rows, letters = (read(output, table=table, storage_options=storage_options) for table in ("rows", "dead_letters"))
+    counts = {answers: 0, failures: 0}
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(_created(name, options)) for name in counts}
+        for failed, line in lines.of(rows, letters):
+            name = failures if failed else answers
+            files[name].write(line.encode() + b"\n")
+            counts[name] += 1
+    return Exported(
+        to=redact(answers), errors_to=redact(failures), lines=counts[answers], failed=counts[failures]
+    )  # fmt: skip
+
+
+def _batch_run(output: str | os.PathLike[str], options: Mapping[str, Any] | None) -> RunState:
+    state = RunState.load(open_storage(output, layout.SCRATCH, options))
+    name = plain_name(output)
+    if state is None:
+        raise OutputError(f"{name}: no run was begun there. Check the path.")
+    if state.fingerprint.get("input_format") != OpenAIBatchSource.input_format:
+        raise OutputError(
+            f"{name}: its input was no OpenAI batch, so its rows answer no requests. The published files are plain "
+            "tables that any reader opens."
+        )
+    return state
+
+
+def _errors_beside(name: str) -> str:
+    stem, suffix = posixpath.splitext(name)
+    return f"{stem}_errors{suffix}"
+
+
+def _created(name: str, options: Mapping[str, Any] | None) -> Any:
+    """A new file under a path or URL, which appears when the block ends normally."""
+    folder, _, file = name.rpartition("/")
+    if not file:
+        raise ConfigError(f"to={name!r}: a folder. Name a file in it.")
+    scratch = _SCRATCH if is_url(name) else "."  # a local file is written beside its place, and then renamed
+    return open_storage(folder or ("/" if name.startswith("/") else "."), scratch, options).create(file)
+
+
+class _Lines:
+    """The lines of an output's rows."""
+
+    def __init__(self, state: RunState, model: str | None, options: Mapping[str, Any]) -> None:
+        self._run = state.fingerprint_hash
+        self._prefix = state.fingerprint["column_prefix"]
+        self._model = model or str(state.fingerprint["model"]).rpartition("@")[0]
+        self._options = options
+
+    def of(self, rows: OutputTable, letters: OutputTable) -> Iterator[tuple[bool, str]]:
+        """For each request whether it failed, and its line; requests in input order.
+
+        Raises:
+            DamagedError: a failed row has no dead letter.
+        """
+        waiting = iter(letters)
+        for row_id, group in groupby(rows, key=lambda row: row[f"{self._prefix}row_id"]):
+            samples = [self._named(row) for row in group]
+            url = samples[0]["url"]
+            if samples[0]["finish_reason"] != "error":
+                yield False, response_line(samples, url, self._run, self._decode)
+                continue
+            letter = next(waiting, None)
+            if letter is None or letter[f"{self._prefix}row_id"] != row_id:
+                raise DamagedError(f"the failed row {row_id!r} has no dead letter", "`wedlm-batch verify` says more.")
+            error_class, message = (letter[f"{self._prefix}{name}"] for name in ("error_class", "error"))
+            yield True, failed_line(row_id, url, error_class, message, self._run)
+
+    def _named(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A row under the names of the result columns, with its endpoint."""
+        return {**{name: row.get(f"{self._prefix}{name}") for name in _RESULTS}, "url": row.get("url")}
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        config = RunConfig(input="", output=".", model=self._model, storage_options=self._options)
+        return load_tokenizer(config)
+
+    @functools.cached_property
+    def _decode(self) -> Any:
+        return functools.lru_cache(maxsize=2**16)(lambda token: self._tokenizer.decode([token], False))

@@ -1,0 +1,117 @@
+"""The output that a filter reads: its published files, checked, and what identifies them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.published_parts import published_dead_letters, published_rows
+from pipeline.commit.repair import describe_damage
+from pipeline.commit.run_record import RunState
+from pipeline.damage import FoundDamageError
+from pipeline.errors import DamagedError, OutputError
+from pipeline.sinks.stored_rows import check_object
+from pipeline.storage.protocol import Storage
+
+__all__ = ["FilteredOutput", "dropped_by_reason", "open_filtered"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilteredOutput:
+    """The output that a filter reads: its published files at one moment.
+
+    Attributes:
+        storage: where it lies.
+        state: its run record.
+        manifest: its publications.
+    """
+
+    storage: Storage
+    state: RunState
+    manifest: Manifest
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of its result columns."""
+        prefix: str = self.state.fingerprint["column_prefix"]
+        return prefix
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of its rows: that of the publication with the most columns, as columns are only ever added."""
+        return max((p.schema for p in self.manifest.publications), key=len)
+
+    @property
+    def format(self) -> str:
+        """Of its files."""
+        return self.manifest.publications[0].format
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Which publications these are, and a hash of all their files; another content is another identity."""
+        digest = hashlib.sha256()
+        for publication in self.manifest.publications:
+            for part in publication.parts:
+                digest.update(f"{publication.name}/{part.name}/{part.sha256}\n".encode())
+        return {
+            "source.publications": [publication.name for publication in self.manifest.publications],
+            "source.rows": sum(part.rows for p in self.manifest.publications for part in p.parts),
+            "source.sha256": digest.hexdigest(),
+        }
+
+    @property
+    def bytes_per_row(self) -> float:
+        """Of its files, on average; at least 1."""
+        parts = [part for publication in self.manifest.publications for part in publication.parts]
+        return max(1.0, sum(part.bytes for part in parts) / max(1, sum(part.rows for part in parts)))
+
+    def check(self) -> None:
+        """Check every published file against its checksum.
+
+        Raises:
+            DamagedError: one is missing or damaged.
+        """
+        for publication in self.manifest.publications:
+            for part, key in zip(publication.parts, publication.part_keys, strict=True):
+                try:
+                    check_object(self.storage, key, part.sha256)
+                except FoundDamageError as error:
+                    raise DamagedError(describe_damage(self.storage.url, error.damages)) from error
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Its rows, in order."""
+        schema = self.schema
+        for publication in self.manifest.publications:
+            for part in published_rows(self.storage, publication):
+                yield from replace(part, schema=schema, lacks=len(part.schema) < len(schema)).tables()
+
+
+def open_filtered(storage: Storage) -> FilteredOutput:
+    """The published files of an output.
+
+    Raises:
+        OutputError: no run was begun there, or nothing is published.
+    """
+    state = RunState.load(storage)
+    if state is None:
+        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    manifest = Manifest.load(storage)
+    if not manifest.publications:
+        raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue, then filter it.")
+    return FilteredOutput(storage=storage, state=state, manifest=manifest)
+
+
+def dropped_by_reason(storage: Storage, manifest: Manifest, prefix: str) -> dict[str, int]:
+    """How many rows a filter dropped, by reason, the most frequent first; from its notes."""
+    counts: Counter[str] = Counter()
+    for publication in manifest.publications:
+        for part in published_dead_letters(storage, publication):
+            for table in part.tables():
+                counts.update(table[f"{prefix}reason"].to_pylist())
+    return dict(counts.most_common())

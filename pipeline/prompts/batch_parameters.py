@@ -1,0 +1,136 @@
+"""Parameters of a request's body, as OpenAI names them, as sampling parameters. Plain logic.
+
+Three kinds: those that mean what a sampling parameter means (vLLM's additions and ours are among them); those that only
+bear on billing, storage or speed, which are ignored; and those that would change the answer in a way that is not done
+here, which are refused by name. What they mean: https://platform.openai.com/docs/api-reference/chat/create
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pipeline.codec import RequestError, SamplingParams, explain
+
+__all__ = ["IGNORED", "REFUSED", "SAMPLED", "body_params"]
+
+SAMPLED = frozenset(field.name for field in fields(SamplingParams)) - {"logprobs"}
+"""Parameters that go to the engine under their own names."""
+
+IGNORED = frozenset({
+    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
+})  # fmt: skip
+"""Parameters that do not change the answer: they bear on billing, storage, caching, tracing, or on tools that are
+refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refused:
+    """A parameter that is not honoured. ``harmless``: its values that ask for what is done anyway."""
+
+    rule: str
+    remedy: str
+    harmless: tuple[Any, ...] = ()
+
+
+_NO_TOOLS = _Refused(
+    rule="calls of tools are not read out of the answer",
+    remedy="Leave it out; to describe tools in the prompt, use a table with tools_column.",
+    harmless=([], "none", "auto"),
+)
+_TEXT_ONLY = _Refused(rule="answers are text", remedy="Leave it out.", harmless=(["text"],))
+_NOT_HERE = _Refused(rule="models are not asked to do this here", remedy="Leave it out, or say it in the prompt.")
+
+REFUSED: Mapping[str, _Refused] = {
+    "stream": _Refused(rule="a batch has whole answers", remedy="Leave it out.", harmless=(False,)),
+    "stream_options": _Refused(rule="a batch has whole answers", remedy="Leave it out."),
+    "response_format": _Refused(
+        rule="the form of an answer is not enforced",
+        remedy="Ask for it in the prompt, and check the answers.",
+        harmless=({"type": "text"},),
+    ),
+    "tools": _NO_TOOLS,
+    "tool_choice": _NO_TOOLS,
+    "functions": _NO_TOOLS,
+    "function_call": _NO_TOOLS,
+    "modalities": _TEXT_ONLY,
+    "audio": _TEXT_ONLY,
+    "reasoning_effort": _NOT_HERE,
+    "verbosity": _NOT_HERE,
+    "web_search_options": _NOT_HERE,
+    "moderation": _NOT_HERE,
+    "echo": _Refused(rule="an answer does not repeat its prompt", remedy="Leave it out.", harmless=(False,)),
+    "suffix": _Refused(
+        rule="text is generated behind a prompt, not around one", remedy="Leave it out.", harmless=("",)
+    ),
+}
+"""Parameters that are refused, unless they ask for what is done anyway."""
+
+_CHAT_ONLY = frozenset({"max_completion_tokens", "top_logprobs"})
+_COMPLETIONS_ONLY = frozenset({"best_of"})
+
+
+def body_params(body: Mapping[str, Any], *, chat: bool, own: frozenset[str]) -> dict[str, Any]:
+    """The sampling parameters of a body; their values are checked where requests are made.
+
+    Args:
+        body: of a line; nulls are as good as absent.
+        chat: whether it is one of ``/v1/chat/completions``.
+        own: names in it that are no parameters: those that hold model, messages or prompt.
+
+    Raises:
+        RequestError: a parameter is not honoured or not known, or two contradict each other.
+    """
+    given = {name: value for name, value in body.items() if value is not None and name not in own}
+    for name, value in given.items():
+        _check_known(name, value, chat=chat)
+    params = {name: value for name, value in given.items() if name in SAMPLED}
+    params |= _max_tokens(given) | (_chat_logprobs(given) if chat else _logprobs(given))
+    best = given.get("best_of")
+    if best is not None and best != given.get("n", 1):
+        raise RequestError(explain("body.best_of", best, "answers are not ranked: it is n", "Leave it out."))
+    return params
+
+
+def _check_known(name: str, value: Any, *, chat: bool) -> None:
+    refused = REFUSED.get(name)
+    if refused is not None and value not in refused.harmless:
+        raise RequestError(explain(f"body.{name}", value, refused.rule, refused.remedy))
+    known = {*SAMPLED, *IGNORED, *REFUSED, "logprobs", *(_CHAT_ONLY if chat else _COMPLETIONS_ONLY)}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"Did you mean {near[0]!r}?" if near else "Leave it out."
+        raise RequestError(explain(f"body.{name}", value, "no parameter of this endpoint", remedy))
+
+
+def _max_tokens(given: Mapping[str, Any]) -> dict[str, Any]:
+    new, old = given.get("max_completion_tokens"), given.get("max_tokens")
+    if new is not None and old is not None and new != old:
+        rule = f"max_tokens={old} says otherwise"
+        raise RequestError(explain("body.max_completion_tokens", new, rule, "Give one of the two."))
+    return {} if new is None else {"max_tokens": new}
+
+
+def _chat_logprobs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A flag, and a number of most likely tokens beside it."""
+    wanted, tops = given.get("logprobs", False), given.get("top_logprobs", 0)
+    if not isinstance(wanted, bool):
+        raise RequestError(explain("body.logprobs", wanted, "true or false for a chat", "Use top_logprobs: 5."))
+    if not isinstance(tops, int) or isinstance(tops, bool):
+        raise RequestError(explain("body.top_logprobs", tops, "an integer of 0 or more", "Give a count."))
+    if tops and not wanted:
+        raise RequestError(explain("body.top_logprobs", tops, "logprobs is not true", "Set logprobs: true."))
+    return {"logprobs": tops or True} if wanted else {}
+
+
+def _logprobs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A number of most likely tokens; 0 asks for those of the chosen tokens alone."""
+    if "logprobs" not in given:
+        return {}
+    tops = given["logprobs"]
+    if not isinstance(tops, int) or isinstance(tops, bool):
+        raise RequestError(explain("body.logprobs", tops, "an integer of 0 or more for completions", "Give a count."))
+    return {"logprobs": tops or True}

@@ -1,0 +1,179 @@
+"""The rows of a table as a filter decides on them: one tuple each in a temporary database, with the verdict.
+
+A row takes about 150 bytes of local disk, and its text where near-duplicates are looked for. Memory holds the
+database's cache. Rows are known by their ordinal, the number of the row in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pipeline.commit.index.scratch import Scratch
+from pipeline.selection.keep import Keep
+
+__all__ = ["Candidates", "Reason", "Verdict"]
+
+_ORDER = "score IS NULL, score DESC, row_id, sample"
+"""From the best to the worst; a total order, as no two rows have row id and sample in common."""
+
+
+class Reason(StrEnum):
+    """Why a row was dropped."""
+
+    FAILED = "failed"
+    CONDITION = "condition"
+    OUTLIER = "outlier"
+    SAMPLE = "another sample is better"
+    DUPLICATE = "near-duplicate"
+    BELOW = "not among the best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was decided about a row.
+
+    Attributes:
+        reason: why it is dropped; None if it is kept.
+        detail: more of it, for people; None if there is no more.
+        score: None where it has none.
+        rank: from 1, the best, among its candidates; None if it was dropped before they were ranked.
+        candidates: how many were ranked with it.
+        duplicate_of: row id and sample of the better row that it is a near-duplicate of.
+        similarity: with that row.
+    """
+
+    reason: str | None
+    detail: str | None
+    score: float | None
+    rank: int | None
+    candidates: int | None
+    duplicate_of: tuple[str, int] | None
+    similarity: float | None
+
+
+class Candidates:
+    """All rows of one table; a context manager that drops its database at the end."""
+
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+        self.scratch.run(
+            "CREATE TABLE rows (ordinal INTEGER PRIMARY KEY, row_id TEXT, sample INTEGER, grp TEXT, score REAL, "
+            "length INTEGER, script TEXT, reason TEXT, detail TEXT, rank INTEGER, candidates INTEGER, other INTEGER, "
+            "similarity REAL)"
+        )
+        self.scratch.run("CREATE TABLE texts (ordinal INTEGER PRIMARY KEY, text TEXT)")
+
+    def __enter__(self) -> Candidates:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.scratch.close()
+
+    def add(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows: ordinal, row id, sample, group, score, length, script, reason, detail."""
+        self.scratch.write(
+            "INSERT INTO rows (ordinal, row_id, sample, grp, score, length, script, reason, detail) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+
+    def add_texts(self, texts: Iterable[tuple[int, str]]) -> None:
+        """Add the texts that near-duplicates are looked for in."""
+        self.scratch.write("INSERT INTO texts VALUES (?, ?)", texts)
+
+    def count(self, condition: str = "reason IS NULL") -> int:
+        """Rows for which an SQL condition holds; those that are not dropped, by default."""
+        row = self.scratch.one(f"SELECT count(*) FROM rows WHERE {condition}")
+        return 0 if row is None else int(row[0])
+
+    def drop(self, reason: Reason, detail: str, condition: str, params: Sequence[Any] = ()) -> None:
+        """Drop the rows for which an SQL condition holds; ``detail`` is an SQL expression."""
+        self.scratch.run(
+            f"UPDATE rows SET reason = ?, detail = {detail} WHERE reason IS NULL AND ({condition})", (reason, *params)
+        )
+
+    def drop_duplicates(self, found: Iterable[tuple[int, int, float]]) -> None:
+        """Drop rows: ordinal, that of the better row, similarity."""
+        self.scratch.write(
+            f"UPDATE rows SET reason = '{Reason.DUPLICATE}', other = ?2, similarity = ?3 WHERE ordinal = ?1", found
+        )
+
+    def keep_best(self, keep: Keep, groups: str) -> None:
+        """Rank what is left within groups, and drop what is not among the best.
+
+        Args:
+            keep: how many are kept.
+            groups: the column that tells the group: ``row_id`` or ``grp``.
+        """
+        scratch = self.scratch
+        scratch.run("DROP TABLE IF EXISTS ranked")
+        scratch.run(
+            f"CREATE TEMP TABLE ranked AS SELECT ordinal, {groups} AS own, "
+            f"row_number() OVER (PARTITION BY {groups} ORDER BY {_ORDER}) AS rank FROM rows WHERE reason IS NULL"
+        )
+        scratch.run("DROP TABLE IF EXISTS sizes")
+        scratch.run("CREATE TEMP TABLE sizes (number INTEGER PRIMARY KEY, own TEXT UNIQUE, candidates INTEGER, most)")
+        scratch.run("INSERT INTO sizes (own, candidates) SELECT own, count(*) FROM ranked GROUP BY own")
+        sizes = scratch.stream("SELECT number, candidates FROM sizes WHERE number > ? ORDER BY number LIMIT ?")
+        most = ((keep.most(candidates), number) for number, candidates in sizes)
+        scratch.write("UPDATE sizes SET most = ? WHERE number = ?", most)
+        scratch.run(
+            "UPDATE rows SET rank = r.rank, candidates = s.candidates, "
+            "reason = CASE WHEN r.rank > s.most THEN ? END "
+            "FROM ranked r JOIN sizes s ON s.own = r.own WHERE r.ordinal = rows.ordinal",
+            (Reason.SAMPLE if groups == "row_id" else Reason.BELOW,),
+        )
+
+    def best_first(self) -> Iterator[tuple[int, str]]:
+        """Ordinal and text of what is left, from the best to the worst."""
+        self.scratch.run("CREATE TEMP TABLE places (place INTEGER PRIMARY KEY, ordinal INTEGER)")
+        self.scratch.run(
+            f"INSERT INTO places SELECT row_number() OVER (ORDER BY {_ORDER}), ordinal FROM rows WHERE reason IS NULL"
+        )
+        found = self.scratch.stream(
+            "SELECT p.place, p.ordinal, t.text FROM places p JOIN texts t ON t.ordinal = p.ordinal "
+            "WHERE p.place > ? ORDER BY p.place LIMIT ?"
+        )
+        return ((ordinal, text) for _, ordinal, text in found)
+
+    def verdicts(self, first: int, count: int) -> list[Verdict]:
+        """The verdicts on ``count`` rows from the ordinal ``first`` on, in order."""
+        found = self.scratch.all(
+            "SELECT a.reason, a.detail, a.score, a.rank, a.candidates, b.row_id, b.sample, a.similarity FROM rows a "
+            "LEFT JOIN rows b ON b.ordinal = a.other WHERE a.ordinal >= ? AND a.ordinal < ? ORDER BY a.ordinal",
+            (first, first + count),
+        )
+        return [
+            Verdict(
+                reason=reason,
+                detail=detail,
+                score=score,
+                rank=rank,
+                candidates=candidates,
+                duplicate_of=None if other is None else (other, sample),
+                similarity=similarity,
+            )
+            for reason, detail, score, rank, candidates, other, sample, similarity in found
+        ]
+
+    def scores_of(self, row_ids: Sequence[str]) -> Mapping[str, list[float | None]]:
+        """The scores of all ranked samples of some rows, from the best on. Needs :meth:`index_row_ids`."""
+        marks = ", ".join("?" * len(row_ids))
+        found: dict[str, list[float | None]] = {}
+        for row_id, score in self.scratch.all(
+            f"SELECT row_id, score FROM rows WHERE row_id IN ({marks}) AND rank IS NOT NULL ORDER BY {_ORDER}",
+            row_ids,
+        ):
+            found.setdefault(row_id, []).append(score)
+        return found
+
+    def index_row_ids(self) -> None:
+        """Make :meth:`scores_of` fast."""
+        self.scratch.run("CREATE INDEX by_row_id ON rows (row_id)")
+
+    def counts(self) -> dict[str, int]:
+        """Number of dropped rows by reason."""
+        return dict(self.scratch.all("SELECT reason, count(*) FROM rows WHERE reason IS NOT NULL GROUP BY reason"))

@@ -1,0 +1,59 @@
+"""Lines of OpenAI's batch API: JSON Lines of ``custom_id``, ``method``, ``url`` and ``body``.
+
+A row has these four as text; the body, in JSON, is read where prompts are made (:mod:`pipeline.prompts.batch_request`).
+The format of the lines: https://platform.openai.com/docs/guides/batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import SourceError
+from pipeline.sources.base import NO_ROWS, read_with_retries
+from pipeline.sources.formats.jsonl import JsonlSource, parsed_rows
+from pipeline.sources.lines import lines_of
+from pipeline.sources.text import open_text
+from pipeline.types import SourceFile
+
+__all__ = ["BATCH_COLUMNS", "BODY", "CUSTOM_ID", "OpenAIBatchSource"]
+
+CUSTOM_ID = "custom_id"
+BODY = "body"
+BATCH_COLUMNS = pa.schema(
+    [(CUSTOM_ID, pa.string()), ("method", pa.string()), ("url", pa.string()), (BODY, pa.string())]
+)
+_TELLTALE = {CUSTOM_ID, "url", BODY}
+
+
+class OpenAIBatchSource(JsonlSource):
+    """Rows of OpenAI batch files, plain or compressed."""
+
+    label = "OpenAI batch"
+    input_format = "openai-batch"  # its suffixes are those of JSON Lines
+
+    @classmethod
+    def recognises(cls, file: SourceFile, options: Mapping[str, Any]) -> bool:
+        """Whether the first row has the fields of a batch line and no others."""
+
+        def first_row() -> Any:
+            with open_text(file.path, options) as stream:
+                return next(parsed_rows(lines_of(stream)), None)
+
+        row = read_with_retries(first_row, file.path)
+        return isinstance(row, Mapping) and _TELLTALE <= row.keys() <= set(BATCH_COLUMNS.names)
+
+    @classmethod
+    def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> OpenAIBatchSource:
+        """These files.
+
+        Raises:
+            SourceError: a damaged file, or none of them has a row.
+        """
+        source = cls(files, BATCH_COLUMNS, options)
+        source.as_json = frozenset((BODY,))
+        if next(source.slices(1), None) is None:
+            raise SourceError(f"{files[0].path}: {NO_ROWS}")
+        return source

@@ -1,0 +1,52 @@
+"""What mkdocs calls while it builds the site (``hooks`` in ``mkdocs.yml``)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # mkdocs loads this file by its path
+
+from testing.pages.nav import completed  # noqa: E402
+from testing.pages.notebook import notebook_page  # noqa: E402
+from testing.pages.places import RESULTS, outer_files, page_of, relink, results_page  # noqa: E402
+from testing.pages.reference import reference_pages  # noqa: E402
+
+__all__ = ["on_config", "on_files", "on_page_markdown"]
+
+_DRAWING = "[![The packages and who imports whom](images/architecture.svg)](images/architecture.svg)\n"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Give every page a place in the navigation."""
+    config.nav = completed(config.nav or [], ROOT / "docs")
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that do not lie in ``docs/``."""
+    for name, page in outer_files(ROOT).items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
+    made = {page_of(RESULTS): results_page(ROOT), **reference_pages(ROOT)}
+    for notebook in sorted((ROOT / "docs").rglob("*.ipynb")):
+        page = notebook.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
+        made[page] = notebook_page(notebook)
+    for page, text in made.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Make the links those of the site, and show the drawing in place of its source."""
+    if page.file.src_uri == "DESIGN.md":
+        markdown = re.sub(r"^```mermaid\n.*?^```\n", _DRAWING, markdown, flags=re.MULTILINE | re.DOTALL)
+    made = page.file.src_uri == page_of(RESULTS) or page.file.src_uri.startswith(("reference/", "notebooks/"))
+    return markdown if made else relink(markdown, page.file.src_uri)

@@ -1,0 +1,143 @@
+"""The pages of the documentation run as they are written: every code block is run, or says why it is not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import wedlm_batch
+from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.config import RunConfig
+from pipeline.pools import ActorRange
+from testing.pages.blocks import Block, blocks_of, faults, text_of
+from testing.pages.runner import PageRunner
+from testing.repository import ROOT
+from wedlm_batch.console import COMMANDS
+from wedlm_core.names import ENGINE_NAMES
+
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = sorted(DOCS.rglob("*.md"))
+SLOW: Mapping[str, str] = {
+    "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
+    "etl.md": "two jobs, one after the other: about 15 s",
+    "evaluation.md": "evaluations of several strategies: about 15 s; tests/jobs and tests/wedlm_core have all of it",
+    "quality.md": "a job, and four commands on what it wrote: about 12 s; tests/jobs/test_filter.py has all of it",
+}
+"""Pages that take long -> what takes the time. The others together take less than a minute."""
+OWN_TEST: Mapping[str, str] = {"formats.md": "tests/repository/test_formats_page.py"}
+"""Pages that need a server around them -> the test that runs their blocks."""
+
+
+def name_of(page: Path) -> str:
+    """The page as ``run on`` and the table above name it: its path below ``docs/``."""
+    return page.relative_to(DOCS).as_posix() if DOCS in page.parents else page.name
+
+
+def runs(page: Path) -> bool:
+    """Whether something of a page is run."""
+    return any(block.use == "run" for block in blocks_of(page))
+
+
+RUN = [
+    pytest.param(
+        page, id=name_of(page), marks=[pytest.mark.slow(reason=SLOW[name_of(page)])] if name_of(page) in SLOW else []
+    )
+    for page in PAGES
+    if runs(page) and name_of(page) not in OWN_TEST
+]
+
+
+@pytest.fixture(scope="module")
+def run_on_pages() -> dict[str, set[str]]:
+    """Page -> the code of the blocks that are run there (the README's by ``test_installed.py``)."""
+    return {name_of(page): {block.code for block in blocks_of(page) if block.use == "run"} for page in [README, *PAGES]}
+
+
+@pytest.mark.parametrize("page", [README, CONTRIBUTING, *PAGES], ids=name_of)
+def test_every_block_is_run_or_says_why_it_is_not(page: Path, run_on_pages: dict[str, set[str]]) -> None:
+    assert not faults(blocks_of(page), run_on_pages)
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_a_page_runs_as_it_is_written(page: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with PageRunner(folder, environment) as runner:
+        runner.run(blocks_of(page))
+
+
+def test_what_contributors_type_in_a_clone_is_not_taken_for_run() -> None:
+    assert not runs(CONTRIBUTING)
+
+
+def test_slow_pages_are_there_and_run() -> None:
+    assert set(SLOW) | set(OWN_TEST) <= {name_of(page) for page in PAGES if runs(page)}
+    assert all((ROOT / test).is_file() for test in OWN_TEST.values())
+
+
+def test_the_pages_that_a_reader_starts_with_are_run() -> None:
+    started = {name_of(page) for page in PAGES if runs(page)}
+    assert {"quickstart.md", *(f"tutorials/{name}.md" for name in ("synthesise", "distil", "nightly-etl"))} <= started
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_begins_with_a_title_and_says_what_it_is_for(page: Path) -> None:
+    lines = text_of(page).splitlines()
+    assert re.match(r"# \S", lines[0]), "the first line is the title"
+    first = "\n".join(lines[1:]).strip().split("\n\n")[0]
+    assert re.match(r"[A-Z`]", first), f"{page.name} begins with prose, not with {first[:40]!r}"
+    sentences = re.findall(r"[.?!](?:\s|$)", first)
+    assert len(sentences) >= 1
+    assert len(first.split()) >= 12, f"{page.name}: what is it for? {first!r}"
+
+
+def test_no_page_names_another_one_for_a_block_that_it_runs_itself() -> None:
+    def own(block: Block) -> bool:
+        return block.elsewhere is not None and (DOCS / block.elsewhere).resolve() == block.page.resolve()
+
+    assert not [block.place for page in PAGES for block in blocks_of(page) if own(block)]
+
+
+@pytest.mark.parametrize("name", ["tuning.md", "comparison.md"])
+def test_figures_beside_a_link_to_results_are_in_these_results(name: str) -> None:
+    text = re.sub(r"```.*?```", "", text_of(DOCS / name), flags=re.DOTALL)
+    parts = [
+        part for whole in text.split("\n\n") for part in (whole.splitlines() if whole.startswith("|") else [whole])
+    ]
+    checked = 0
+    for part in parts:
+        linked = [(DOCS / target).resolve() for target in re.findall(r"\]\((\S*benchmarks/results/\S+\.md)\)", part)]
+        figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*[Mm])", re.sub(r"\]\(\S+\)", "", part)) if linked else []
+        measured = " ".join(map(text_of, linked))
+        absent = [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}0?(?!\d)", measured)]
+        assert not absent, f"{absent} are not in {[path.name for path in linked]}: {part[:80]}"
+        checked += len(figures)
+    assert checked >= 3
+
+
+def test_names_of_ours_that_stand_beside_those_of_other_tools_are_there() -> None:
+    known = {field.name for kind in (RunConfig, EngineConfig, SamplingParams, ActorRange) for field in fields(kind)}
+    known |= {*wedlm_batch.__all__, *COMMANDS, "stats"}
+    rows = [line.split("|") for line in text_of(DOCS / "coming-from.md").splitlines() if line.startswith("| `")]
+    named = {name for row in rows for code in re.findall(r"`([^`]+)`", row[2])
+             for name in re.findall(r"^(?:wb\.|wedlm-batch )?([A-Za-z_]+)", code)}  # fmt: skip
+    assert len(rows) > 40
+    assert not named - known
+
+
+def test_what_the_page_says_of_arguments_of_vllm_is_what_the_error_says() -> None:
+    rows = {row[1].strip(" `"): row[2] for line in text_of(DOCS / "coming-from.md").splitlines()
+            if len(row := line.split("|")) > 3}  # fmt: skip
+    both = sorted(set(rows) & set(ENGINE_NAMES))
+    assert len(both) >= 6
+    for name in both:
+        ours = re.findall(r"`([a-z_]+)", rows[name])
+        assert all(own in ENGINE_NAMES[name] for own in ours), f"{name}: {ENGINE_NAMES[name]}"

@@ -1,0 +1,44 @@
+"""Links of the repository's files, as they are on the site."""
+
+from __future__ import annotations
+
+import pytest
+
+from testing.pages.places import file_of, outer_files, page_of, relink, results_page
+from testing.repository import ROOT
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "moved"),
+    [
+        ("index.md", "docs/usage.md#caches", "usage.md#caches"),
+        ("index.md", "benchmarks/results", "benchmarks/results/index.md"),
+        ("gpu.md", "../benchmarks/results/2026-11-22-decode.md", "benchmarks/results/2026-11-22-decode.md"),
+        ("tutorials/distil.md", "../guarantees.md#rows", "../guarantees.md#rows"),
+        ("tutorials/distil.md", "../../infra/README.md", "../infra/README.md"),
+        ("infra/README.md", "../docs/actors.md", "../actors.md"),
+        ("infra/README.md", "../README.md", "../index.md"),
+        ("gpu.md", "https://example.com/docs/usage.md", "https://example.com/docs/usage.md"),
+    ],
+)
+def test_a_link_leads_to_the_same_file(page: str, link: str, moved: str) -> None:
+    assert relink(f"see [it]({link}), and [here](#there)", page) == f"see [it]({moved}), and [here](#there)"
+
+
+def test_links_in_code_blocks_stay() -> None:
+    text = "```text\n[a](docs/usage.md)\n```\n"
+    assert relink(text, "index.md") == text
+
+
+def test_every_file_has_a_page_of_its_own_and_is_found_from_it() -> None:
+    for name, page in outer_files(ROOT).items():
+        assert (ROOT / name).exists()
+        assert page_of(name) == page
+        assert file_of(page) == name
+
+
+def test_the_list_of_results_has_each_of_them_the_newest_first() -> None:
+    page = results_page(ROOT)
+    days = [line for line in page.splitlines() if line.startswith("## ")]
+    assert days == sorted(days, reverse=True)
+    assert all(f"]({file.name})" in page for file in (ROOT / "benchmarks" / "results").glob("*.md"))

@@ -1,0 +1,35 @@
+"""How much of the host's memory is free, for this process: of the machine, and of the container it may run in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["available_memory"]
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUPS = (  # limit and use in bytes: version 2, version 1
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+def available_memory() -> int | None:
+    """Bytes that can be allocated without swapping; None where the system does not tell."""
+    found = [free for free in (_of_machine(), *(_of_container(*pair) for pair in _CGROUPS)) if free is not None]
+    return min(found, default=None)
+
+
+def _of_machine() -> int | None:
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    sizes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(sizes[0]) * 1024 if sizes else None
+
+
+def _of_container(limit: Path, used: Path) -> int | None:
+    try:
+        return max(0, int(limit.read_text()) - int(used.read_text()))
+    except (OSError, ValueError):  # none, or "max": no limit
+        return None
