@@ -59,7 +59,8 @@ def evaluate(
 
     Args:
         config: tasks, settings and fields of a run; or a mapping of them, as a YAML file has it.
-        on_progress, progress: as for :func:`pipeline.run`.
+        on_progress: as for :func:`pipeline.run`.
+        progress: as for :func:`pipeline.run`.
 
     Raises:
         ConfigError: an unknown task, setting or field, or code that nobody allowed to run.
