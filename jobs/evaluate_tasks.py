@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.cli import merge, parse_actors, parse_setting, read_mapping, show_stages
+from jobs.cli import merge, parse_actors, parse_setting, read_mapping
 from jobs.generate import RUN_ENDS, report_end
+from jobs.showing import add_progress_options, begin_showing
 from pipeline import ConfigError, evaluate
 from pipeline.evaluation.plugins import all_tasks
 
@@ -42,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                        help="run what the model writes, in a sandbox, for tasks that need it")  # fmt: skip
     group.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="fields",
                        help="any field, dotted, for example tasks.gsm8k.shots=5")  # fmt: skip
-    group.add_argument("--quiet", action="store_true", help="print the report only")
+    add_progress_options(group)
 
 
 def is_asked_for(args: argparse.Namespace) -> bool:
@@ -52,10 +53,8 @@ def is_asked_for(args: argparse.Namespace) -> bool:
 
 def perform(args: argparse.Namespace) -> int:
     """Evaluate, print the report; the exit status."""
-    if not args.quiet:
-        show_stages()
     try:
-        found = evaluate(_collected(args), progress="none" if args.quiet else "auto")
+        found = evaluate(_collected(args), **begin_showing(args))
     except RUN_ENDS as error:
         return report_end(error)
     print(found.markdown)

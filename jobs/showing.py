@@ -16,7 +16,7 @@ __all__ = ["add_progress_options", "begin_showing"]
 _OFFERED = [mode for mode in PROGRESS_MODES if mode != "notebook"]
 
 
-def add_progress_options(parser: argparse.ArgumentParser) -> None:
+def add_progress_options(parser: argparse._ActionsContainer) -> None:
     """``--progress``, ``--progress-seconds`` and ``--quiet``."""
     parser.add_argument("--progress", choices=_OFFERED, default="auto",
                         help="how the run is shown on standard error: in one place of a terminal (live), as lines of "

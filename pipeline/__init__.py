@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pipeline.commands.preview import preview
     from pipeline.commands.push import Pushed, push
     from pipeline.commands.read import read
+    from pipeline.commands.report import report
     from pipeline.commands.run import run
     from pipeline.commands.stage import Stage, stage
     from pipeline.commands.status import status
@@ -120,6 +121,7 @@ __all__ = [
     "preview",
     "push",
     "read",
+    "report",
     "run",
     "stage",
     "status",
@@ -145,6 +147,7 @@ _HOME = {
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),
+    "report": "commands.report",
     "run": "commands.run",
     **dict.fromkeys(("Stage", "stage"), "commands.stage"),
     **dict.fromkeys(("Estimate", "estimate"), "commands.estimate"),

@@ -133,6 +133,8 @@ class RunConfig:
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
         repair: check every published file, and generate the rows of those that are damaged or missing anew.
+        report: write the report of the output, ``__wedlm/report.html``, at the end.
+        report_traces: rows of the report that are decoded once more, step by step, for its player; 0 leaves it out.
         price_per_hour: of one accelerator (of one CPU where actors reserve no accelerator), in any currency, for the
             cost in the summary.
         expect_autoscaling: do not insist that the cluster has the resources already.
@@ -194,6 +196,8 @@ class RunConfig:
     max_failed_fraction: float = 1.0
     retry_failed: bool = False
     repair: bool = False
+    report: bool = True
+    report_traces: int = 6
     price_per_hour: float | None = None
     expect_autoscaling: bool = False
     output_format: Literal["parquet", "ipc", "jsonl"] = "parquet"
@@ -317,6 +321,9 @@ class RunConfig:
                  '"auto" or a number of 0 or more', 'Use "auto".')  # fmt: skip
         _require(is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)",
                  "Pick one in range.")  # fmt: skip
+        _require(isinstance(self.report, bool), "report", self.report, "true or false", "Leave it out to get one.")
+        _require(is_int(self.report_traces) and 0 <= self.report_traces <= _MOST_TRACES, "report_traces",
+                 self.report_traces, f"an integer from 0 to {_MOST_TRACES}", "Use 6.")  # fmt: skip
         _require(is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
                  self.max_engine_deaths, "an integer of 0 or more", "Use 3.")  # fmt: skip
         _require(is_int(self.max_row_deaths) and self.max_row_deaths >= 1, "max_row_deaths",
@@ -349,6 +356,8 @@ class RunConfig:
         own = {name: getattr(self, name) for name in names}
         limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant",
                                                                         "kv_cache_dtype", "weight_dtype")}  # fmt: skip
+        if self.engine.weight_dtype == "int8":
+            limits["engine.quantised_head"] = self.engine.quantised_head
         limits |= {f"engine.streaming.{k}": v for k, v in asdict(self.engine.streaming).items()}
         return {
             **{k: list(v) if isinstance(v, tuple) else v for k, v in sampling.items()},
@@ -422,6 +431,7 @@ class RunConfig:
 
 
 _MOST_UNITS_IN_FLIGHT = 64
+_MOST_TRACES = 8
 
 _LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_names")
 """Settings that outputs of earlier versions know nothing of: in the fingerprint where they are used."""

@@ -26,6 +26,8 @@ __all__ = [
     "MANIFEST",
     "PUBLICATIONS",
     "PUBLISH",
+    "REPORT",
+    "REPORT_PAGE",
     "RUN",
     "SCRATCH",
     "STAGED",
@@ -49,6 +51,7 @@ __all__ = [
     "named_units",
     "number_of",
     "part",
+    "part_aggregate",
     "position_of",
     "publication",
     "publication_record",
@@ -57,10 +60,12 @@ __all__ = [
     "run_record",
     "segment",
     "segment_of",
+    "session",
     "staged_attempt",
     "staged_dead",
     "staged_rows",
     "time_of_crash_note",
+    "traces",
     "units",
     "usage",
 ]
@@ -85,6 +90,8 @@ USAGE = f"{STATE}/usage"
 HEADS = f"{STATE}/heads"
 UNITS = f"{STATE}/units"
 INPUTS = f"{STATE}/inputs"
+REPORT = f"{STATE}/report"
+REPORT_PAGE = f"{STATE}/report.html"
 
 _PUBLICATION = re.compile(r"data-(\d{6,})(-r\d{3,})?")
 _PART = re.compile(r"part-\d{6,}(\.\w+)+")
@@ -254,3 +261,18 @@ def crash_note(seconds: float, pid: int) -> str:
 def time_of_crash_note(key: str) -> float:
     """Time of a crash note, in seconds since 1970."""
     return int(key.rsplit("/", 1)[-1].split("-", 1)[0]) / 1000
+
+
+def part_aggregate(sha256: str) -> str:
+    """Key of the aggregate of a published part's rows; ``sha256``: of the part."""
+    return f"{REPORT}/parts/{sha256}.json"
+
+
+def session(epoch: int) -> str:
+    """Key of the record of how a run went, for the report."""
+    return f"{REPORT}/sessions/{epoch:08d}.json"
+
+
+def traces(epoch: int) -> str:
+    """Key of the traces of sampled rows that the holder of a lease made; those of the highest epoch count."""
+    return f"{REPORT}/traces/{epoch:08d}.json"

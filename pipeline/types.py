@@ -241,6 +241,8 @@ class CommitRecord:
         failures: number of failed rows by error class.
         examples: the id and the message of one failed row of each error class, shortened.
         made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
+        lowest_hash: the lowest hash (:func:`pipeline.reporting.samples.row_hashes`) of its generations; None if it has
+            none, or the record is of an earlier version.
     """
 
     unit_id: str
@@ -266,6 +268,7 @@ class CommitRecord:
     examples: Mapping[str, str] = field(default_factory=dict)
     more: tuple[Stretch, ...] = ()
     made_of: str = ""
+    lowest_hash: int | None = None
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:

@@ -24,6 +24,7 @@ COMMANDS = {
     "preview": "generate the first rows and print them; writes nothing",
     "estimate": "tokens and time of a job, from a sample; writes nothing",
     "status": "what is done of an output, also while a run is writing",
+    "report": "a page about an output: charts, failures, rows, and how they were decoded",
     "verify": "prove an output against its ledger and its input",
     "export": "the rows of an output in the form of others: OpenAI batch results, a Delta table",
     "push": "upload what is published, with a dataset card, to a Hugging Face hub",

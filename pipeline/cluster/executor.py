@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -24,6 +25,7 @@ from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, prefetch_later, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
+from pipeline.cluster.tracing import Tracing, rows_to_trace
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
@@ -37,9 +39,11 @@ from pipeline.stopping import Stop
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader, load_engine
+from pipeline.worker.row_traces import Traced
 
 __all__ = ["Executor", "RayExecutor", "units_per_actor"]
 
+_LOG = logging.getLogger(__name__)
 _ADVICE = re.compile(r"\nFailed to .+? after \d+/\d+ attempts.*", re.DOTALL)
 _POLL_SECONDS = 1.0
 _SMALL_PART = 64
@@ -70,6 +74,10 @@ class Executor(Protocol):
 
     def used(self) -> ResourceSeconds:
         """What the actors of all calls of :meth:`run_units` have used so far."""
+        ...
+
+    def traced(self) -> Traced | None:
+        """Rows of the last :meth:`run_units` that were decoded once more for the report; waits for them a while."""
         ...
 
     def state(self) -> ExecutorState:
@@ -105,6 +113,7 @@ class RayExecutor:
         self._starts: list[Mapping[str, float]] = []
         self._lives: list[ActorSeconds] = []
         self._crew: Crew | None = None
+        self._tracing = Tracing()
         self._sessions = 0
 
     @property
@@ -121,6 +130,7 @@ class RayExecutor:
         finally:
             self._sessions -= 1
             if not self._sessions:
+                self._tracing.close()
                 self._background.close()
 
     def prepare(self, job: Job) -> None:
@@ -142,6 +152,8 @@ class RayExecutor:
             StoppedError: it was asked to stop; units that finished in time were yielded.
         """
         begin = time.time()
+        self._tracing.close()
+        self._tracing = Tracing()
         self._background.wait()
         self._stop.listen()  # at once: until then a signal meets Ray's handler first
         crew: Crew | None = None
@@ -175,14 +187,34 @@ class RayExecutor:
             units = interleaved(prefetch_later(job, work.later, crew.bisection), units, work.later.end)
         refit = None if self._private else _refit(job.config, crew.resources, work.units)
         try:
-            with closing(crew), self._stop.draining():
-                yield from generate(
-                    crew.pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
-                    drain_seconds=job.config.drain_seconds,
-                )  # fmt: skip
+            with ExitStack() as stack:
+                stack.callback(crew.close)
+                with self._stop.draining():
+                    for record in generate(
+                        crew.pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
+                        drain_seconds=job.config.drain_seconds,
+                    ):  # fmt: skip
+                        if work.sampled is not None:
+                            work.sampled.add(record)
+                        yield record
+                if not self._stop.asked and self._begin_tracing(job, work, crew):
+                    stack.pop_all()  # the crew is ended when that is done
         except ray.exceptions.RayError as error:
             watch.confirm()
             raise _explained(error, job.storage, begin) from error
+
+    def _begin_tracing(self, job: Job, work: Work, crew: Crew) -> bool:
+        """Whether an actor traces rows for the report now, and ends the crew."""
+        try:
+            rows = rows_to_trace(job, work.sampled)
+            return rows is not None and self._tracing.begin(crew, rows)
+        except Exception:
+            _LOG.warning("rows could not be traced for the report", exc_info=True)
+            return False
+
+    def traced(self) -> Traced | None:
+        """See :class:`Executor`."""
+        return self._tracing.result()
 
     def _reported(
         self, crew: Crew, work: Work, lists: Iterator[list[CommitRecord]]

@@ -27,6 +27,7 @@ from pipeline.worker.engine_thread import DroppedError, EngineThread
 from pipeline.worker.load_engine import EngineLoader
 from pipeline.worker.notice import SIGTERM, Notice
 from pipeline.worker.row_isolation import BisectionLike
+from pipeline.worker.row_traces import trace_rows
 from pipeline.worker.unit_worker import UnitWorker
 
 __all__ = ["ENGINE_DIED", "POOL", "GenerateActor", "Recorder"]
@@ -79,7 +80,7 @@ class GenerateActor:
         sys.setswitchinterval(_SWITCH_SECONDS)
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
-        self._bisection, self._engine = bisection, thread
+        self._bisection, self._engine, self._job = bisection, thread, job
         worker = UnitWorker(job, thread, bisection, self._process)
         self._workers = [worker, *map(worker.beside, job.later)]
         self._metrics = report_actor(job.config, thread, pool, restarted=verdict.deaths > 0)
@@ -120,6 +121,13 @@ class GenerateActor:
                 return self._workers[unit.stage].run(unit, envelope.unpack(block), execution).to_json()
         except DroppedError:
             return None
+
+    def trace(self, rows: pa.Table) -> str:
+        """Decode output rows once more, step by step, once no unit is left: a :class:`Traced` as JSON."""
+        job = self._job
+        done = self._engine.when_idle(lambda engine: trace_rows(job, engine, rows, job.config.report_traces))
+        with masked_errors():
+            return done.result().to_json()
 
     def drop(self, unit_id: str, execution: int) -> None:
         """See :meth:`UnitWorker.drop`."""

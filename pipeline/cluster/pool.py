@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.dispatcher import Assignment
 from pipeline.cluster.generate_actor import POOL, GenerateActor, Recorder
@@ -171,6 +173,11 @@ class Pool:
         """A reference to what :meth:`GenerateActor.run` returns."""
         method = self.actors[given.actor].run.options(concurrency_group="units")
         return method.remote(unit.unit.to_json(), given.execution, unit.block)
+
+    def trace(self, actor: int, rows: pa.Table) -> Any:
+        """A reference to what :meth:`GenerateActor.trace` returns."""
+        # Not retried: nobody needs it enough to start a process anew.
+        return self.actors[actor].trace.options(concurrency_group="control", max_task_retries=0).remote(rows)
 
     def drop(self, given: Assignment) -> None:
         """See :meth:`GenerateActor.drop`."""

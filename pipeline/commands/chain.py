@@ -131,9 +131,9 @@ def _summary(run: StageRun) -> RunSummary:
     return RunSummary(
         output=run.begun.job.storage.url,
         total=run.index.records.totals(),
-        session=run.monitor.now().session,
+        session=run.session.session,
         seconds=run.seconds,
-        generating_seconds=run.monitor.now().seconds,
+        generating_seconds=run.session.seconds,
         publications=tuple(p.name for p in run.manifest.publications),
         format=run.config.output_format,
     )
@@ -215,7 +215,7 @@ def _generate(
                 for record in own:
                     flow.settle(run, record)
             for run in runs:
-                run.limit.check(run.monitor.now().done)
+                run.limit.check(run.session.done)
     finally:
         flow.end()
         for run in runs:

@@ -41,7 +41,6 @@ class StageRun:
         lease: on its output.
         before: the stage before; None for the first one.
         settings: hash of everything that changes its output.
-        monitor: counts the progress of this call, over all passes.
     """
 
     name: str
@@ -54,8 +53,8 @@ class StageRun:
     before: StageBefore | None
     settings: str
     manifest: Manifest
-    monitor: Monitor = field(default_factory=Monitor)
     seconds: float = 0.0
+    monitor: Monitor | None = field(default=None, init=False)
     limit: FailureLimit = field(init=False)
 
     @property
@@ -111,9 +110,15 @@ class StageRun:
         made = self.before.made_ready(unit, self.place)
         return next(with_previous([made], self.index, derived_ids=False))
 
+    @property
+    def session(self) -> Progress:
+        """Progress of this call, over all passes."""
+        return Progress() if self.monitor is None else self.monitor.now()
+
     def begin_pass(self, listen: Callable[[Progress], None]) -> None:
         """Begin to count what is committed."""
-        self.monitor.listen(listen)
+        if self.monitor is None:
+            self.monitor = Monitor(on_progress=listen)
         self.monitor.plan(self.index.units.rows, self.index.settled(), self.index.units.work_units)
         self.limit = FailureLimit(self.config.max_failed_fraction)
 
@@ -124,6 +129,7 @@ class StageRun:
             LeaseLostError: another run took the output over.
         """
         self.lease.check()
+        assert self.monitor is not None
         for record, before in zip(records, self.begun.ledger.commit(records), strict=True):
             self.monitor.add(record, before)
 

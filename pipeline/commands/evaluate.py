@@ -16,6 +16,8 @@ from pipeline.commands.run import run
 from pipeline.commands.summary import RunSummary
 from pipeline.evaluation import report, sandbox
 from pipeline.evaluation.results import Result
+from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress
 from pipeline.progress.views import ProgressMode
 from pipeline.storage.open import open_storage
@@ -50,7 +52,8 @@ def evaluate(
     config: EvaluationConfig | Mapping[str, Any],
     on_progress: Callable[[Progress], None] | None = None,
     *,
-    progress: ProgressMode = "auto",
+    progress: ProgressMode | Observer = "auto",
+    progress_seconds: float = LINE_SECONDS,
 ) -> Evaluation:
     """Run every task in every setting, judge the answers, and write samples and a report.
 
@@ -59,8 +62,9 @@ def evaluate(
 
     Args:
         config: tasks, settings and fields of a run; or a mapping of them, as a YAML file has it.
-        on_progress: as for :func:`pipeline.run`.
-        progress: as for :func:`pipeline.run`.
+        on_progress: as for :func:`pipeline.run`, of each run.
+        progress: how each run is shown, as for :func:`pipeline.run`.
+        progress_seconds: as for :func:`pipeline.run`.
 
     Raises:
         ConfigError: an unknown task, setting or field, or code that nobody allowed to run.
@@ -74,8 +78,9 @@ def evaluate(
     options = config.run_config(next(iter(config.tasks)), next(iter(config.settings))).output_options
     storage = open_storage(config.output, layout.SCRATCH, options)
     results = []
+    shown = {"on_progress": on_progress, "progress": progress, "progress_seconds": progress_seconds}
     for name in config.tasks:
-        found = [_measured(config, storage, name, setting, on_progress, progress) for setting in config.settings]
+        found = [_measured(config, storage, name, setting, shown) for setting in config.settings]
         results += [_compared(config, storage, result) for result in found]
     facts = _facts(config, barriers)
     markdown = report.markdown(results, facts, config.confidence)
@@ -89,12 +94,11 @@ def _measured(
     storage: Storage,
     name: str,
     setting: str,
-    on_progress: Callable[[Progress], None] | None,
-    progress: ProgressMode,
+    shown: Mapping[str, Any],
 ) -> Result:
     """Generate for a task in a setting, or continue, and judge."""
     own = config.run_config(name, setting)
-    summary = run(config=own, on_progress=on_progress, progress=progress).summary
+    summary = run(config=own, **shown).summary
     with stages.stage(f"{name} judged in setting {setting}"):
         counts, groups = judge_run(
             read(own.output, storage_options=own.output_options),

@@ -15,6 +15,7 @@ from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.failure_limit import FailureLimit
+from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
@@ -33,6 +34,7 @@ from pipeline.errors import DamagedError
 from pipeline.plan.input_check import changed_since_planned, check_committed_rows
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import with_previous
+from pipeline.plan.sampled_units import SampledUnits, settled_samples
 from pipeline.plan.units import Work, read_tasks
 from pipeline.progress.lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
@@ -43,6 +45,7 @@ from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
+from pipeline.worker.row_traces import SPARE
 
 __all__ = ["check_inputs", "monitor_of", "publish_committed", "run", "run_held", "run_on"]
 
@@ -157,7 +160,8 @@ def run_held(
         usage = Usage(storage, epoch=lease.epoch, since=origin.begun, tokens=tokens, used=executor.used)
         if index.units.work_units or not _is_published(begun, index):
             try:
-                seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor, usage.tick)
+                with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
+                    seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor, usage.tick)
             finally:
                 usage.save()
         session = monitor.now()
@@ -249,6 +253,7 @@ def _generate(
         tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
         units=units.work_units,
         unit_rows=units.largest_work,
+        sampled=_sampled(job, index),
     )
     for records in executor.run_units(job, work):
         lease.check()
@@ -262,6 +267,14 @@ def _generate(
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing} have no record")
     return time.monotonic() - begin
+
+
+def _sampled(job: Job, index: Index) -> SampledUnits | None:
+    """What finds the rows that the report shows step by step; None if it shows none."""
+    if not job.config.report or not job.config.report_traces:
+        return None
+    most, derived = job.config.report_traces + SPARE, job.rows.derived_ids
+    return SampledUnits(most, settled_samples(index, most, derived_ids=derived), derived_ids=derived)
 
 
 def publish_committed(

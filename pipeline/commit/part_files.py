@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.commit.part_aggregates import PartAggregator
 from pipeline.damage import Damage, FoundDamageError
 from pipeline.sinks.base import PartFormat
 from pipeline.sinks.hashed import HashedFile
@@ -63,6 +64,7 @@ class Rows:
         inputs: number of its columns that are the input's; these come first.
         prefix: prefix of the names of the other columns.
         derived_ids: whether row ids are derived from file and row number.
+        aggregated: whether an aggregate is kept of each file, for the report.
     """
 
     format: PartFormat
@@ -70,6 +72,7 @@ class Rows:
     inputs: int
     prefix: str
     derived_ids: bool
+    aggregated: bool = False
 
     def reader(self, storage: Storage) -> PlaceReader:
         """A reader of such rows in an output."""
@@ -189,6 +192,7 @@ def _copy(storage: Storage, source: str, key: str, rows: int, sha256: str) -> Pa
 
 def _write(storage: Storage, rows: Rows, key: str, pieces: Iterable[Place]) -> PartRecord:
     reader = rows.reader(storage)
+    aggregator = PartAggregator(rows.inputs, rows.prefix) if rows.aggregated else None
     count = 0
     with storage.create(key) as file:
         hashed = HashedFile(file)
@@ -197,5 +201,10 @@ def _write(storage: Storage, rows: Rows, key: str, pieces: Iterable[Place]) -> P
             count += piece.num_rows
             for table in reader.read(piece):
                 writer.write(table)
+                if aggregator is not None:
+                    aggregator.add(table)
         writer.close()
-    return PartRecord.of(key, count, hashed)
+    record = PartRecord.of(key, count, hashed)
+    if aggregator is not None:
+        aggregator.put(storage, record.sha256)
+    return record

@@ -71,7 +71,7 @@ class Job:
     @property
     def rows(self) -> Rows:
         """The output table."""
-        return self._rows(self.schema)
+        return self._rows(self.schema, aggregated=self.config.report)
 
     @property
     def dead_rows(self) -> Rows:
@@ -88,13 +88,14 @@ class Job:
             target_part_bytes=self.config.target_part_bytes,
         )
 
-    def _rows(self, schema: pa.Schema) -> Rows:
+    def _rows(self, schema: pa.Schema, *, aggregated: bool = False) -> Rows:
         return Rows(
             format=FORMATS[self.config.output_format],
             schema=schema,
             inputs=len(self.columns),
             prefix=self.config.column_prefix,
             derived_ids=self.config.id_column is None,
+            aggregated=aggregated,
         )
 
     @property

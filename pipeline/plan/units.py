@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from pipeline.plan.later_units import LaterUnits
 from pipeline.sources.base import NO_ROWS, Source
 from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.concurrent import map_ahead
-from pipeline.types import Slice, Stretch, Unit
+from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit
 
 __all__ = ["ReadTask", "Work", "check_any_rows", "plan_units", "read_tasks", "read_units", "unit_id_of"]
 
@@ -34,6 +34,16 @@ class ReadTask:
     units: tuple[Unit, ...]
 
 
+class Sampled(Protocol):
+    """Wants to know of staged units."""
+
+    def add(self, record: CommitRecord) -> None:
+        """A unit that has been staged."""
+
+    def places(self) -> list[Place]:
+        """Where the rows are that it has chosen."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """The work of an executor.
@@ -43,12 +53,14 @@ class Work:
         units: number of units in all tasks; with ``later``, at most so many.
         unit_rows: rows of the largest unit.
         later: units of a chain's later stages, to be read as they come; None if there are none.
+        sampled: is shown every unit that is staged; None if nobody asks for samples.
     """
 
     tasks: Iterable[ReadTask]
     units: int
     unit_rows: int
     later: LaterUnits | None = None
+    sampled: Sampled | None = None
 
     @classmethod
     def of(cls, units: Iterable[Unit]) -> Work:

@@ -65,10 +65,6 @@ class Monitor:
         finally:
             self._pulse.close()
 
-    def listen(self, on_progress: Callable[[Progress], None]) -> None:
-        """Call ``on_progress`` from now on, in the place of the one before."""
-        self._listen = on_progress
-
     def begin(self, read: Callable[[], ExecutorState] = ExecutorState) -> None:
         """A run begins, or a further one that is shown as part of the same: a scheduled run may have several rounds.
 

@@ -34,6 +34,7 @@ __all__ = [
     "RAW_TEXT",
     "REDONE",
     "ROW_ID",
+    "encoded_prompts",
     "failed_table",
     "prepare_rows",
     "prepare_table",
@@ -110,6 +111,15 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], s
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
+    prompts, given = encoded_prompts(table, job)
+    return _prepared(table, rows, unit, job, prompts, given)
+
+
+def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
+    """For each row the token ids of its prompt, or its failure; and its own sampling parameters.
+
+    ``table``: the columns that prompts and parameters are made of.
+    """
     prompts, given = _asked(table, job)
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
@@ -118,7 +128,7 @@ def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> 
     check_same_model(job.config, job.model_digest)
     _encode(prompts, tokenizer)
     _fit(prompts, _max_tokens(given, job), job.config)
-    return _prepared(table, rows, unit, job, prompts, given)
+    return prompts, given
 
 
 def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:

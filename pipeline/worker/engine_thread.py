@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pipeline.codec import Failure, Generation, Request
 from pipeline.worker.prefix_queue import PrefixQueue
@@ -20,6 +20,7 @@ from pipeline.worker.prefix_queue import PrefixQueue
 __all__ = ["DroppedError", "EngineLike", "EngineThread"]
 
 _DEFAULT_SLOTS = 64
+_T = TypeVar("_T")
 
 Outcome = dict[str, "Generation | Failure"]
 
@@ -65,6 +66,12 @@ class _Drop:
     future: Future[Outcome]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    work: Callable[[EngineLike], Any]
+    future: Future[Any]
+
+
 class EngineThread:
     """A thread that owns ``engine``: no other thread may use it.
 
@@ -90,7 +97,8 @@ class EngineThread:
         self._max_engine_requests = slots + max(1, slots // 2)
         self._queue = PrefixQueue(2 * slots)
         self._on_fatal = on_fatal
-        self._inbox: queue.SimpleQueue[_Submission | _Drop | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submission | _Drop | _Task | None] = queue.SimpleQueue()
+        self._tasks: list[_Task] = []
         self._waiting: dict[str, _Submission] = {}
         self._running: set[str] = set()
         self._fatal: BaseException | None = None
@@ -117,6 +125,19 @@ class EngineThread:
         """Cancel a submission; unless it is done, its future raises :class:`DroppedError`."""
         self._inbox.put(_Drop(future=future))
 
+    def when_idle(self, work: Callable[[EngineLike], _T]) -> Future[_T]:
+        """Run ``work`` on the engine, in its thread, as soon as no request is left; submissions wait meanwhile.
+
+        What it raises is the future's exception.
+        """
+        task = _Task(work=work, future=Future())
+        with self._lock:
+            if self._fatal is not None:
+                task.future.set_exception(self._fatal)
+            else:
+                self._inbox.put(task)
+        return task.future
+
     def snapshot(self) -> Any:
         """The engine's ``snapshot()``, from any thread; None for an engine that has none."""
         read = getattr(self._engine, "snapshot", None)
@@ -139,12 +160,17 @@ class EngineThread:
         try:
             while not closing or self._waiting or self._engine.has_work():
                 idle = not self._waiting and not self._engine.has_work()
+                if idle and self._tasks:
+                    _do(self._tasks.pop(0), self._engine)
+                    continue
                 closing = self._receive(wait=idle and not closing) or closing
                 self._feed()
                 if self._engine.has_work():
                     for generation in self._engine.step():
                         self._running.remove(generation.request_id)
                         self._waiting.pop(generation.request_id).settle(generation.request_id, generation)
+            for task in self._tasks:
+                task.future.set_exception(DroppedError())
         except BaseException as error:
             self._fail(error)
 
@@ -160,6 +186,9 @@ class EngineThread:
             wait = False
             if isinstance(submission, _Drop):
                 self._cancel(submission.future)
+                continue
+            if isinstance(submission, _Task):
+                self._tasks.append(submission)
                 continue
             for request in submission.requests:
                 self._waiting[request.request_id] = submission
@@ -198,5 +227,16 @@ class EngineThread:
             while not self._inbox.empty():
                 if isinstance(late := self._inbox.get(), _Submission):
                     waiting[id(late)] = late
+                elif isinstance(late, _Task):
+                    self._tasks.append(late)
+        for task in self._tasks:
+            task.future.set_exception(error)
         for submission in waiting.values():
             submission.future.set_exception(error)
+
+
+def _do(task: _Task, engine: EngineLike) -> None:
+    try:
+        task.future.set_result(task.work(engine))
+    except BaseException as error:
+        task.future.set_exception(error)

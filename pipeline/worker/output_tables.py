@@ -13,6 +13,7 @@ from pipeline import codec
 from pipeline.codec import RowResult
 from pipeline.plan.job import Job
 from pipeline.prompts.tokenize import RAW_TEXT
+from pipeline.reporting.samples import lowest_hash
 from pipeline.schema import data_columns
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
@@ -81,6 +82,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
             name: f"row {_shortened(row_id, _EXAMPLE_ID)}: {_shortened(text, _EXAMPLE)}"
             for name, text, row_id in reversed(list(zip(classes, messages, ids, strict=True)))
         },
+        lowest_hash=lowest_hash(out, prefix),
     )
 
 

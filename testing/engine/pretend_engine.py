@@ -216,6 +216,21 @@ def scores(folder: Path) -> Found:
     return replace(result, tokens=given[0], expected=given[1], cached=sum(one.cached_tokens for one in ours))
 
 
+def traced(folder: Path) -> Found:
+    """An engine whose forwards overlap lets another one on the same weights trace, and goes on as before."""
+    requests, tokenizer = mixed()[::2], Tokenizer.load(folder)
+    expected = run(Engine(model(folder, "cpu"), tokenizer, replace(CONFIG, attention="auto", overlap="auto")), requests)
+    engine = Engine(model(folder, "cuda"), tokenizer, CONFIG)
+    with engine.traced(len(requests), 16) as tracing:
+        assert tracing is not engine
+        done = run(tracing, requests)
+    for one in done:
+        assert sum(len(record["committed"]) for record in one.trace or ()) == len(one.token_ids), one
+    again = run(engine, requests[:1])
+    assert again[0].trace is None
+    return found_of(engine, [*done, *again], [*expected, expected[0]])
+
+
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "graphs": lambda folder: both(folder, mixed(), at_once=3),
     "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),
@@ -224,6 +239,7 @@ SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "eight_bits": lambda folder: both(folder, mixed()[:2], kv_cache_dtype="fp8_e4m3", batch_invariant=False),
     "tight": tight,
     "scores": scores,
+    "traced": traced,
     "steady_mixed": steady_mixed,
     "steady_auto": steady_auto,
     "one_slot_elsewhere": one_slot_elsewhere,

@@ -129,6 +129,9 @@ class InlineExecutor:
         finally:
             thread.close()
 
+    def traced(self) -> None:
+        return None
+
     def used(self) -> ResourceSeconds:
         return ResourceSeconds()
 

@@ -34,6 +34,7 @@ ORDER = (
     "pipeline.sources",
     "pipeline.sinks",
     "pipeline.storage",
+    "pipeline.reporting",
     "pipeline.config",
     "pipeline.pools",
     "pipeline.template",

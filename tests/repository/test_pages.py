@@ -26,6 +26,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
     "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
+    "report.md": "a job, and its rows once more: about 15 s",
     "etl.md": "two jobs, one after the other: about 15 s",
     "evaluation.md": "evaluations of several strategies: about 15 s; tests/jobs and tests/wedlm_core have all of it",
     "quality.md": "a job, and four commands on what it wrote: about 12 s; tests/jobs/test_filter.py has all of it",

@@ -70,8 +70,8 @@ def test_commands_name_modules_and_options_that_are_there(page: Path) -> None:
 def test_sub_commands_and_their_options_are_there(page: Path) -> None:
     for command, options in console_commands(page):
         assert command in COMMANDS or command.startswith("--"), command
-        stems = ("cli", "showing", command, f"{command}_tasks")
-        source = "".join(text_of(path) for path in (ROOT / "jobs").glob("*.py") if path.stem in stems)
+        names = ("cli", "showing", command, f"{command}_tasks")
+        source = "".join(text_of(path) for path in (ROOT / "jobs").glob("*.py") if path.stem in names)
         if command in OF_OTHERS:
             continue
         absent = [option for option in options if f'"{option}"' not in source and option not in ("--help", "--version")]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -219,6 +222,35 @@ class Engine:
         """Tokens an unfinished request has generated so far."""
         slot = self._sequences[request_id].slot
         return [] if slot < 0 else self._table.tokens_of(slot)
+
+    def trace_of(self, request_id: str) -> tuple[Mapping[str, Any], ...]:
+        """The records of an unfinished request's decode forwards so far; empty without ``EngineConfig.trace``."""
+        return tuple(self._sequences[request_id].trace)
+
+    @contextmanager
+    def traced(self, sequences: int, tokens: int) -> Iterator[Engine]:
+        """A block with an engine on the same weights whose generations carry traces. This one has no work meanwhile.
+
+        It is this engine itself, unless its forwards overlap: then it is another one, with a small KV pool of its own.
+
+        Args:
+            sequences: that may run at once.
+            tokens: of prompt and output of each, at most.
+        """
+        if self.has_work():
+            raise RequestError("an engine with unfinished requests cannot begin to trace. Finish them first.")
+        plain = self.config
+        if self._loop is None:
+            self.config = self._runner.config = replace(plain, trace=True)
+            try:
+                yield self
+            finally:
+                self.config = self._runner.config = plain
+            return
+        each = -(-(tokens + 2 * plain.max_window + 2) // plain.page_size) + 1
+        small = replace(plain, trace=True, overlap=False, cuda_graphs=False, num_pages=sequences * each,
+                        max_num_seqs=sequences, prefix_caching=False)  # fmt: skip
+        yield Engine(self._runner.model_runner.model, self.tokenizer, small)
 
     @property
     def profile(self) -> StepProfile:

@@ -20,10 +20,12 @@ from pipeline import layout
 from pipeline.cluster import session
 from pipeline.cluster.session import start_probe
 from pipeline.codec import EngineConfig, make_requests
+from pipeline.commands.report import gather
 from pipeline.errors import ResourceError
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staged import data_checksum
 from pipeline.storage.local import LocalStorage
+from pipeline.storage.open import open_storage
 from testing.repository import ROOT
 from wedlm_core import LLM, SamplingParams
 
@@ -96,6 +98,20 @@ def test_plain_readers_of_the_folder_see_the_published_rows_and_nothing_else(one
     assert [(row["row_id"], row["extra"]) for row in dead] == [(f"prompts.parquet:{i}", i * 1.5) for i in BAD_ROWS]
 
 
+def test_the_report_shows_the_sampled_rows_step_by_step_with_the_tokens_of_the_output(one_actor: Path) -> None:
+    facts = gather(open_storage(one_actor, layout.SCRATCH))
+    assert [trace.same for trace in facts.traces] == [True] * 6
+    sampled = [(row.row_id, row.sample_index) for row in facts.aggregate.samples]
+    assert [(trace.row_id, trace.sample_index) for trace in facts.traces] == sampled[:6], "of the lowest hashes"
+    assert facts.trace_note is None
+    (session,) = facts.sessions
+    assert session.rows == 30
+    assert session.used.cpus > 0
+    page = (one_actor / layout.REPORT_PAGE).read_text(encoding="utf-8")
+    assert 'id="player"' in page
+    assert all(trace.row_id in page for trace in facts.traces)
+
+
 def test_the_callers_session_is_used_and_left_running(one_actor: Path) -> None:
     assert ray.is_initialized()
     assert ray.cluster_resources()["CPU"] == 2
@@ -127,6 +143,11 @@ def test_a_killed_driver_then_two_actors_one_of_them_killed_give_the_same_data(
     again = run(prompts, qwen3_folder, out)
     assert again.summary.session.units == 0
     assert checksum(out) == checksum(one_actor)
+    ours, theirs = (gather(open_storage(output, layout.SCRATCH)) for output in (out, one_actor))
+    assert [t.token_ids for t in ours.traces] == [t.token_ids for t in theirs.traces], "for any actors, with kills"
+    assert [t.row_id for t in ours.traces] == [t.row_id for t in theirs.traces]
+    assert ours.aggregate.finish_reasons == theirs.aggregate.finish_reasons
+    assert [row.text for row in ours.aggregate.samples] == [row.text for row in theirs.aggregate.samples]
 
 
 def evidence(out: Path) -> list[dict[str, Any] | None]:

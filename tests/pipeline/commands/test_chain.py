@@ -299,8 +299,8 @@ def test_mistakes_in_stages_are_named(qwen3_folder: Path, stages: Any, named: st
         ChainConfig.of(RunConfig(input="x", output="y", model=str(qwen3_folder)), stages)
 
 
-@pytest.mark.parametrize("part_bytes", [1, 9000, 2**20])
-@pytest.mark.parametrize("units", [(0,), (2, 3), (5,), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("part_bytes", [1, 9000])
+@pytest.mark.parametrize("units", [(0, 5), (2, 3), (0, 1, 2, 3, 4)])
 def test_units_of_which_no_row_goes_on_take_no_room_and_are_done(
     make_chain: MakeChain, units: tuple[int, ...], part_bytes: int
 ) -> None:

@@ -17,6 +17,7 @@ from pipeline import layout
 from pipeline.commands.filter import filter_on
 from pipeline.commands.filter_source import open_filtered
 from pipeline.config import RunConfig
+from pipeline.selection.select import Selection
 from pipeline.selection.settings import FilterConfig
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.exactly_once import SmallJob
@@ -173,6 +174,30 @@ def test_verify_finds_rows_that_are_not_the_sources(source: Path, tmp_path: Path
     assert "SHA-256" in str(pipeline.verify(tmp_path / "to", input=other).problems)
     pipeline.filter(source, to=tmp_path / "to2", keep="best 30%")
     assert "not what the filter has read" in str(pipeline.verify(tmp_path / "to2", input=tmp_path / "to").problems)
+
+
+@pytest.mark.parametrize("what", ["changed", "swapped", "lost", "doubled"])
+def test_verify_finds_what_a_wrong_filter_would_do(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def wrong(self: Selection, tables: Any) -> Any:
+        for piece in divide(self, tables):
+            kept, rows = piece.kept, list(range(piece.kept.num_rows))
+            if what == "changed":
+                names = ["changed", *kept["text"].to_pylist()[1:]]
+                kept = kept.set_column(kept.column_names.index("text"), "text", pa.array(names))
+            elif rows:
+                first = {"swapped": rows[::-1], "lost": rows[1:], "doubled": [0, *rows[:-1]]}
+                kept = kept.take(pa.array(first[what], pa.int64()))
+            yield replace(piece, kept=kept)
+
+    divide = Selection.divide
+    with monkeypatch.context() as broken:
+        broken.setattr(Selection, "divide", wrong)
+        pipeline.filter(source, to=tmp_path / "to", keep=KEEP)
+    found = pipeline.verify(tmp_path / "to", input=source)
+    assert "of the rows that are kept are not the source's" in " ".join(found.problems)
+    assert pipeline.verify(tmp_path / "to").ok is (what != "lost"), "files and counts alone tell no more"
 
 
 def test_a_damaged_source_is_refused_before_anything_is_published(source: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, ResourceError, SourceError
 from pipeline.prompts.tokenize import FAILURE, PARAMS, PROMPT_IDS
-from testing.pages.blocks import code_blocks
+from testing.pages.blocks import blocks_of
 from testing.repository import ROOT
 
 SAMPLING = {"max_tokens": 8, "temperature": 0.8, "window_size": 4}
@@ -87,7 +87,7 @@ def test_without_ids_the_noise_follows_from_the_prompt_not_from_batch_or_place(q
 @pytest.mark.slow
 def test_the_example_of_the_page_runs(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Takes 8 s: an actor loads the shipped model. The other tests have the same pipeline with a smaller one."""
-    (code,) = (block for block in code_blocks(ROOT / "docs" / "stages.md", "python") if "wb.stage(" in block)
+    (code,) = (own.code for own in blocks_of(ROOT / "docs" / "stages.md") if "wb.stage(" in own.code)
     exec(code, {})
     assert "Answer: 51" in capsys.readouterr().out
 

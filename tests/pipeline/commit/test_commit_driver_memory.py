@@ -23,6 +23,7 @@ from pipeline.cost import ResourceSeconds
 from pipeline.plan.job import Job
 from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import Work, plan_units
+from pipeline.progress.snapshot import ExecutorState
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
 from pipeline.types import CommitRecord
@@ -48,6 +49,12 @@ class InstantExecutor:
 
     def used(self) -> ResourceSeconds:
         return ResourceSeconds()
+
+    def state(self) -> ExecutorState:
+        return ExecutorState()
+
+    def traced(self) -> None:
+        """No row was decoded once more."""
 
     def prepare(self, job: Job) -> None:
         """Nothing has to be started."""

@@ -43,7 +43,7 @@ def test_a_program_that_ends_has_passed_and_one_that_raises_has_not() -> None:
         "print('passed')\nimport os\nos._exit(0)",
         "import sys\nsys.exit(0)",
         "raise SystemExit",
-        'import os\nfor fd in range(3, 32):\n  try: os.write(fd, b\'{"token": "0"}\\n\')\n  except OSError: pass\n'
+        'import os\nfor fd in range(3, 1024):\n  try: os.write(fd, b\'{"token": "0"}\\n\')\n  except OSError: pass\n'
         "os._exit(0)",
         "import os\nos.write = os._exit = print = exit = None\nraise KeyboardInterrupt",
         "import json\njson.dumps = lambda *a, **k: '{}'\nassert False",
@@ -73,9 +73,8 @@ def test_an_endless_loop_ends_with_its_processor_time(program: str) -> None:
 def test_one_that_sleeps_or_blocks_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_START_SECONDS", 1.0)
     assert run_program("import time\ntime.sleep(1000)", BRIEF).status == "timeout"
-    flood = (
-        "import os\nfor fd in range(3, 32):\n  try:\n    while True: os.write(fd, b'x' * 4096)\n  except OSError: pass"
-    )
+    write_all = "  try:\n    while True: os.write(fd, b'x' * 4096)\n  except OSError: pass"
+    flood = f"import os\nfor fd in range(3, 1024):\n{write_all}"
     assert run_program(flood, BRIEF).status == "timeout"
 
 

@@ -20,7 +20,7 @@ from testing.repository import ROOT
 # Two processes at a time, of about the same length: torch is changed in them, and the machine may have two cores.
 SHARES = (
     ("graphs", "plain", "one_slot_elsewhere", "steady_auto", "defaults", "scores"),
-    ("eager", "sdpa", "eight_bits", "tight", "steady_mixed"),
+    ("eager", "sdpa", "eight_bits", "tight", "traced", "steady_mixed"),
 )
 NAMES = sorted({name for share in SHARES for name in share} - {"defaults"})
 

@@ -1,0 +1,88 @@
+"""Has rows decoded once more, for the report, by an actor that nothing is left for; meanwhile the run publishes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.cluster.crew import Crew
+from pipeline.codec import redact
+from pipeline.plan.job import Job
+from pipeline.plan.retry_failed import load_place
+from pipeline.plan.units import Sampled
+from pipeline.reporting.samples import lowest_rows
+from pipeline.worker.row_traces import SPARE, Traced
+
+__all__ = ["Tracing", "rows_to_trace"]
+
+_LOG = logging.getLogger(__name__)
+_SECONDS = 20.0
+"""For the whole call; decoding has a limit of its own."""
+_END_SECONDS = 5.0
+_REASON_CHARACTERS = 200
+
+
+def rows_to_trace(job: Job, sampled: Sampled | None) -> pa.Table | None:
+    """The output rows that may be traced, read from where they are staged; None if there are none."""
+    if sampled is None or not job.config.report or not job.config.report_traces:
+        return None
+    tables = (load_place(job, place) for place in sampled.places())
+    return lowest_rows(tables, job.config.report_traces + SPARE, job.config.column_prefix)
+
+
+class Tracing:
+    """One call of :meth:`pipeline.cluster.generate_actor.GenerateActor.trace`, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._crew: Crew | None = None
+        self._found: Traced | None = None
+
+    def begin(self, crew: Crew, rows: pa.Table) -> bool:
+        """Let an actor trace rows. True: the crew is ended here, once that is done; False: it has no actor for it."""
+        members = crew.pool.metrics.members
+        ready = () if members is None else members.ready_actors
+        if not ready:
+            return False
+        crew.state.close()
+        for actor in list(crew.pool.actors):
+            if actor != ready[0]:
+                crew.pool.end(actor)
+        self._crew = crew
+        self._thread = threading.Thread(target=self._run, args=(crew, ready[0], rows), name="tracing", daemon=True)
+        self._thread.start()
+        return True
+
+    def result(self) -> Traced | None:
+        """What came of it, once it is done; None if nothing was begun."""
+        if self._thread is not None:
+            self._thread.join(_SECONDS + _END_SECONDS)
+        return self._found
+
+    def close(self) -> None:
+        """End it, done or not."""
+        if self._thread is not None and self._crew is not None and self._thread.is_alive():
+            self._crew.close()
+            self._thread.join(_END_SECONDS)
+
+    def _run(self, crew: Crew, actor: int, rows: pa.Table) -> None:
+        try:
+            self._found = _asked(lambda: crew.pool.trace(actor, rows))
+        finally:
+            crew.close()
+
+
+def _asked(call: Callable[[], Any]) -> Traced:
+    """The answer, or why there is none: whatever goes wrong, the run is done."""
+    import ray
+
+    try:
+        return Traced.from_json(ray.get(call(), timeout=_SECONDS))
+    except Exception as error:
+        _LOG.debug("rows were not traced", exc_info=True)
+        reason = " ".join(redact(str(error)).split())[:_REASON_CHARACTERS]
+        return Traced(reasons=(f"{type(error).__name__}: {reason}",))

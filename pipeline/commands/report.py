@@ -1,0 +1,247 @@
+"""``report``: one page about an output, from what is known of it; never disturbs a run that writes to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline import layout
+from pipeline.codec import redact
+from pipeline.commands.trace_output import trace_output
+from pipeline.commit.committed_rows import ROWS, committed_tables
+from pipeline.commit.index import Index
+from pipeline.commit.ledger import read_ledger
+from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.part_aggregates import load_aggregates
+from pipeline.commit.published_parts import PublishedPart, published_rows
+from pipeline.commit.run_record import RunState
+from pipeline.commit.sealed import read_state, seal, unseal
+from pipeline.errors import OutputError, PipelineError, SinkError
+from pipeline.reporting.aggregate import Aggregate, Aggregator
+from pipeline.reporting.facts import Facts, Session
+from pipeline.reporting.page import render
+from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import join
+from pipeline.types import Totals
+from pipeline.worker.row_traces import Traced
+from wedlm_batch.version import VERSION
+
+__all__ = ["gather", "load_session", "load_sessions", "published_aggregate", "report", "write_page"]
+
+_TRACES = 6
+_SESSIONS = 50
+"""Runs that are shown, the last ones."""
+_PROMPTS = ("prompt_column", "messages_column", "token_ids_column")
+_USUAL_PROMPTS = ("prompt", "messages", "prompt_token_ids", "conversations")
+
+
+def report(
+    output: str | os.PathLike[str],
+    *,
+    to: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> str:
+    """Write the report of an output: a page that needs nothing beside it.
+
+    Args:
+        output: the folder or URL of a run; one that was interrupted or goes on at the moment too.
+        to: a local file; None writes it to ``__wedlm/report.html`` of the output.
+        model: the model that made the output, wherever it is now: some rows are decoded once more with it, in this
+            process, for the player; all rows are read for it. None shows what the last run decoded once more.
+        storage_options: keyword arguments of the URL's file system.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        ConfigError: ``model`` cannot be loaded, or did not make the output.
+        DamagedError: the state or a published file cannot be read.
+        OutputError: no run was begun there, or ``to`` cannot be written.
+    """
+    storage = open_storage(output, layout.SCRATCH, storage_options)
+    facts = gather(storage)
+    if model is not None:
+        facts = _with_traces(storage, facts, model, storage_options)
+    page = render(facts)
+    if to is None:
+        storage.put(layout.REPORT_PAGE, page.encode())
+        return redact(join(storage.url, layout.REPORT_PAGE))
+    path = Path(to)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: the report cannot be written there ({error}). Choose another file.") from error
+    return str(path)
+
+
+def _with_traces(storage: Storage, facts: Facts, model: str, options: Mapping[str, Any] | None) -> Facts:
+    """The facts with traces that are made now. They are kept in the output too, if it can be written."""
+    state = RunState.load(storage)
+    assert state is not None, "facts are of a run"
+    traced = trace_output(
+        storage, state, committed_tables(storage, ROWS, state, state.schema), model, most=_TRACES,
+        storage_options=options,
+    )  # fmt: skip
+    if traced.traces:
+        last = max((layout.epoch_of(key) for key in storage.keys(f"{layout.REPORT}/traces")), default=state.begun)
+        with suppress(OSError, SinkError):
+            put_traces(storage, last, traced)
+    return replace(facts, traces=traced.traces, trace_note=_trace_note(traced))
+
+
+def gather(storage: Storage) -> Facts:
+    """What is known of an output.
+
+    Raises:
+        DamagedError, OutputError: see :func:`report`.
+    """
+    state = RunState.load(storage)
+    if state is None:
+        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    manifest = Manifest.load(storage)
+    with Index() as index:
+        read_ledger(storage, index.records, state.begun)
+        for publication in manifest.publications:
+            index_publication(storage, publication, index.published)
+        totals = index.records.totals()
+        is_published = next(index.records.unpublished(), None) is None and not index.published.outdated()
+    notes = []
+    if is_published:
+        aggregate, _ = published_aggregate(storage, manifest, state)
+    else:
+        aggregate = _committed_aggregate(storage, state)
+        notes.append("Not all of the committed rows are published yet; the charts are about all that are committed.")
+    return facts_of(storage, state, totals, aggregate, notes)
+
+
+def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str]) -> Facts:
+    """The facts of a page, from the parts of an output's state."""
+    traced = load_traces(storage) or Traced()
+    planned = totals.rows if state.scheduled else max(state.rows, totals.rows)
+    settings = state.fingerprint
+    done = totals.rows >= planned
+    return Facts(
+        output=redact(str(storage.url)),
+        model=redact(str(settings.get("model", "")).partition("@")[0]),
+        made=time.time(),
+        version=VERSION,
+        state=_state(totals, planned, done=done),
+        complete=done,
+        planned_rows=planned,
+        totals=totals,
+        aggregate=aggregate,
+        settings={name: str(value) for name, value in sorted(settings.items()) if value not in (None, "", [], {})},
+        sessions=load_sessions(storage),
+        traces=traced.traces,
+        trace_note=_trace_note(traced),
+        notes=tuple(notes),
+        prompt_column=_prompt_column(state),
+    )
+
+
+def _trace_note(traced: Traced) -> str | None:
+    if not traced.reasons:
+        return None
+    reasons = "; ".join(dict.fromkeys(traced.reasons))
+    return f"Not shown step by step: {redact(reasons)}."
+
+
+def _state(totals: Totals, planned: int, *, done: bool) -> str:
+    if not done:
+        return f"{totals.rows:,} of {planned:,} rows done"
+    if totals.all_failed:
+        return "done, every row failed"
+    return f"done, {totals.failed_rows:,} rows failed" if totals.failed_rows else "done"
+
+
+def _prompt_column(state: RunState) -> str | None:
+    named = next((state.fingerprint[name] for name in _PROMPTS if state.fingerprint.get(name)), None)
+    return named or next((name for name in _USUAL_PROMPTS if name in state.columns.names), None)
+
+
+def published_aggregate(
+    storage: Storage, manifest: Manifest, state: RunState, *, read: bool = True
+) -> tuple[Aggregate, int]:
+    """Of the published rows: of each part as it was made when the part was written, else from its rows.
+
+    Args:
+        storage: the output.
+        manifest: its publications.
+        state: its run record.
+        read: whether parts without an aggregate are read, which may take long.
+
+    Returns:
+        The aggregate, and how many parts are not in it, for want of theirs.
+
+    Raises:
+        DamagedError: a part that has to be read cannot be.
+    """
+    prefix: str = state.fingerprint["column_prefix"]
+    total, unread = Aggregate(), 0
+    for publication in manifest.publications:
+        known = load_aggregates(storage, [(part.sha256, part.rows) for part in publication.parts])
+        for own, part in zip(known, published_rows(storage, publication), strict=True):
+            if own is None and not read:
+                unread += 1
+                continue
+            total = total.merged_with(_read(part, prefix) if own is None else own)
+    return total, unread
+
+
+def _read(part: PublishedPart, prefix: str) -> Aggregate:
+    aggregator = Aggregator(part.schema.names.index(f"{prefix}row_id"), prefix)
+    for table in part.tables():
+        aggregator.add(table)
+    return aggregator.result()
+
+
+def _committed_aggregate(storage: Storage, state: RunState) -> Aggregate:
+    """Of all committed rows, which are read for it."""
+    aggregator = Aggregator(len(state.columns), state.fingerprint["column_prefix"])
+    for table in committed_tables(storage, ROWS, state, state.schema):
+        aggregator.add(table)
+    return aggregator.result()
+
+
+def load_sessions(storage: Storage) -> tuple[Session, ...]:
+    """How the last runs went; records that cannot be read are left out."""
+    keys = sorted(storage.keys(f"{layout.REPORT}/sessions"))[-_SESSIONS:]
+    return tuple(found for key in keys if (found := load_session(storage, key)) is not None)
+
+
+def load_session(storage: Storage, key: str) -> Session | None:
+    """How a run went; None if there is no record of it that can be read."""
+    try:
+        return Session.from_dict(unseal(read_state(storage, key)))
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def put_traces(storage: Storage, epoch: int, traced: Traced) -> None:
+    """Keep traces, in place of those of earlier epochs."""
+    key = layout.traces(epoch)
+    storage.put(key, seal(json.loads(traced.to_json())))
+    storage.delete_objects([other for other in storage.keys(f"{layout.REPORT}/traces") if other < key])
+
+
+def load_traces(storage: Storage) -> Traced | None:
+    """The last traces that were kept; None if there are none that can be read."""
+    keys = storage.keys(f"{layout.REPORT}/traces")
+    try:
+        return Traced.from_json(json.dumps(unseal(read_state(storage, max(keys))))) if keys else None
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def write_page(storage: Storage, facts: Facts) -> None:
+    """Put the page into the output's state folder."""
+    storage.put(layout.REPORT_PAGE, render(facts).encode())

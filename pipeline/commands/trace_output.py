@@ -1,0 +1,103 @@
+"""Traces of an output's sampled rows, made afterwards: by any process that has the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.codec import CoreConfigError, SamplingParams
+from pipeline.commit.run_record import RunState
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError, SourceError
+from pipeline.plan.job import Job, resolve_job
+from pipeline.reporting.samples import lowest_rows
+from pipeline.storage.protocol import Storage
+from pipeline.types import Slice, SourceFile
+from pipeline.worker.load_engine import EngineLoader, load_engine
+from pipeline.worker.row_traces import SPARE, Traced, trace_rows
+
+__all__ = ["trace_output"]
+
+_SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
+             "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "dtype",
+             "sampling_columns", "chat_template_kwargs", "chat_template_kwargs_column")  # fmt: skip
+_ENGINE = ("max_model_len", "max_window", "batch_invariant", "kv_cache_dtype", "weight_dtype")
+
+
+def trace_output(
+    storage: Storage,
+    state: RunState,
+    tables: Iterable[pa.Table],
+    model: str,
+    *,
+    most: int,
+    storage_options: Mapping[str, Any] | None = None,
+    load: EngineLoader = load_engine,
+) -> Traced:
+    """Decode the sampled rows of an output once more, step by step, in this process.
+
+    Args:
+        storage: the output.
+        state: its run record.
+        tables: its rows; all are read.
+        model: the model that made them, wherever it is now.
+        most: rows to trace.
+        storage_options: keyword arguments of the model's file system.
+        load: makes the engine.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or is not the one that made the output.
+    """
+    prefix: str = state.fingerprint["column_prefix"]
+    rows = lowest_rows(tables, most + SPARE, prefix)
+    if rows is None:
+        return Traced(reasons=("no row succeeded",))
+    try:
+        job = _job(storage, state, model, storage_options)
+    except SourceError as error:
+        return Traced(reasons=(f"the output does not hold the columns that prompts are made of ({error})",))
+    return trace_rows(job, load(job, None), rows, most)
+
+
+def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, Any] | None) -> Job:
+    """The run as its record has it, over the columns of the output."""
+    settings = state.fingerprint
+    own = {name: settings[name] for name in _SETTINGS if name in settings}
+    sampling = _under("sampling.", settings)
+    engine = {name: settings[f"engine.{name}"] for name in _ENGINE if f"engine.{name}" in settings}
+    engine["streaming"] = _under("engine.streaming.", settings)
+    # A record has the number of most likely tokens beside the flag that asks for any.
+    sampling["logprobs"] = sampling.pop("top_logprobs", 0) or sampling.get("logprobs", False)
+    try:
+        config = RunConfig.from_mapping({
+            "input": None, "output": storage.url, "model": model, **own, "engine": engine,
+            "sampling": SamplingParams(**sampling), "storage_options": dict(options or {}),
+        })  # fmt: skip
+    except (CoreConfigError, TypeError) as error:
+        raise ConfigError(f"{storage.url}: made by a version with other settings ({error}). Use that one.") from error
+    job = resolve_job(config, _Columns(state.columns, settings.get("input_format", "rows")), storage)
+    return Job(**{**job.__dict__, "model_digest": str(settings["model"]).rpartition("@")[2]})
+
+
+def _under(prefix: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+
+
+class _Columns:
+    """A source that is its columns only: nothing is read from it."""
+
+    remedy = ""
+
+    def __init__(self, schema: pa.Schema, input_format: str) -> None:
+        self.schema, self.input_format = schema, input_format
+        self.files: tuple[SourceFile, ...] = ()
+
+    def slices(self, rows: int) -> Iterator[Slice]:
+        """None that anybody reads."""
+        yield Slice(file=0, first_row=0, num_rows=rows)
+
+    def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+        """Nothing."""
+        raise AssertionError("nothing is read from the input")

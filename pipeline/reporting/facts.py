@@ -1,0 +1,118 @@
+"""All that a report shows, as plain values: the page follows from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.cost import ResourceSeconds
+from pipeline.reporting.aggregate import Aggregate
+from pipeline.reporting.timeline import Moment, columns_of, moments_of
+from pipeline.reporting.traces import RowTrace
+from pipeline.types import Totals
+
+__all__ = ["Facts", "Session"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One call of a run: how it went.
+
+    Attributes:
+        epoch: of its lease; sessions of an output are in this order.
+        began: seconds since 1970.
+        seconds: how long it went on.
+        outcome: "done", or why it ended before.
+        generating_seconds: for which its first engine was ready, up to the last commit.
+        rows, failed, tokens: committed by it.
+        used: by its actors.
+        price_per_hour: of one accelerator or CPU, if it was given.
+        moments: its time line.
+        version: of the package.
+    """
+
+    epoch: int
+    began: float
+    seconds: float
+    outcome: str
+    generating_seconds: float = 0.0
+    rows: int = 0
+    failed: int = 0
+    tokens: int = 0
+    used: ResourceSeconds = field(default_factory=ResourceSeconds)
+    price_per_hour: float | None = None
+    moments: tuple[Moment, ...] = ()
+    version: str = ""
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of ``price_per_hour``; None if that was not given."""
+        return None if self.price_per_hour is None else self.used.cost(self.price_per_hour)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "used": {"accelerators": self.used.accelerators, "cpus": self.used.cpus},
+            "moments": columns_of(self.moments),
+        }
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Session:
+        """Inverse of :meth:`to_dict`."""
+        own = {name: raw[name] for name in _PLAIN if name in raw}
+        return cls(**own, used=ResourceSeconds(**raw["used"]), moments=moments_of(raw["moments"]))
+
+
+_PLAIN = (
+    "epoch",
+    "began",
+    "seconds",
+    "outcome",
+    "generating_seconds",
+    "rows",
+    "failed",
+    "tokens",
+    "price_per_hour",
+    "version",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of an output.
+
+    Attributes:
+        output: its name, without credentials.
+        model: the name of the model.
+        made: when the report was made, seconds since 1970.
+        version: of the package that made it.
+        state: in a few words: "complete", "30 of 100 rows committed" ...
+        complete: whether every planned row is published.
+        planned_rows: input rows.
+        totals: sums over the committed units, by the ledger.
+        aggregate: of the rows that the charts are about.
+        settings: name -> value, of those that change the output.
+        sessions: the runs that wrote it, the oldest first.
+        traces: rows that were decoded once more, step by step.
+        trace_note: why there are none of these, or fewer than asked for.
+        notes: what a reader has to know about these numbers.
+        prompt_column: the input column that prompts come from, if there is one.
+    """
+
+    output: str
+    model: str
+    made: float
+    version: str
+    state: str
+    complete: bool
+    planned_rows: int
+    totals: Totals
+    aggregate: Aggregate
+    settings: Mapping[str, str] = field(default_factory=dict)
+    sessions: tuple[Session, ...] = ()
+    traces: tuple[RowTrace, ...] = ()
+    trace_note: str | None = None
+    notes: tuple[str, ...] = ()
+    prompt_column: str | None = None

@@ -1,0 +1,158 @@
+"""Traces of rows for the player: what each forward held, proposed and committed, as compact plain values.
+
+Positions are counted from the first generated token. Tokens are ids; what they look like is in ``vocabulary``, and the
+pieces of text that committed tokens added, in order, are in ``pieces``: joined they are ``text``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Forward", "RowTrace", "forwards_of"]
+
+MASK = -1
+"""In place of a token id: the place is a mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """One forward of a row.
+
+    Attributes:
+        at: tokens that were committed before it.
+        rows: token rows that it computed for this row.
+        window: what it held at the places from ``at`` on: token ids, or :data:`MASK`.
+        committed: token ids that it committed.
+        filled: place and token id of each mask that was filled; places are counted as in ``window``.
+    """
+
+    at: int
+    rows: int
+    window: tuple[int, ...]
+    committed: tuple[int, ...]
+    filled: tuple[tuple[int, int], ...]
+
+    def to_list(self) -> list[Any]:
+        """Short plain values, in the order of the attributes."""
+        return [self.at, self.rows, list(self.window), list(self.committed), [list(pair) for pair in self.filled]]
+
+    @classmethod
+    def from_list(cls, raw: Sequence[Any]) -> Forward:
+        """Inverse of :meth:`to_list`."""
+        at, rows, window, committed, filled = raw
+        return cls(at=at, rows=rows, window=tuple(window), committed=tuple(committed),
+                   filled=tuple((place, token) for place, token in filled))  # fmt: skip
+
+
+def forwards_of(records: Sequence[Mapping[str, Any]], prompt_tokens: int) -> tuple[Forward, ...]:
+    """The forwards of a generation's trace, see ``wedlm_core.engine.trace.step_record``."""
+    forwards = []
+    for record in records:
+        base = record["base_position"]
+        pairs = zip(record["window_tokens"], record["mask_flags"], strict=True)
+        forwards.append(
+            Forward(
+                at=base - prompt_tokens,
+                rows=len(record["positions"]),
+                window=tuple(MASK if is_mask else token for token, is_mask in pairs),
+                committed=tuple(record["committed"]),
+                filled=tuple(
+                    (position - base, token)
+                    for position, token in zip(record["fill_positions"], record["fill_tokens"], strict=True)
+                ),
+            )
+        )
+    return tuple(forwards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTrace:
+    """A row decoded once more, step by step, with its strategy and autoregressively.
+
+    Attributes:
+        row_id, sample_index, strategy: of the row.
+        prompt: its end, as text.
+        prompt_cut: whether the prompt is longer.
+        window: masks of a forward, at most.
+        run_window: rows of the row's sequence in a forward of the run, on average; None if that is not known.
+        run_forwards: decode forwards of the row in the run; None if that is not known.
+        tokens: that the row has in the output.
+        text: of the tokens that are traced.
+        pieces: what each of these added to the text.
+        token_ids: these tokens.
+        whole: whether they are all of the row's.
+        same: whether they are those that the output has; None where it does not hold them.
+        forwards: by the row's strategy.
+        plain_ids: tokens of autoregressive decoding, one a forward.
+        plain_pieces: what each of these added to its text.
+        vocabulary: token id -> what it looks like by itself.
+    """
+
+    row_id: str
+    sample_index: int
+    strategy: str
+    prompt: str
+    prompt_cut: bool
+    window: int
+    tokens: int
+    text: str
+    pieces: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    whole: bool
+    same: bool | None
+    forwards: tuple[Forward, ...]
+    plain_ids: tuple[int, ...]
+    plain_pieces: tuple[str, ...]
+    run_window: float | None = None
+    run_forwards: int | None = None
+    vocabulary: Mapping[int, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        raw = {name: value for name, value in asdict(self).items() if name != "forwards"}
+        return {
+            **raw,
+            "forwards": [forward.to_list() for forward in self.forwards],
+            "vocabulary": {str(token): text for token, text in self.vocabulary.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> RowTrace:
+        """Inverse of :meth:`to_dict`."""
+        lists = ("pieces", "token_ids", "plain_ids", "plain_pieces")
+        return cls(**{
+            **raw,
+            **{name: tuple(raw[name]) for name in lists},
+            "forwards": tuple(map(Forward.from_list, raw["forwards"])),
+            "vocabulary": {int(token): text for token, text in raw["vocabulary"].items()},
+        })  # fmt: skip
+
+
+def pieces_of(token_ids: Sequence[int], push: Callable[[Sequence[int]], str], text: str | None) -> tuple[str, ...]:
+    """What each token adds to a text.
+
+    Args:
+        token_ids: the tokens.
+        push: an incremental detokeniser: gives the characters that are whole with these tokens.
+        text: where the text ends; None: with the last token. What a stop string cut off is in no piece.
+    """
+    pieces, left = [], text
+    for token in token_ids:
+        piece = push([token])
+        if left is not None:
+            piece = piece[: len(left)]
+            left = left[len(piece) :]
+        pieces.append(piece)
+    if left and pieces:  # bytes that are no whole character to the end
+        pieces[-1] += left
+    return tuple(pieces)
+
+
+def all_tokens(forwards: Sequence[Forward]) -> set[int]:
+    """Every token id that occurs in them."""
+    found: set[int] = set()
+    for forward in forwards:
+        found.update(forward.window, forward.committed, (token for _, token in forward.filled))
+    return found - {MASK}

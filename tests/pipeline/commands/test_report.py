@@ -1,0 +1,227 @@
+"""The report of an output: its numbers are those of the rows, its text is text, and it never fails a run."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline
+from pipeline import layout
+from pipeline.codec import RequestError
+from pipeline.commands.read import read
+from pipeline.commands.report import gather, load_sessions, report
+from pipeline.errors import LeaseLostError, OutputError
+from pipeline.reporting import page
+from testing.pipeline.exactly_once import SmallJob
+from testing.pipeline.fakes import FakeEngine, InlineExecutor
+
+MakeJob = Callable[[], SmallJob]
+ATTACK = "</script><img src=x onerror=alert(1)>\"'&\x00\u202e"
+
+
+class Tags(html.parser.HTMLParser):
+    """What a page holds, as a browser's parser sees it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(job: SmallJob) -> str:
+    return job.storage.read(layout.REPORT_PAGE).decode()
+
+
+def test_a_run_writes_a_page_whose_numbers_are_those_of_its_rows(make_job: MakeJob) -> None:
+    job = make_job()
+    summary = job.run()
+    data = read(job.config.output).to_pandas()
+    facts = gather(job.storage)
+    ok = data[data.finish_reason != "error"]
+    assert replace(facts.totals, examples={}) == replace(summary.total, examples={})
+    assert facts.aggregate.rows == len(data)
+    assert facts.aggregate.sums["completion_tokens"] == ok.completion_tokens.sum() == facts.totals.completion_tokens
+    assert facts.aggregate.finish_reasons == data.finish_reason.value_counts().to_dict()
+    dead = read(job.config.output, table="dead_letters").to_pandas()
+    assert dict(facts.totals.failures) == dead.error_class.value_counts().to_dict()
+    shown = Tags(page_of(job)).text
+    assert f"Rows ok{22 - 2}" in shown.replace(" ", "").replace("Rowsok", "Rows ok")
+    assert str(int(ok.completion_tokens.sum())) in shown
+    assert any(message[:60] in shown for message in dead.error), "an example of the class of both"
+    for row in facts.aggregate.samples:
+        assert row.row_id in shown
+
+
+def test_the_time_line_of_a_run_is_kept_and_its_sums_are_the_sessions(make_job: MakeJob) -> None:
+    job = make_job()
+    job.stop_after(2)
+    job.run(price_per_hour=3.0)
+    first, second = load_sessions(job.storage)
+    assert first.outcome == "Stopped"
+    assert second.outcome == "done"
+    assert first.rows + second.rows == 22
+    data = read(job.config.output).to_pandas()
+    assert first.tokens + second.tokens == data.completion_tokens.sum()
+    assert second.moments[-1].rows == second.rows
+    assert second.price_per_hour == 3.0
+
+
+def test_a_run_that_ends_early_leaves_a_page_that_says_so(make_job: MakeJob) -> None:
+    job = make_job()
+    job.stop_after(2)
+    text = Tags(page_of(job)).text
+    assert "8 of 22 rows done" in text
+    assert "ended before all rows that are committed were published" in text
+    report(job.config.output)
+    assert "the charts are about all that are committed" in Tags(page_of(job)).text
+
+
+def test_a_run_with_nothing_to_do_leaves_the_page_as_it_is(make_job: MakeJob) -> None:
+    job = make_job()
+    job.run()
+    before = page_of(job)
+    job.run()
+    assert page_of(job) == before
+    assert len(load_sessions(job.storage)) == 1
+
+
+def test_whatever_goes_wrong_with_a_report_the_run_is_done(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(facts: Any) -> str:
+        raise RuntimeError("no page today")
+
+    job = make_job()
+    monkeypatch.setattr("pipeline.commands.report.render", fails)
+    assert job.run().total.rows == 22
+    assert "the report could not be written" in caplog.text
+    assert not job.storage.exists(layout.REPORT_PAGE)
+
+
+def test_a_run_that_lost_its_output_writes_no_report(make_job: MakeJob) -> None:
+    class Loses(InlineExecutor):
+        def run_units(self, job: Any, work: Any) -> Any:
+            yield from super().run_units(job, work)
+            raise LeaseLostError("another run took over")
+
+    job = make_job()
+    with pytest.raises(LeaseLostError):
+        job.run(Loses())
+    assert not job.storage.exists(layout.REPORT_PAGE)
+
+
+def attacked(job: SmallJob) -> None:
+    """The job, with an attack in each text that a row has: columns, prompts, outputs, errors, its file's name."""
+    folder = job.source.parent / "in <svg onload=alert(2)>"
+    folder.mkdir()
+    table = pa.table({"prompt": ["", *[ATTACK] * 8], ATTACK: [ATTACK] * 9})
+    pq.write_table(table, folder / "a.parquet")
+    job.config = replace(job.config, input=str(folder))
+
+
+class Refuses(FakeEngine):
+    def add(self, request: Any) -> None:
+        raise RequestError("not today")
+
+
+class Attacker(FakeEngine):
+    def step(self) -> list[Any]:
+        return [replace(generation, text=ATTACK) for generation in super().step()]
+
+
+def test_text_of_rows_stays_text(make_job: MakeJob) -> None:
+    job = make_job()
+    attacked(job)
+    job.run(InlineExecutor(engine=Attacker), columns=None)
+    text = page_of(job)
+    found = Tags(text)
+    assert "</script><img src=x onerror=alert(1)>" in found.text, "it is shown as it is"
+    assert "img" not in found.tags
+    assert found.tags.count("script") == len(page._SCRIPTS)
+    assert found.tags.count("title") == 1 + text.count('role="img"'), "of the page and of the charts"
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert "\x00" not in text
+
+
+def test_the_policy_of_the_page_allows_its_own_scripts_alone(make_job: MakeJob) -> None:
+    job = make_job()
+    job.run()
+    text = page_of(job)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert "default-src &#x27;none&#x27;" in policy
+    assert "unsafe" not in policy
+    assert policy.count("sha256-") == 1 + len(page._SCRIPTS)
+    assert not re.findall(r"(?:src|href)=\"(?!#)", text), "nothing is fetched"
+    assert " style=" not in text, "the policy would refuse it"
+    assert "http://" not in text.replace("http://www.w3.org", "")
+
+
+def test_credentials_are_masked(make_job: MakeJob) -> None:
+    job = make_job()
+    table = pa.table({"prompt": ["Count from 1 to 3. s3://key:hunter2secret@bucket/x"] * 3})
+    pq.write_table(table, job.source)
+    job.run()
+    assert "hunter2secret" not in page_of(job)
+    assert "***@bucket/x" in Tags(page_of(job)).text
+
+
+def test_the_command_writes_to_a_file_and_says_what_is_wrong(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    with pytest.raises(OutputError, match="no run was begun"):
+        pipeline.report(job.config.output)
+    job.run()
+    path = pipeline.report(job.config.output, to=tmp_path / "new" / "r.html")
+    assert Path(path).read_text(encoding="utf-8").startswith("<!doctype html>")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        pipeline.report(job.config.output, to=tmp_path / "file" / "r.html")
+
+
+def test_outputs_with_nothing_good_in_them_have_a_report(make_job: MakeJob) -> None:
+    job = make_job()
+    job.run(InlineExecutor(engine=Refuses))
+    text = Tags(page_of(job)).text
+    assert "done, every row failed" in text
+    assert "Tokens per forward" not in text
+    one = make_job()
+    pq.write_table(pa.table({"prompt": ["Count from 1 to 3."]}), one.source)
+    one.run()
+    assert "1 of 2 rows that succeeded" not in Tags(page_of(one)).text, "n=2: two generations, both shown"
+    assert "2 of 2 rows that succeeded" in Tags(page_of(one)).text
+
+
+def test_the_charts_of_the_page_have_tables_with_the_numbers_of_the_rows(make_job: MakeJob) -> None:
+    job = make_job()
+    job.run()
+    data = read(job.config.output).to_pandas()
+    lengths = data[data.finish_reason != "error"].completion_tokens.astype(int)
+    (figure,) = re.findall(r'<figure class="chart" id="outputs">.*?</figure>', page_of(job))
+    rows = re.findall(r"<tr><td>(\d+)</td><td>(\d+) \(", figure)
+    assert {int(size): int(own) for size, own in rows} == lengths.value_counts().to_dict()
+    assert pd.Series(lengths).max() <= 16, "each length has a bin of its own"
+
+
+def test_the_session_record_is_plain_json(make_job: MakeJob) -> None:
+    job = make_job()
+    job.run()
+    (key,) = job.storage.keys(f"{layout.REPORT}/sessions")
+    assert json.loads(job.storage.read(key))["outcome"] == "done"

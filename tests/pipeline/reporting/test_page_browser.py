@@ -1,0 +1,158 @@
+"""The page in a real browser: it plays, answers keys, asks nobody for anything, and opens at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import layout
+from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.commands.read import read
+from pipeline.commands.report import gather, report
+from pipeline.commands.run import run_on
+from pipeline.config import RunConfig
+from pipeline.reporting.aggregate import Aggregate
+from pipeline.reporting.page import render
+from pipeline.storage.open import open_storage
+from pipeline.types import Totals
+from testing.browser import CHROMIUM, Browser, chromium
+from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.output_rows import INPUTS, output_table
+from wedlm_core.llm import LLM
+
+pytestmark = [
+    pytest.mark.slow,  # needs Debian's chromium and its driver, which CI lacks; half a minute
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+
+ATTACK = "</script><img src=x onerror=\"document.title='attacked'\"> \U0001f98a שלום עולם 你好"
+PROMPTS = ["Count from 3 to 19.", "Solve 3x + 4 = 25.", "Write a short poem about snow.", ATTACK, *[""] * 3]
+STRATEGIES = ("verified", "reference", "streaming", "blockwise", "autoregressive")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An output of the shipped model, by all strategies, with failed rows and attacks in it."""
+    folder = tmp_path_factory.mktemp("job")
+    rows = [{"prompt": prompt, "strategy_of": name, ATTACK: ATTACK} for prompt in PROMPTS for name in STRATEGIES]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
+    config = RunConfig(
+        input=str(folder / "in.parquet"), output=str(folder / "out"), model="tiny", unit_rows=8,
+        sampling=SamplingParams(max_tokens=60, window_size=8), sampling_columns={"strategy": "strategy_of"},
+    )  # fmt: skip
+    engine = LLM("tiny", config=EngineConfig(max_num_seqs=16)).engine
+    run_on(InlineExecutor(engine=lambda: engine), config, open_storage(config.output, layout.SCRATCH))
+    return config.output
+
+
+@pytest.fixture(scope="module")
+def page(output: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(report(output, to=tmp_path_factory.mktemp("page") / "report.html", model="tiny"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+def part(name: str) -> str:
+    return f"document.querySelector('#player [data-part=\"{name}\"]')"
+
+
+def quiet(browser: Browser, page: Path) -> None:
+    """Nothing was asked for but the page, and the console is empty."""
+    assert [url for url in browser.requests() if not url.startswith("data:")] == [page.as_uri()]
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 820, 390])
+def test_it_is_shown_whole_on_every_screen_without_a_request_or_an_error(
+    browser: Browser, page: Path, tmp_path: Path, width: int, theme: str
+) -> None:
+    browser.requests(), browser.complaints()
+    browser.open(page, width, theme)
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+    assert browser.run("return document.querySelectorAll('svg.plot').length") > 10
+    assert browser.run("return document.title").startswith("Report of")
+    assert browser.run("return document.images.length") == 0
+    shown = browser.run(
+        "return [...document.querySelectorAll('svg.plot')].filter(s => s.getBoundingClientRect().width > 200).length"
+    )
+    assert shown >= 10
+    browser.picture(tmp_path / "page.png")
+    browser.printed(tmp_path / "page.pdf")
+    assert (tmp_path / "page.png").stat().st_size > 50_000
+    assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
+    quiet(browser, page)
+
+
+def test_the_player_plays_each_row_to_the_text_of_the_output(browser: Browser, page: Path, output: str) -> None:
+    texts = {row["row_id"]: row["text"] for row in read(output)}
+    traced = gather(open_storage(output, layout.SCRATCH)).traces
+    assert len(traced) == 6
+    browser.requests(), browser.complaints()
+    browser.open(page)
+    for number, trace in enumerate(traced):
+        browser.run(f"const s = {part('rows')}; s.value = '{number}'; s.dispatchEvent(new Event('change'));")
+        browser.run(f"{part('speed')}.innerHTML += '<option value=999>'")
+        browser.run(f"const v = {part('speed')}; v.value = '999'; v.dispatchEvent(new Event('change'));")
+        browser.run(f"{part('toggle')}.click()")
+        deadline = time.monotonic() + 20
+        while browser.run(f"return {part('toggle')}.textContent") == "Pause" and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert browser.run(f"return {part('own')}.textContent") == texts[trace.row_id] == trace.text
+        assert browser.run(f"return {part('plain')}.textContent") == "".join(trace.plain_pieces)
+        assert browser.run(f"return {part('says')}.textContent").startswith("Done.")
+        assert trace.same is True
+    quiet(browser, page)
+
+
+def test_keys_move_the_player_and_the_charts(browser: Browser, page: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.open(page)
+    player = browser.driver.find_element("id", "player")
+    frame = f"return Number({part('range')}.value)"
+    last = browser.run(f"return Number({part('range')}.max)")
+    player.send_keys(Keys.HOME)
+    assert browser.run(frame) == 0
+    player.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
+    assert browser.run(frame) == 2
+    player.send_keys(Keys.END)
+    assert browser.run(frame) == last
+    player.send_keys(Keys.SPACE)
+    assert browser.run(f"return {part('toggle')}.textContent") == "Pause"
+    player.send_keys(Keys.SPACE)
+    assert browser.run(f"return {part('toggle')}.textContent") == "Play"
+    assert browser.run(frame) < last, "playing at the end begins anew"
+    plot = browser.driver.find_element("css selector", "#tpf svg")
+    plot.send_keys(Keys.ARROW_RIGHT)
+    assert "tokens per forward" in browser.run("return document.getElementById('tip').textContent")
+    browser.driver.find_element("id", "theme").click()
+    assert browser.run("return document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_page_over_a_million_rows_opens_in_less_than_a_second(browser: Browser, output: str, tmp_path: Path) -> None:
+    facts = gather(open_storage(output, layout.SCRATCH))
+    some = Aggregate.of(output_table(8192, samples=1), len(INPUTS))
+    total = some
+    while total.rows < 10**6:
+        total = total.merged_with(total)
+    totals = Totals(rows=total.rows, samples=total.generations, failed_rows=total.failed)
+    many = replace(facts, aggregate=total, planned_rows=total.rows, totals=totals)
+    path = tmp_path / "many.html"
+    begin = time.monotonic()
+    path.write_text(render(many), encoding="utf-8")
+    assert time.monotonic() - begin < 1, "seconds to make it"
+    assert path.stat().st_size < 600_000
+    browser.open(path)
+    loaded = browser.run("const t = performance.getEntriesByType('navigation')[0]; return t.loadEventEnd - t.startTime")
+    assert loaded < 1000, "milliseconds"

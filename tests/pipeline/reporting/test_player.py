@@ -1,0 +1,203 @@
+"""What the player shows follows from a trace: its texts, its steps and its keys, in the scripts that browsers run."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from py_mini_racer import MiniRacer
+
+from pipeline.reporting.player import _data, check_of, player
+from pipeline.reporting.traces import MASK, Forward, RowTrace, all_tokens, forwards_of, pieces_of
+from wedlm_core.llm import LLM
+from wedlm_core.tokenizer import TextStream
+from wedlm_core.types import SamplingParams
+
+STRATEGIES = ("verified", "reference", "streaming", "blockwise", "autoregressive")
+PROMPTS = ("Count from 3 to 9.", "Solve 3x + 4 = 25.", "Write a short poem about snow.")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LLM:
+    return LLM("tiny")
+
+
+@pytest.fixture(scope="module")
+def traced(tiny: LLM) -> dict[str, list[RowTrace]]:
+    """Real traces of the shipped model, by strategy."""
+    return {strategy: [trace_of(tiny, prompt, strategy) for prompt in PROMPTS] for strategy in STRATEGIES}
+
+
+def trace_of(llm: LLM, prompt: str, strategy: str) -> RowTrace:
+    params = SamplingParams(max_tokens=48, window_size=8, strategy=strategy)
+    with llm.engine.traced(2, 128):
+        own, plain = llm.generate([prompt] * 2, [params, replace(params, strategy="autoregressive")])
+    forwards = forwards_of(own.trace or (), own.prompt_tokens)
+    tokens = {*all_tokens(forwards), *plain.token_ids}
+    return RowTrace(
+        row_id="r", sample_index=0, strategy=strategy, prompt=prompt, prompt_cut=False, window=8,
+        tokens=len(own.token_ids), text=own.text,
+        pieces=pieces_of(own.token_ids, TextStream(llm.tokenizer).push, own.text),
+        token_ids=own.token_ids, whole=True, same=True, forwards=forwards, plain_ids=plain.token_ids,
+        plain_pieces=pieces_of(plain.token_ids, TextStream(llm.tokenizer).push, plain.text),
+        vocabulary={t: llm.tokenizer.decode([t], skip_special_tokens=False) for t in tokens},
+    )  # fmt: skip
+
+
+class Script:
+    """The player's functions, with a trace."""
+
+    def __init__(self, trace: RowTrace) -> None:
+        self._engine = MiniRacer()
+        source = (importlib.resources.files("pipeline.reporting") / "assets" / "player_state.js").read_text("utf-8")
+        self._engine.eval(f"{source}; globalThis.P = wedlmPlayer; globalThis.trace = {json.dumps(_data(trace))};")
+
+    def __call__(self, expression: str) -> Any:
+        return json.loads(self._engine.eval(f"JSON.stringify({expression} ?? null)"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_frame_shows_the_committed_text_and_the_last_one_the_whole(
+    traced: dict[str, list[RowTrace]], strategy: str
+) -> None:
+    for trace in traced[strategy]:
+        script = Script(trace)
+        last = script("P.lastFrame(trace)")
+        assert last == 2 * max(len(trace.forwards), len(trace.plain_ids))
+        for frame in range(last + 1):
+            shown = script(f"P.cells(trace, {frame})")
+            count = script(f"P.committedBy(trace, {frame})")
+            assert [cell["position"] for cell in shown] == list(range(len(shown))), "places follow each other"
+            assert "".join(c["text"] for c in shown[:count]) == "".join(trace.pieces[:count])
+            assert {c["kind"] for c in shown[:count]} <= {"done", "accepted", "decided", "replaced"}
+            assert {c["kind"] for c in shown[count:]} <= {"draft", "mask", "filled", "stale"}
+            plain = script(f"P.plainCells(trace, {frame})")
+            assert len(plain) <= frame // 2 + 1, "one token a forward"
+        assert script(f"P.textOf(P.cells(trace, {last}))") == trace.text
+        assert script(f"P.textOf(P.plainCells(trace, {last}))") == "".join(trace.plain_pieces)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_forward_begins_where_the_last_one_ended(traced: dict[str, list[RowTrace]], strategy: str) -> None:
+    for trace in traced[strategy]:
+        committed: list[int] = []
+        for forward in trace.forwards:
+            assert forward.at == len(committed)
+            committed += forward.committed
+            assert all(forward.window[place] == MASK for place, _ in forward.filled if place < len(forward.window))
+        assert tuple(committed) == trace.token_ids
+
+
+def test_verified_commits_what_autoregressive_decoding_does_in_fewer_forwards(
+    traced: dict[str, list[RowTrace]],
+) -> None:
+    for trace in traced["verified"]:
+        assert trace.token_ids == trace.plain_ids
+        assert len(trace.forwards) < len(trace.plain_ids)
+
+
+def made(**fields: Any) -> RowTrace:
+    """Two drafts, of which the second is wrong, and two masks."""
+    forwards = (
+        Forward(at=0, rows=3, window=(MASK, MASK), committed=(1,), filled=((0, 1), (1, 2))),
+        Forward(at=1, rows=5, window=(2, 9, MASK, MASK), committed=(2, 3), filled=((2, 4), (3, 5))),
+        Forward(at=3, rows=3, window=(4, 5), committed=(4, 5), filled=()),
+    )
+    base = RowTrace(
+        row_id="r", sample_index=0, strategy="verified", prompt="p", prompt_cut=False, window=2, tokens=5, text="abcde",
+        pieces=tuple("abcde"), token_ids=(1, 2, 3, 4, 5), whole=True, same=True, forwards=forwards,
+        plain_ids=(1, 2, 3, 4, 5), plain_pieces=tuple("abcde"),
+        vocabulary={1: "a", 2: "b", 3: "c", 4: "d", 5: "e", 9: "x"},
+    )  # fmt: skip
+    return replace(base, **fields)
+
+
+def test_drafts_are_accepted_replaced_or_stale_and_masks_are_filled() -> None:
+    script = Script(made())
+    kinds = [[cell["kind"] for cell in script(f"P.cells(trace, {frame})")] for frame in range(6)]
+    assert kinds == [
+        ["mask", "mask"],
+        ["decided", "filled"],
+        ["done", "draft", "draft", "mask", "mask"],
+        ["done", "accepted", "replaced", "filled", "filled"],
+        ["done", "done", "done", "draft", "draft"],
+        ["done", "done", "done", "accepted", "accepted"],
+    ]
+    assert script("P.cells(trace, 3)[2].before") == "x"
+    assert script("P.telling(trace)") == 3, "the frame that shows most"
+
+
+def test_each_frame_is_said_in_words() -> None:
+    script = Script(made())
+    said = [script(f"P.describe(trace, {frame})") for frame in range(script("P.lastFrame(trace)") + 1)]
+    assert said[2] == "Forward 2 computes 5 rows at once: the last token, 2 drafts and 2 masks."
+    assert said[3] == (
+        "Forward 2: 1 of 2 drafts was right; the next one was wrong and is replaced. 2 tokens committed. "
+        "2 masks proposed the next drafts."
+    )
+    assert said[5] == "Forward 3: All 2 drafts were right. 2 tokens committed."
+    assert said[7] == "WeDLM is done since forward 3. Autoregressive decoding goes on, one token a forward."
+    assert said[-1].startswith(
+        "Done. WeDLM took 3 forwards for 5 tokens, autoregressive decoding 5 forwards: 1.7 times"
+    )
+
+
+def test_fills_out_of_order_are_counted() -> None:
+    forward = Forward(at=0, rows=4, window=(MASK,) * 4, committed=(), filled=((1, 2), (3, 4)))
+    script = Script(made(strategy="reference", forwards=(forward,)))
+    assert (
+        "2 masks filled, 2 of them out of order" in script("P.describe(trace, 1)") or len(script("trace.forwards")) == 1
+    )
+
+
+def test_actions_move_stay_in_range_and_stop_playing() -> None:
+    script = Script(made())
+    assert script("P.start(trace)") == {"frame": 0, "last": 10, "playing": False, "speed": 1}
+    run = "((...acts) => acts.reduce((s, [a, v]) => P.reduce(s, a, v), P.start(trace)))"
+    assert script(f"{run}(['back'])")["frame"] == 0
+    assert script(f"{run}(['next'], ['next'])")["frame"] == 2
+    assert script(f"{run}(['end'], ['next'])")["frame"] == 10
+    assert script(f"{run}(['seek', 99])")["frame"] == 10
+    assert script(f"{run}(['seek', NaN])")["frame"] == 0
+    assert script(f"{run}(['play'])")["playing"] is True
+    assert script(f"{run}(['play'], ['tick'], ['toggle'])") == {"frame": 1, "last": 10, "playing": False, "speed": 1}
+    assert script(f"{run}(['end'], ['play'])") == {"frame": 0, "last": 10, "playing": True, "speed": 1}
+    played = script(f"{run}(['play'], ...Array(30).fill(['tick']))")
+    assert (played["frame"], played["playing"]) == (10, False), "it stops at the end"
+    assert script(f"{run}(['speed', 4], ['speed', 0])")["speed"] == 4
+    assert script(f"{run}(['nonsense'])")["frame"] == 0
+    keys = {" ": "toggle", "ArrowRight": "next", "ArrowLeft": "back", "Home": "first", "End": "end", "x": None}
+    assert {key: script(f"P.actionOf({json.dumps(key)})") for key in keys} == keys
+
+
+def test_pieces_join_to_the_text_whatever_a_stop_string_or_a_broken_character_does() -> None:
+    def push(ids: Any) -> str:
+        return {1: "ab", 2: "", 3: "cd"}[ids[0]]
+
+    assert pieces_of((1, 2, 3), push, "abcd") == ("ab", "", "cd")
+    assert pieces_of((1, 2, 3), push, "abc") == ("ab", "", "c")
+    assert pieces_of((1, 2), push, "ab\ufffd") == ("ab", "\ufffd")
+    assert pieces_of((1, 3), push, None) == ("ab", "cd")
+
+
+def test_the_page_says_whether_the_tokens_are_those_of_the_output() -> None:
+    assert check_of(made()) == ("Checked: all 5 tokens are those of the output. They equal autoregressive decoding's.")
+    assert "the first 5 of 9 tokens are those" in check_of(made(whole=False, tokens=9))
+    assert check_of(made(same=False)).startswith("These tokens are not those of the output.")
+    assert "could not be compared" in check_of(made(same=None))
+    assert "Autoregressive decoding chooses others." in check_of(made(plain_ids=(1, 9)))
+    assert "took 3 decode forwards of 4.5 rows" in check_of(made(run_forwards=3, run_window=4.5))
+
+
+def test_a_trace_survives_json_and_foreign_text_stays_text() -> None:
+    trace = made(row_id="</script><b>", prompt="</script>", vocabulary={1: "</script>"})
+    assert RowTrace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
+    shown = player([trace], None)
+    assert shown is not None
+    assert shown.count("</script>") == 1
+    assert "<b>" not in shown
+    assert player([], None) is None
+    assert "no tokens" in (player([], "no tokens") or "")
