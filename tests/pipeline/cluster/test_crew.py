@@ -81,7 +81,7 @@ def test_no_more_actors_are_started_ahead_than_there_may_be_units(
     rows: int, limit: int | None, units: int | None, qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int | None] = []
-    monkeypatch.setattr(executor, "assemble", lambda job, load, units, private: asked.append(units))
+    monkeypatch.setattr(executor, "assemble", lambda job, load, units, private, beside: asked.append(units))
     monkeypatch.setattr(crew, "ensure_ray", lambda workers: False)
     config = config_of(tmp_path, qwen3_folder, rows=rows, actors=4, unit_rows=4, limit=limit)
     storage = open_storage(config.output, layout.SCRATCH)
