@@ -28,6 +28,7 @@ import yaml
 import pipeline
 from jobs.cli import Parser, add_config_options, collect, show_stages
 from jobs.generate import RUN_ENDS, report_end, stop
+from jobs.quiet_end import end_quietly
 from jobs.resolved_yaml import as_yaml
 from pipeline import Progress, format_progress
 from pipeline.commands.chain_config import ChainConfig
@@ -98,4 +99,4 @@ class _Printer:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "chain"))

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import pipeline
 from jobs.cli import Parser, parse_options
+from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError, redact
 
 __all__ = ["main"]
@@ -67,4 +68,4 @@ def _delta(args: argparse.Namespace) -> list[str]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "export"))

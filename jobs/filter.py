@@ -23,6 +23,7 @@ import yaml
 
 import pipeline
 from jobs.cli import Parser, parse_options
+from jobs.quiet_end import end_quietly
 from pipeline.config import MODES
 from pipeline.selection.score import SCORES
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
@@ -80,4 +81,4 @@ def _plain(text: str) -> Any:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "filter"))

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from jobs.cli import Parser
+from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 
 __all__ = ["main"]
@@ -50,4 +51,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval"
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "lm_eval"))

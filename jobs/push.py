@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import pipeline
 from jobs.cli import Parser, parse_options
+from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError, redact
 
 __all__ = ["main"]
@@ -53,4 +54,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "push"))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pipeline
 from jobs.cli import Parser, parse_options
+from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 
 __all__ = ["main"]
@@ -43,4 +44,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_quietly(main, "report"))
