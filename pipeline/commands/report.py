@@ -128,9 +128,7 @@ def gather(storage: Storage) -> Facts:
     Raises:
         DamagedError, OutputError: see :func:`report`.
     """
-    state = RunState.load(storage)
-    if state is None:
-        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    state = RunState.load_begun(storage)
     manifest = Manifest.load(storage)
     if state.derived is not None:
         return _facts_of_filtered(storage, state, manifest)
