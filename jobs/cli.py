@@ -150,6 +150,8 @@ def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> Ru
     raw = merge(raw, named | ({"sampling": sampling} if sampling else {}))
     for text in args.settings:
         raw = merge(raw, parse_setting(text))
+    if apart is None and "stages" in raw:
+        raise ConfigError("stages: the settings are those of a chain. Give them to the command chain.")
     missing = [name for name in ("input", "output") if raw.get(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not given. Use --{' and --'.join(missing)}, or --config.")

@@ -26,6 +26,7 @@ from pipeline.commands.chain_stage import StageRun, begin_stage
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.run import check_inputs, publish_committed
+from pipeline.commands.run_report import put_page
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunSummary
 from pipeline.commit.index import Index
@@ -115,6 +116,8 @@ def chain_on(
                 runs.append(begin_stage(config, number, storage, lease, index, before))
         begin = time.monotonic()
         _generate_and_publish(executors, runs, on_progress)
+        for run in runs:
+            _report(run)
         seconds = time.monotonic() - begin
         return ChainSummary(
             output=config.base.output,
@@ -137,6 +140,13 @@ def _summary(run: StageRun) -> RunSummary:
         publications=tuple(p.name for p in run.manifest.publications),
         format=run.config.output_format,
     )
+
+
+def _report(run: StageRun) -> None:
+    """Write the report of a stage, unless nothing was done and it is there."""
+    storage = run.begun.job.storage
+    if run.config.report and (run.session.session.units or not storage.exists(layout.REPORT_PAGE)):
+        put_page(storage, run.lease, run.index)
 
 
 def _generate_and_publish(

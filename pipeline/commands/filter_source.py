@@ -98,9 +98,7 @@ def open_filtered(storage: Storage) -> FilteredOutput:
     Raises:
         OutputError: no run was begun there, or nothing is published.
     """
-    state = RunState.load(storage)
-    if state is None:
-        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    state = RunState.load_begun(storage)
     manifest = Manifest.load(storage)
     if not manifest.publications:
         raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue, then filter it.")

@@ -134,9 +134,7 @@ def _published(storage: Storage, table: str, options: Mapping[str, Any]) -> Outp
 
 
 def _committed(storage: Storage, table: str) -> OutputTable:
-    state = RunState.load(storage)
-    if state is None:
-        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    state = RunState.load_begun(storage)
     schema = state.schema if table == "rows" else state.dead_schema
 
     def tables() -> Iterator[pa.Table]:

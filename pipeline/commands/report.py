@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline import layout
 from pipeline.codec import redact
+from pipeline.commands.filter_source import dropped_by_reason
 from pipeline.commands.trace_output import trace_output
 from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.index import Index
@@ -22,13 +23,13 @@ from pipeline.commit.part_aggregates import load_aggregates
 from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import read_state, seal, unseal
-from pipeline.errors import OutputError, PipelineError, SinkError
+from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.reporting.aggregate import Aggregate, Aggregator
 from pipeline.reporting.facts import Facts, Session
 from pipeline.reporting.page import render
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
-from pipeline.storage.urls import join
+from pipeline.storage.urls import is_url, join, lies_inside
 from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
 from wedlm_batch.version import VERSION
@@ -62,10 +63,12 @@ def report(
         Where the page is.
 
     Raises:
-        ConfigError: ``model`` cannot be loaded, or did not make the output.
+        ConfigError: ``model`` cannot be loaded, or did not make the output; or a filter made it.
         DamagedError: the state or a published file cannot be read.
         OutputError: no run was begun there, or ``to`` cannot be written.
     """
+    if to is not None:
+        _check_target(to, output)
     storage = open_storage(output, layout.SCRATCH, storage_options)
     facts = gather(storage)
     if model is not None:
@@ -83,10 +86,31 @@ def report(
     return str(path)
 
 
+def _check_target(to: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """Refuse a place that is no local file, or where readers of the output would take the page for rows.
+
+    Raises:
+        OutputError: it is such a place.
+    """
+    place = redact(os.fspath(to))
+    if is_url(to):
+        raise OutputError(f"to={place!r}: an URL, but the page goes to a local file. Write it to one, and copy it.")
+    if lies_inside(to, output):
+        raise OutputError(
+            f"to={place!r}: lies inside {redact(os.fspath(output))!r}, whose readers would take it for rows. Leave it "
+            f"out for {layout.REPORT_PAGE} of the output, or write to a file outside of it."
+        )
+
+
 def _with_traces(storage: Storage, facts: Facts, model: str, options: Mapping[str, Any] | None) -> Facts:
     """The facts with traces that are made now. They are kept in the output too, if it can be written."""
     state = RunState.load(storage)
     assert state is not None, "facts are of a run"
+    if state.derived is not None:
+        raise ConfigError(
+            f"model={model!r}: the rows of {storage.url} were made by `{state.derived.command}`, and are not decoded "
+            f"once more. Leave the model out, or make the report of {state.derived.source}."
+        )
     traced = trace_output(
         storage, state, committed_tables(storage, ROWS, state, state.schema), model, most=_TRACES,
         storage_options=options,
@@ -104,10 +128,10 @@ def gather(storage: Storage) -> Facts:
     Raises:
         DamagedError, OutputError: see :func:`report`.
     """
-    state = RunState.load(storage)
-    if state is None:
-        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    state = RunState.load_begun(storage)
     manifest = Manifest.load(storage)
+    if state.derived is not None:
+        return _facts_of_filtered(storage, state, manifest)
     with Index() as index:
         read_ledger(storage, index.records, state.begun)
         for publication in manifest.publications:
@@ -121,6 +145,23 @@ def gather(storage: Storage) -> Facts:
         aggregate = _committed_aggregate(storage, state)
         notes.append("Not all of the committed rows are published yet; the charts are about all that are committed.")
     return facts_of(storage, state, totals, aggregate, notes)
+
+
+def _facts_of_filtered(storage: Storage, state: RunState, manifest: Manifest) -> Facts:
+    """The facts of a filter's output, which has no ledger: its publication says what it holds."""
+    assert state.derived is not None
+    aggregate, _ = published_aggregate(storage, manifest, state)
+    dropped = dropped_by_reason(storage, manifest, state.fingerprint["column_prefix"])
+    note = f"The rows that `{state.derived.command}` kept of {redact(state.derived.source)}."
+    if dropped:
+        note += " Dropped: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) + "."
+    done = bool(manifest.publications)
+    return replace(
+        facts_of(storage, state, Totals(), aggregate, [note]),
+        state=f"{aggregate.rows:,} of {state.rows:,} rows kept" if done else "nothing is published yet",
+        complete=done,
+        dropped=sum(dropped.values()),
+    )
 
 
 def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str]) -> Facts:

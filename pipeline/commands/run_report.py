@@ -29,7 +29,7 @@ from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
 from wedlm_batch.version import VERSION
 
-__all__ = ["RunReport"]
+__all__ = ["RunReport", "put_page"]
 
 _LOG = logging.getLogger(__name__)
 _PULSE_SECONDS = 0.5
@@ -114,22 +114,39 @@ class RunReport:
             _LOG.warning("the time line of this run could not be kept for its report", exc_info=True)
 
     def _write(self, index: Index) -> None:
-        try:
-            self._lease.check()
-            storage, state = self._storage, RunState.load(self._storage)
-            if state is None:
-                return
-            manifest = Manifest.load(storage)
+        def put_own(storage: Storage) -> None:
             if self._outcome == _DONE and (traced := self._traced()) is not None:
                 put_traces(storage, self._lease.epoch, traced)
-            aggregate, unread = published_aggregate(storage, manifest, state, read=False)
-            totals = index.records.totals()
-            write_page(storage, facts_of(storage, state, totals, aggregate, _notes(aggregate, totals, unread)))
-            sweep_aggregates(storage, (part.sha256 for p in manifest.publications for part in p.parts))
-            old = sorted(storage.keys(f"{layout.REPORT}/sessions"))[:-_KEPT_SESSIONS]
-            storage.delete_objects(old)
-        except Exception:
-            _LOG.warning("the report could not be written; `wedlm-batch report` makes it anew", exc_info=True)
+
+        put_page(self._storage, self._lease, index, put_own)
+
+
+def put_page(
+    storage: Storage, lease: Lease, index: Index, before: Callable[[Storage], None] = lambda storage: None
+) -> None:
+    """Write the page of an output whose lease the caller holds; what goes wrong is a warning.
+
+    Args:
+        storage: the output.
+        lease: on it.
+        index: its committed units.
+        before: puts what else the page shows.
+    """
+    try:
+        lease.check()
+        state = RunState.load(storage)
+        if state is None:
+            return
+        manifest = Manifest.load(storage)
+        before(storage)
+        aggregate, unread = published_aggregate(storage, manifest, state, read=False)
+        totals = index.records.totals()
+        write_page(storage, facts_of(storage, state, totals, aggregate, _notes(aggregate, totals, unread)))
+        sweep_aggregates(storage, (part.sha256 for p in manifest.publications for part in p.parts))
+        old = sorted(storage.keys(f"{layout.REPORT}/sessions"))[:-_KEPT_SESSIONS]
+        storage.delete_objects(old)
+    except Exception:
+        _LOG.warning("the report could not be written; `wedlm-batch report` makes it anew", exc_info=True)
 
 
 def _notes(aggregate: Aggregate, totals: Totals, unread: int) -> list[str]:

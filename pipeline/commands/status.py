@@ -14,7 +14,6 @@ from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.run_record import RunState
 from pipeline.commit.usage import read_usage
-from pipeline.errors import OutputError
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 
@@ -39,9 +38,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         OutputError: no run was begun there.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
-    state = RunState.load(storage)
-    if state is None:
-        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    state = RunState.load_begun(storage)
     manifest = Manifest.load(storage)
     if state.derived is not None:
         return _status_of_filtered(storage, state, manifest)

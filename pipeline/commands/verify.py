@@ -105,9 +105,7 @@ def verify(
         SourceError: ``input`` cannot be read.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
-    state = RunState.load(storage)
-    if state is None:
-        raise OutputError(f"{storage.url}: no run was begun there. Check the path.")
+    state = RunState.load_begun(storage)
     if state.scheduled and input is not None:
         raise OutputError(
             f"{storage.url}: scheduled runs keep this table, and its input may have moved on since. Leave --input out: "

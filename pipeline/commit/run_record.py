@@ -26,6 +26,8 @@ _OTHER_VERSION = (
     "Its published files are plain tables that any reader opens; to go on with the run use the version it was begun "
     "with, or write to a new folder, or discard it with mode='new'."
 )
+_LOOKED_AT = 50
+"""Folders that are searched for outputs where there is none, for the message."""
 _VERSION = 2
 """Version of the state folder. 1 had one ``run.json``, and objects without checksums."""
 
@@ -164,6 +166,20 @@ class RunState:
                 "Run the same command again: it is made anew where the ledger agrees with the settings; or discard the "
                 "run with mode='new'.",
             ) from error
+
+    @classmethod
+    def load_begun(cls, storage: Storage) -> RunState:
+        """Read the latest record of an output that has to have one.
+
+        Raises:
+            DamagedError: see :meth:`load`.
+            OutputError: see :meth:`load`; or no run was begun there. Outputs in folders of it are named.
+        """
+        if (state := cls.load(storage)) is not None:
+            return state
+        inside = [name for name in storage.folders()[:_LOOKED_AT] if storage.keys(f"{name}/{layout.RUN}")]
+        remedy = f"Outputs are in its folders: {', '.join(inside)}. Name one of them." if inside else "Check the path."
+        raise OutputError(f"{storage.url}: no run was begun there. {remedy}")
 
     @classmethod
     def _parse(cls, raw: Mapping[str, Any], url: str) -> RunState:

@@ -99,6 +99,7 @@ class Facts:
         trace_note: why there are none of these, or fewer than asked for.
         notes: what a reader has to know about these numbers.
         prompt_column: the input column that prompts come from, if there is one.
+        dropped: rows that a filter dropped; None of an output that a run generated.
     """
 
     output: str
@@ -116,3 +117,4 @@ class Facts:
     trace_note: str | None = None
     notes: tuple[str, ...] = ()
     prompt_column: str | None = None
+    dropped: int | None = None

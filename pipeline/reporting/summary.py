@@ -31,6 +31,11 @@ def header(facts: Facts) -> Safe:
 
 def tiles(facts: Facts) -> Safe:
     """The numbers that people look for first."""
+    if facts.dropped is not None:
+        kept = _tile("Rows kept", _count(facts.aggregate.rows), f"of {count(facts.planned_rows)}")
+        about = f"{percent(facts.dropped / facts.planned_rows)} of the rows" if facts.planned_rows else ""
+        dropped = _tile("Rows dropped", _count(facts.dropped), about)
+        return el("section", el("dl", kept, dropped, class_="tiles"), aria_label="summary")
     totals = facts.totals
     ok = totals.rows - totals.failed_rows
     failed = f"{percent(totals.failed_rows / totals.rows)} of the rows" if totals.rows else "there are no rows"

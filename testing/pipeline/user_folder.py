@@ -61,6 +61,7 @@ def _inputs(root: Path) -> None:
         "notes.txt": "a prompt", "blank.jsonl": "", "words.jsonl": "hello\nworld\n", "head.csv": "prompt,k\n",
         "empty.csv": "", "same.csv": "prompt,prompt\na,b\n", "plain.jsonl.gz": '{"prompt": "a"}\n',
         "cut.parquet": "PAR1 and nothing", "list.yaml": "- 1\n", "broken.yaml": "sampling: {max_tokens: [1\n",
+        "chain.yaml": "input: good.parquet\noutput: out\nmodel: m\nstages: [{name: a}, {name: b}]\n",
         "typo.yaml": "input: good.parquet\noutput: out\nmodel: m\nsampling: {temprature: 0.5}\n",
         "flat.yaml": "input: good.parquet\noutput: out\nmodel: m\nmax_token: 5\n",
         "number.yaml": "input: good.parquet\noutput: out\nmodel: m\nsampling: 3\n",

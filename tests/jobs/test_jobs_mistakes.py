@@ -181,6 +181,7 @@ FILES = {
     "list.yaml": ("list.yaml", "must be a mapping", "Write name: value"),
     "broken.yaml": ("broken.yaml", "line 2", "Correct it"),
     "binary.yaml": ("binary.yaml", "not YAML", "Correct it"),
+    "chain.yaml": ("stages", "those of a chain", "Give them to the command chain"),
     "typo.yaml": ("'sampling.temprature'", "no such field", "Did you mean 'sampling.temperature'?"),
     "flat.yaml": ("'max_token'", "no such field", "Did you mean 'sampling.max_tokens'?"),
     "number.yaml": ("sampling=3", "a mapping of fields", "Write name: value"),

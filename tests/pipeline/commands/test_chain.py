@@ -16,10 +16,12 @@ from pipeline import layout
 from pipeline.codec import Request, RequestError
 from pipeline.commands.chain_config import ChainConfig
 from pipeline.commands.read import read
+from pipeline.commands.report import gather, report
 from pipeline.commands.status import status
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError, FingerprintError
+from pipeline.errors import ConfigError, FingerprintError, OutputError
+from pipeline.storage.open import open_storage
 from testing.pipeline.chains import NAMES, ROWS, ChainExecutor, SmallChain
 from testing.pipeline.fakes import FakeEngine
 
@@ -57,6 +59,30 @@ def test_each_stage_is_an_ordinary_output_of_the_rows_that_succeeded_before(make
     assert [status(f"{chain.output}/{name}")["rows_planned"] for name in NAMES] == [len(ROWS), 40]
     again = chain.run(ChainExecutor())
     assert all(own.session.units == 0 for own in again.stages.values())
+
+
+def test_each_stage_has_a_report_unless_it_wants_none(make_chain: MakeChain) -> None:
+    chain = make_chain()
+    chain.run()
+    for name, rows in zip(NAMES, (len(ROWS), 40), strict=True):
+        facts = gather(open_storage(f"{chain.output}/{name}", layout.SCRATCH))
+        assert (facts.totals.rows, facts.planned_rows, facts.complete) == (rows, rows, True)
+        page = Path(chain.output, name, layout.REPORT_PAGE)
+        assert facts.state in page.read_text(encoding="utf-8")
+        page.write_text("as it was")
+    chain.run()
+    assert all(Path(chain.output, name, layout.REPORT_PAGE).read_text() == "as it was" for name in NAMES)
+    silent = make_chain(report=False)
+    silent.run()
+    assert [Path(silent.output, name, layout.REPORT_PAGE).exists() for name in NAMES] == [True, False]
+
+
+def test_the_folder_of_a_chain_is_no_output_and_the_error_names_those_in_it(make_chain: MakeChain) -> None:
+    chain = make_chain()
+    chain.run()
+    for command in (status, verify, report):
+        with pytest.raises(OutputError, match=r"folders: judge, write\. Name one"):
+            command(chain.output)
 
 
 def test_a_stage_begins_while_the_one_before_goes_on_and_gives_the_same_rows_as_after_it(

@@ -20,8 +20,9 @@ from pipeline import layout
 from pipeline.codec import RequestError
 from pipeline.commands.read import read
 from pipeline.commands.report import gather, load_sessions, report
-from pipeline.errors import LeaseLostError, OutputError
+from pipeline.errors import ConfigError, LeaseLostError, OutputError
 from pipeline.reporting import page
+from pipeline.storage.local import LocalStorage
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
 
@@ -194,6 +195,39 @@ def test_the_command_writes_to_a_file_and_says_what_is_wrong(make_job: MakeJob, 
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         pipeline.report(job.config.output, to=tmp_path / "file" / "r.html")
+
+
+def test_a_page_goes_neither_among_the_rows_nor_into_a_folder_named_like_a_url(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    job.run()
+    monkeypatch.chdir(tmp_path)
+    before = sorted(Path(job.config.output).rglob("*"))
+    for place in ("report.html", "data-000000/report.html", layout.RUN):
+        with pytest.raises(OutputError, match="lies inside"):
+            pipeline.report(job.config.output, to=Path(job.config.output) / place)
+    assert sorted(Path(job.config.output).rglob("*")) == before
+    with pytest.raises(OutputError, match="an URL"):
+        pipeline.report(job.config.output, to="s3://bucket/report.html")
+    assert not (tmp_path / "s3:").exists()
+
+
+def test_the_report_of_a_filter_tells_what_was_kept_and_dropped(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    job.run()
+    done = pipeline.filter(job.config.output, to=tmp_path / "best", keep="best 50%")
+    facts = gather(LocalStorage(tmp_path / "best", layout.SCRATCH))
+    assert facts.complete
+    assert facts.state == f"{done.kept} of {done.rows} rows kept"
+    assert facts.dropped == sum(done.dropped.values())
+    assert facts.aggregate.rows == done.kept
+    text = Tags(Path(pipeline.report(tmp_path / "best")).read_text(encoding="utf-8")).text
+    assert f"Rows kept{done.kept}of {done.rows}" in text
+    for reason, count in done.dropped.items():
+        assert f"{count} {reason}" in text
+    with pytest.raises(ConfigError, match="made by `filter`"):
+        pipeline.report(tmp_path / "best", model="tiny")
 
 
 def test_outputs_with_nothing_good_in_them_have_a_report(make_job: MakeJob) -> None:
