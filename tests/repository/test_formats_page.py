@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pipeline.prompts.batch_parameters import IGNORED, REFUSED
 from testing.pages.blocks import blocks_of, text_of
 from testing.pipeline.hub_server import TOKEN, serve_hub
@@ -20,6 +22,7 @@ def code_blocks(language: str) -> list[str]:
     return [block.code for block in blocks_of(PAGE) if block.language == language]
 
 
+@pytest.mark.slow(reason="a job, exports and two pushes: about 20 s")
 def test_the_blocks_run(tmp_path: Path) -> None:
     commands = "\n".join(code_blocks("bash")).replace("wedlm-batch ", f"{sys.executable} -m wedlm_batch ")
     script = "\n".join(code_blocks("python"))

@@ -25,6 +25,10 @@ README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
+    "tutorials/distil.md": "two jobs, one after the other: about 15 s",
+    "tutorials/synthesise.md": "two jobs, one after the other: about 15 s",
+    "progress.md": "two jobs, one after the other: about 15 s",
+    "stages.md": "a chain of two jobs: about 12 s",
     "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
     "report.md": "a job, and its rows once more: about 15 s",
     "etl.md": "two jobs, one after the other: about 15 s",
