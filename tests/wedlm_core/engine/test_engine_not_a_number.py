@@ -14,6 +14,7 @@ from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
+from wedlm_core.model.quantised import quantise
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import FinishReason, SamplingParams, Strategy
@@ -25,11 +26,14 @@ PROMPTS = [[5, 6, 7], [5, BAD, 7], [9] * 20, [9] * 20 + [BAD] * 13, [11, 12], [1
 
 
 @cache
-def engine_of(folder: Path, attention: str, *, overlap: bool = False, damaged: float | None = None) -> Engine:
+def engine_of(
+    folder: Path, attention: str, *, overlap: bool = False, damaged: float | None = None, weight_dtype: str = "auto"
+) -> Engine:
     """One for all strategies: what an earlier row left behind must harm none."""
     model = load_model(folder)
     if damaged is not None:
         model.embed.weight[BAD] = damaged
+    quantise(model, weight_dtype)
     # A pool so small that pages of damaged rows go to others at once.
     cost = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=60)
     config = EngineConfig(
@@ -39,22 +43,25 @@ def engine_of(folder: Path, attention: str, *, overlap: bool = False, damaged: f
 
 
 @pytest.mark.parametrize(
-    ("attention", "overlap", "damaged"),
+    ("attention", "overlap", "damaged", "weight_dtype"),
     [
-        ("compiled", False, math.nan),
-        ("compiled", True, math.nan),
-        ("tiled", False, math.nan),
-        ("sdpa", False, math.inf),
+        ("compiled", False, math.nan, "auto"),
+        ("compiled", True, math.nan, "auto"),
+        ("tiled", False, math.nan, "auto"),
+        ("sdpa", False, math.inf, "auto"),
+        ("compiled", False, math.nan, "int8"),
+        ("tiled", False, math.inf, "int8"),
     ],
 )
 @pytest.mark.parametrize("strategy", list(Strategy))
 def test_a_row_of_logits_that_are_no_numbers_is_an_error_and_others_are_what_they_were(
-    qwen3_folder: Path, strategy: Strategy, attention: str, overlap: bool, damaged: float
+    qwen3_folder: Path, strategy: Strategy, attention: str, overlap: bool, damaged: float, weight_dtype: str
 ) -> None:
     params = SamplingParams(max_tokens=12, ignore_eos=True, strategy=strategy, window_size=4, temperature=0.5)
     requests = requests_of(PROMPTS * 2, params)
-    expected = run(engine_of(qwen3_folder, attention), requests)
-    found = run(engine_of(qwen3_folder, attention, overlap=overlap, damaged=damaged), requests)
+    expected = run(engine_of(qwen3_folder, attention, weight_dtype=weight_dtype), requests)
+    engine = engine_of(qwen3_folder, attention, overlap=overlap, damaged=damaged, weight_dtype=weight_dtype)
+    found = run(engine, requests)
     for request, ours, theirs in zip(requests, found, expected, strict=True):
         if BAD in request.prompt_token_ids:
             assert ours.finish_reason == FinishReason.ERROR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,20 @@ def test_the_kernels_give_the_bits_of_the_layer(rows: int, inputs: int, seed: in
     want, want_scale = rounded(x_RI)
     assert torch.equal(byte_RI, want)
     assert np.array_equal(scale_R, want_scale.numpy())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 17, 47])
+def test_a_row_that_is_no_number_stays_none_and_others_are_what_they_were(value: float, place: int) -> None:
+    """Comparisons drop a NaN: a largest number found without it would make plain text of damaged rows."""
+    layer = Int8Linear.of(some_linear(3))
+    good_RI = torch.randn(3, 48)
+    bad_RI = good_RI.clone()
+    bad_RI[1, place] = value
+    for product in (layer, Int8Product(layer, alone)):
+        found = product(bad_RI)
+        assert not found[1].isfinite().any()
+        assert torch.equal(found[::2], product(good_RI)[::2])
 
 
 @given(seed=st.integers(0, 2**31), zero=st.booleans())

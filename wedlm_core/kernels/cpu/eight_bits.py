@@ -6,7 +6,7 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread
+from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, total
 
 __all__ = ["round_rows", "scale_sums", "widen_rows"]
 
@@ -17,6 +17,8 @@ _LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.model.int8.rounded
 def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
     """Round each row to int8 at a scale of its own; see :func:`wedlm_core.model.int8.rounded`, its oracle.
 
+    A row with a NaN or an infinity has the scale NaN, so that no sum of it is a number.
+
     Args:
         x: ``[T, I]``.
         byte: int8 ``[T, I]``, written.
@@ -26,15 +28,16 @@ def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
     """
     size = x.shape[1]
     for t in range(first, last):
-        lanes = spread(F32(0.0))
+        lanes, faults = spread(F32(0.0)), spread(F32(0.0))
         for i in range(0, size, LANES):
             part = load(x, t * size + i, size - i, F32(0.0))
             lanes = max(lanes, max(part, -part))
+            faults = faults + (part - part)  # no number, if the part has such
         top = max(largest(lanes), F32(_SMALLEST))
         inverse = F32(_LARGEST) / top
         for i in range(size):
             byte[t, i] = np.int8(np.rint(x[t, i] * inverse))
-        scale[t] = top / F32(_LARGEST)
+        scale[t] = top / F32(_LARGEST) + total(faults)
 
 
 @kernel
