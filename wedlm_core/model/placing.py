@@ -130,11 +130,25 @@ def _shares(pieces: Iterable[_Piece], count: int) -> list[list[_Piece]]:
     return shares
 
 
-def equal_rows(handle: Any, name: str, expected: Tensor) -> bool:
-    """Whether a stored tensor, cast or rounded to the dtype of ``expected``, equals it bit for bit; in pieces."""
+def equal_rows(handle: Any, name: str, expected: Tensor, scale_R: Tensor | None = None) -> bool:
+    """Whether a stored tensor, cast or rounded to the dtype of ``expected``, equals it bit for bit; in pieces.
+
+    Args:
+        handle: the file.
+        name: of the tensor in it.
+        expected: floating, or int8.
+        scale_R: of the rows of an int8 one.
+    """
     stored = handle.get_slice(name)
-    cast = (lambda rows: rounded(rows)[0]) if expected.dtype == torch.int8 else (lambda rows: rows.to(expected))
     if tuple(stored.get_shape()) != tuple(expected.shape):
         return False
+
+    def equal(start: int, stop: int) -> bool:
+        rows, own = stored[start:stop], expected[start:stop]
+        if scale_R is None:
+            return torch.equal(rows.to(expected), own)
+        byte_RI, found_R = rounded(rows)
+        return torch.equal(byte_RI, own) and torch.equal(found_R, scale_R[start:stop])
+
     row_bytes = stored[:1].nbytes
-    return all(torch.equal(cast(stored[a:b]), expected[a:b]) for a, b in _row_pieces(expected.shape[0], row_bytes))
+    return all(equal(start, stop) for start, stop in _row_pieces(expected.shape[0], row_bytes))

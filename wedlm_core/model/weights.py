@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from wedlm_core.devices import on_device
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint, refuse_tensors
 from wedlm_core.model.checkpoint_files import INDEX_FILE, SINGLE_FILE, opened
 from wedlm_core.model.decoder import Decoder
@@ -72,7 +73,7 @@ def _check_tied_head(found: Checkpoint, model: Decoder) -> None:
     if not model.config.tie_word_embeddings or name not in found.files:
         return
     with opened(found.files[name], device=model.device) as handle:
-        if not equal_rows(handle, name, model.embed.weight):
+        if not equal_rows(handle, name, model.embed.weight, getattr(model.embed, "scale_V", None)):
             fault = f"unexpected {name}: differs from the embedding that config.json ties it to"
             refuse_tensors(found.folder, [fault])
 
@@ -87,7 +88,11 @@ def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int 
         model: a decoder in any dtype on any device.
         folder: folder to write; parents are created.
         shard_bytes: largest size of one file; None writes a single file.
+
+    Raises:
+        ConfigError: the decoder has no wide weights: they are quantised, or an engine has taken them over.
     """
+    _check_wide(model)
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
@@ -110,6 +115,16 @@ def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int 
     for old in folder.glob("model*.safetensors"):
         if old.name not in names:
             old.unlink()
+
+
+def _check_wide(model: Decoder) -> None:
+    """Check that the decoder has every weight as it is stored."""
+    parameters = dict(model.named_parameters())
+    for where in expected_tensors(model.config).values():
+        name = where.parameter
+        if name not in parameters or len(parameters[name]) < where.start + where.shape[0]:
+            rule = "a decoder with all weights as they are stored; it was quantised, or an engine has taken them over"
+            raise ConfigError(explain("model", name, rule, 'Load it again with weight_dtype="auto" and save that.'))
 
 
 def _write_shards(model: Decoder, folder: Path, shard_bytes: int | None) -> list[str]:

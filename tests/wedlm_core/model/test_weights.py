@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from testing.engine.models import random_decoder, write_tokenizer
-from wedlm_core.config import ModelConfig, YarnScaling
+from wedlm_core.config import EngineConfig, ModelConfig, YarnScaling
+from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError, WeightsError
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import expected_tensors
 from wedlm_core.model.weights import load_config, load_model, save_model
+from wedlm_core.tokenizer import Tokenizer
 
 
 def assert_equal_models(a: Decoder, b: Decoder) -> None:
@@ -115,6 +117,28 @@ def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
     edit(tmp_path / "m", lm_head__weight=model.embed.weight + 1)
     with pytest.raises(WeightsError, match="ties it to"):
         load_model(tmp_path / "m")
+
+
+def test_a_stored_tied_head_must_be_the_embedding_in_int8_too(tmp_path: Path) -> None:
+    """Twice a row has the same bytes: only its scale differs."""
+    model = random_decoder(qwen3=False, seed=0)
+    save_model(model, tmp_path / "m")
+    edit(tmp_path / "m", lm_head__weight=model.embed.weight.clone())
+    load_model(tmp_path / "m", weight_dtype="int8")
+    edit(tmp_path / "m", lm_head__weight=model.embed.weight * 2)
+    with pytest.raises(WeightsError, match="ties it to"):
+        load_model(tmp_path / "m", weight_dtype="int8")
+
+
+@pytest.mark.parametrize("weights", ["int8", "fp8_e4m3", "taken over"])
+def test_a_decoder_without_its_wide_weights_is_not_saved(qwen3_folder: Path, tmp_path: Path, weights: str) -> None:
+    taken = weights == "taken over"
+    model = load_model(qwen3_folder, weight_dtype="auto" if taken else weights)
+    if taken:
+        Engine(model, Tokenizer.load(qwen3_folder), EngineConfig(), keep_weights=False)
+    with pytest.raises(ConfigError, match="quantised, or an engine has taken them over"):
+        save_model(model, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_absent_or_damaged_are_named(stale: Path, tmp_path: Path) -> None:
