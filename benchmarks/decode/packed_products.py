@@ -22,6 +22,7 @@ from benchmarks.decode.workloads import MODELS, Subject, open_subject, regime
 from wedlm_core import Strategy
 from wedlm_core.model import decoder_cpu
 from wedlm_core.model.products import Products, Weight, plain_products, products_of
+from wedlm_core.model.weights import load_model
 
 __all__ = ["main"]
 
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def _products(subject: Subject, rounds: int) -> list[tuple[object, ...]]:
-    model = subject.llm.engine._runner.model
+    model = load_model(subject.llm.name)  # the engine has emptied its own
     linears = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
     weights = [Weight(weight_OI=m.weight, bias_O=m.bias) for m in linears]
     ways = plain_products(weights), products_of(weights)
