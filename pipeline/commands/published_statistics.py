@@ -29,6 +29,7 @@ def statistics_of(parts: Iterable[PublishedPart], prefix: str = "") -> RowStatis
     total = RowStatistics()
     reasons: Counter[str] = Counter()
     strategies: Counter[str] = Counter()
+    models: Counter[str] = Counter()
     for part in parts:
         for table in part.tables():
             if not table.num_rows:
@@ -36,8 +37,9 @@ def statistics_of(parts: Iterable[PublishedPart], prefix: str = "") -> RowStatis
             total = _added(total, table, prefix)
             reasons.update(_counts(table[f"{prefix}finish_reason"]))
             strategies.update(_counts(table[f"{prefix}strategy"]))
+            models.update(_counts(table[f"{prefix}model"]))
     failed = reasons[FinishReason.ERROR.value]
-    return replace(total, failed=failed, finish_reasons=dict(reasons), strategies=dict(strategies))
+    return replace(total, failed=failed, finish_reasons=dict(reasons), strategies=dict(strategies), models=dict(models))
 
 
 def _added(total: RowStatistics, table: pa.Table, prefix: str) -> RowStatistics:

@@ -50,7 +50,7 @@ def push(
     ``hf auth login``.
 
     Args:
-        output: the folder or URL of a run.
+        output: the folder or URL of a run, or of a filter.
         repo: ``user/name``; it is made if it is not there.
         private: for a new repository; one that is there and public is refused.
         license: identifier for the card, such as ``"apache-2.0"``; None leaves the field out.
@@ -122,16 +122,23 @@ def _card(storage: Storage, manifest: Manifest, state: RunState, repo: str, lice
     settings = state.fingerprint
     widest = max(manifest.publications, key=lambda publication: len(publication.schema))
     parts = [part for publication in manifest.publications for part in published_rows(storage, publication)]
-    shown = {name: settings[f"sampling.{name}"] for name in _SHOWN} | {"seed": settings["seed"]}
+    statistics = statistics_of(parts, settings["column_prefix"])
+    if state.derived is None:
+        models = [str(settings["model"]).rpartition("@")[0]]
+        shown = {name: settings[f"sampling.{name}"] for name in _SHOWN} | {"seed": settings["seed"]}
+    else:
+        models = sorted(statistics.models)
+        shown = {name: value for name, value in settings.items() if name.startswith("filter.") and value}
     facts = CardFacts(
         repo=repo,
         digest=digest,
         license=license,
-        model=str(settings["model"]).rpartition("@")[0].rstrip("/").rpartition("/")[2],
+        model=", ".join(dict.fromkeys(name.rstrip("/").rpartition("/")[2] for name in models)),
+        selected=state.derived is not None,
         settings=shown,
         format=widest.format,
         schema=widest.schema,
-        statistics=statistics_of(parts, settings["column_prefix"]),
+        statistics=statistics,
         version=VERSION,
     )
     return card_text(facts)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from pipeline.commands.filter import filter as filter_output
 from pipeline.commands.push import push
 from pipeline.errors import ConfigError, DamagedError, OutputError, SinkError
 from pipeline.sinks.hub_card import mark_of
@@ -93,6 +94,26 @@ def test_the_card_says_what_was_generated_and_how_to_load_it(make_job: Any, hub:
     assert "license" not in yaml.safe_load(dry.card.split("---\n")[1])
     assert sorted(dry.uploaded) == sorted([*parts(job), "README.md"])
     assert len(hub.requests) == asked
+
+
+@pytest.mark.parametrize(("keep", "rows"), [("sample_index == 1", True), ("completion_tokens > 9999", False)])
+def test_an_output_of_a_filter_is_pushed_with_a_card_of_its_own(
+    make_job: Any, tmp_path: Path, keep: str, rows: bool
+) -> None:
+    job = make_job()
+    job.run(column_prefix="gen_")
+    name = keep.replace("sample", "gen_sample").replace("completion", "gen_completion")
+    filter_output(job.config.output, to=tmp_path / "kept", keep=name, storage_options=job.options)
+    card = push(tmp_path / "kept", REPO, dry_run=True).card
+    kept = pq.read_table(tmp_path / "kept").num_rows
+    assert bool(kept) is rows
+    assert f"| generations | {kept} |" in card
+    assert f"| filter.keep | `{name}` |" in card
+    assert "of which a filter kept these" in card
+    assert "exactly once" not in card
+    assert "input rows" not in card
+    assert (f"by the model `{Path(job.config.model).name}`" in card) is rows
+    assert job.config.model not in card, "no path of this machine"
 
 
 def test_what_a_publication_replaced_goes_and_what_others_put_there_stays(make_job: Any, hub: HubServer) -> None:
