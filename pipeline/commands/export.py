@@ -120,7 +120,7 @@ def _errors_beside(name: str) -> str:
 def _created(name: str, options: Mapping[str, Any] | None) -> Any:
     """A new file under a path or URL, which appears when the block ends normally."""
     folder, _, file = name.rpartition("/")
-    if not file:
+    if not file or (not is_url(name) and os.path.isdir(name)):
         raise ConfigError(f"to={name!r}: a folder. Name a file in it.")
     scratch = _SCRATCH if is_url(name) else "."  # a local file is written beside its place, and then renamed
     return open_storage(folder or ("/" if name.startswith("/") else "."), scratch, options).create(file)

@@ -241,6 +241,8 @@ def test_faults_of_the_caller_are_named(output: Path, tmp_path: Path) -> None:
         export(output, tmp_path / "r.jsonl", format="csv")
     with pytest.raises(ConfigError, match=r"a folder\. Name a file in it"):
         export(output, f"{tmp_path}/")
+    with pytest.raises(ConfigError, match=r"a folder\. Name a file in it"):
+        export(output, tmp_path)
     with pytest.raises(ConfigError, match="the file of the answers"):
         export(output, tmp_path / "r.jsonl", errors_to=tmp_path / "r.jsonl")
     rows = RunConfig(input=[{"prompt": "x"}], output=str(tmp_path / "rows"))
