@@ -82,7 +82,7 @@ def test_a_repair_that_is_interrupted_goes_on_without_being_asked_again(job: Sma
 def test_the_command_says_it_and_does_it(job: SmallJob, capsys: pytest.CaptureFixture[str]) -> None:
     job.storage.delete("data-000000/part-000001.parquet")
     argv = ["--input", job.config.input, "--output", job.config.output, "--model", job.config.model,
-            "--set", "unit_rows=4", "--set", "sampling.max_tokens=6", "--set", "sampling.n=2"]  # fmt: skip
+            "--set", "unit_rows=4", "--set", "sampling.max_tokens=6", "--set", "sampling.n=2", "--quiet"]  # fmt: skip
     assert jobs.generate.main(argv) == 2
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0
