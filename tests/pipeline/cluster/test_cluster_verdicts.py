@@ -65,7 +65,7 @@ def test_a_row_that_kills_its_process_is_quarantined_and_every_other_row_is_done
 
 
 def test_actors_that_die_without_achieving_anything_end_the_job_instead_of_hanging(config: RunConfig) -> None:
-    with pytest.raises(pipeline.EngineDiedError, match="allows. 4 processes in a row died before any unit was done"):
+    with pytest.raises(pipeline.EngineDiedError, match="4 processes in a row died before any unit was done"):
         go(config, dies_at_start_engine)
     assert pipeline.status(config.output)["units_committed"] == 0
 
