@@ -93,6 +93,7 @@ def asked(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
     return [Instance(request_type=kind, doc={}, arguments=one, idx=i) for i, one in enumerate(arguments)]
 
 
+@pytest.mark.slow(reason="the whole of lm-eval: 15 s")
 def test_lm_eval_evaluates_local_tasks(tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through its Python interface, offline: figures of the shipped model."""
     import lm_eval

@@ -20,7 +20,7 @@ from wedlm_core.attention.tiled import TiledAttention
 from wedlm_core.attention.varlen import VarlenAttention
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["backend_names", "invariant_by_default", "resolve_backend", "runs_on_cpu_only"]
+__all__ = ["backend_names", "invariant_by_default", "may_bring_cpu_decoder", "resolve_backend", "runs_on_cpu_only"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +33,13 @@ class _Entry(NamedTuple):
     make: Callable[[AttentionProblem], AttentionBackend]
     why_not: Callable[[AttentionProblem], str | None]
     invariant_on_cpu: bool = False  # in float32
+    cpu_decoder: bool = False  # whether it is part of the decoder with CPU kernels
 
 
 _BACKENDS: dict[str, _Entry] = {
-    "compiled": _Entry(lambda _: PagedCpuAttention(), PagedCpuAttention.why_not, invariant_on_cpu=True),
+    "compiled": _Entry(
+        lambda _: PagedCpuAttention(), PagedCpuAttention.why_not, invariant_on_cpu=True, cpu_decoder=True
+    ),
     "tiled": _Entry(lambda _: TiledAttention(), TiledAttention.why_not, invariant_on_cpu=True),
     "flash-attn": _Entry(FlashAttention, FlashAttention.why_not),
     "varlen": _Entry(lambda _: VarlenAttention(), VarlenAttention.why_not),
@@ -52,6 +55,12 @@ _ORDER = {"cpu": ("compiled", "tiled"), "cuda": ("flash-attn", "varlen", "triton
 def backend_names() -> list[str]:
     """Names that ``EngineConfig.attention`` takes besides ``"auto"``."""
     return sorted(_BACKENDS)
+
+
+def may_bring_cpu_decoder(name: str) -> bool:
+    """Whether ``EngineConfig.attention`` of this name may take a backend that brings the CPU decoder."""
+    candidates = _ORDER["cpu"] if name == "auto" else (name,)
+    return any(one in _BACKENDS and _BACKENDS[one].cpu_decoder for one in candidates)
 
 
 def runs_on_cpu_only(name: str) -> bool:

@@ -7,6 +7,7 @@ import logging
 
 import torch
 
+from wedlm_core.attention.registry import may_bring_cpu_decoder
 from wedlm_core.config import EngineConfig
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import why_no_bfloat16
@@ -25,7 +26,7 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return model.dtype
     why: str | None
-    if config.attention not in ("auto", "compiled"):
+    if not may_bring_cpu_decoder(config.attention):
         why = f'attention="{config.attention}" computes in the dtype of the model'
     elif config.kv_cache_dtype != "auto":
         why = f'kv_cache_dtype="{config.kv_cache_dtype}" rules out the kernels that it needs'

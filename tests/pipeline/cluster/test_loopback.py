@@ -64,6 +64,7 @@ def test_every_socket_of_every_process_of_a_generating_run_is_bound_to_loopback(
     assert rest.splitlines()[-1] == "after None True", "the caller may join another cluster afterwards"
 
 
+@pytest.mark.slow(reason="a cluster of several nodes: 30 s")
 def test_the_nodes_that_tests_start_listen_on_loopback_too() -> None:
     with serve_cluster() as cluster:
         node = cluster.add_node(1)

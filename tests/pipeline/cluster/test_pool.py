@@ -44,6 +44,7 @@ def go(config: RunConfig, load: object) -> RunSummary:
     return run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
 
 
+@pytest.mark.slow(reason="three runs on a cluster: 40 s")
 @pytest.mark.usefixtures("cluster")
 def test_a_fixed_number_a_range_and_two_pools_give_the_same_bytes(qwen3_folder: Path, tmp_path: Path) -> None:
     ways: dict[str, dict[str, Any]] = {

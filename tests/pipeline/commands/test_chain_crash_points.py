@@ -67,6 +67,7 @@ def test_a_crash_anywhere_in_a_new_chain(
         check(chain, expected)
 
 
+@pytest.mark.slow(reason="a chain for each of some crash points: 14 s, minutes for every one")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_crash_anywhere_in_a_retry_that_changes_rows_of_both_stages(
     tmp_path: Path, qwen3_folder: Path, expected: dict[str, list[dict[str, Any]]], every: bool

@@ -111,6 +111,7 @@ def peaks(folder: Path, model: Path, units: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow(reason="two drivers, one with ten times as many units: 30 s")
 def test_memory_of_the_driver_is_the_same_for_ten_times_as_many_units(
     qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from testing.repository import ROOT
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 
+@pytest.mark.slow(reason="a run in a kernel of its own: 14 s")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_gives_the_kinds_of_output_that_are_stored(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
