@@ -44,6 +44,7 @@ def check_whole(config: RunConfig, summary: RunSummary) -> None:
     assert not list(Path(config.output, layout.STAGED).glob("*")), "results that came second are removed too"
 
 
+@pytest.mark.slow(reason="waits for an actor that hangs: 30 s")
 @pytest.mark.usefixtures("cluster")
 def test_an_actor_that_hangs_costs_no_row_and_the_job_ends(qwen3_folder: Path, tmp_path: Path) -> None:
     config = config_of(tmp_path, qwen3_folder)

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import pipeline
 from testing.pipeline.round_trip import run_on_s3
@@ -13,6 +14,7 @@ from testing.pipeline.s3 import S3Server
 from wedlm_core import SamplingParams
 
 
+@pytest.mark.slow(reason="a cluster and a server: 50 s; test_run_object_store has the store without Ray")
 def test_from_s3_to_s3_every_row_once(cluster: None, qwen3_folder: Path, s3: S3Server) -> None:
     rows = pa.table({"question": [f"What is {i} + {i}?" for i in range(40)], "answer": [str(2 * i) for i in range(40)]})
     bucket = f"b{secrets.token_hex(6)}"

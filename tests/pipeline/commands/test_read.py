@@ -71,6 +71,7 @@ def test_a_prompt_that_kills_the_process_that_tokenises_it_is_quarantined(
     assert pipeline.verify(config.output, input=config.input).ok
 
 
+@pytest.mark.slow(reason="waits for Ray to give up: 35 s")
 def test_a_session_whose_processes_cannot_start_is_an_error_and_no_hang(qwen3_folder: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "in.parquet")
     with session({"worker_process_setup_hook": "there_is_no.such_hook"}), pytest.raises(ResourceError) as caught:
