@@ -54,7 +54,7 @@ def next_commands(
         found.append(Fact(label="verify", value=shlex.join(verify)))
         page = os.path.join(summary.output, layout.STATE, "report.html")
         if "://" not in summary.output and os.path.exists(page):
-            found.append(Fact(label="look at the report", value=shlex.join(["open", page])))
+            found.append(Fact(label="look at the report", value=shlex.join(["python", "-m", "webbrowser", page])))
     if summary.total.failed_rows and retries:
         again = shlex.join([*prog.split(), *_repeatable(argv, config.mode), "--retry-failed"])
         if redact(again) == again and not config.literal_secrets():

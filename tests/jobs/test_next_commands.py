@@ -45,7 +45,8 @@ def test_the_report_is_named_where_there_is_one(tmp_path: Path) -> None:
     assert "look at the report" not in commands(output=str(tmp_path))
     (tmp_path / "__wedlm").mkdir()
     (tmp_path / "__wedlm" / "report.html").write_text("<html>")
-    assert commands(output=str(tmp_path))["look at the report"] == ["open", str(tmp_path / "__wedlm" / "report.html")]
+    page = str(tmp_path / "__wedlm" / "report.html")
+    assert commands(output=str(tmp_path))["look at the report"] == ["python", "-m", "webbrowser", page]
 
 
 @pytest.mark.parametrize("mode", [("--mode", "new"), ("--mode=new",), ("--retry-failed", "--mode", "error_if_exists")])

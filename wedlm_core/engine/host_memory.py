@@ -11,6 +11,7 @@ _CGROUPS = (  # limit and use in bytes: version 2, version 1
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
+_NO_LIMIT = 1 << 60  # version 1 has a number as large where there is no limit
 
 
 def available_memory() -> int | None:
@@ -22,14 +23,15 @@ def available_memory() -> int | None:
 def _of_machine() -> int | None:
     try:
         lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
+        sizes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError, IndexError):
         return None
-    sizes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(sizes[0]) * 1024 if sizes else None
+    return sizes[0] * 1024 if sizes else None
 
 
 def _of_container(limit: Path, used: Path) -> int | None:
     try:
-        return max(0, int(limit.read_text()) - int(used.read_text()))
+        most = int(limit.read_text())
+        return None if most > _NO_LIMIT else max(0, most - int(used.read_text()))
     except (OSError, ValueError):  # none, or "max": no limit
         return None

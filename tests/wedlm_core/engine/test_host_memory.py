@@ -30,6 +30,10 @@ def test_the_least_counts(files: Path) -> None:
     assert available_memory() == 2000
     (files / "current").write_text("4000\n")
     assert available_memory() == 0
+    (files / "max").write_text("9223372036854771712\n")
+    assert available_memory() == 5000 * KIB
+    (files / "meminfo").write_text("MemAvailable:\n")
+    assert available_memory() is None
 
 
 def test_this_machine_tells() -> None:

@@ -16,6 +16,7 @@ from testing.engine.engines import requests_of, run
 from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, model_of, observe
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
+from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu.attention import QUERIES, attend
 from wedlm_core.model import decoder_cpu
 from wedlm_core.model.weights import load_model
@@ -91,6 +92,8 @@ def test_weights_are_in_memory_once(qwen3_folder: Path, numbers: str) -> None:
         assert all((one.weight.numel() > 0) is keep for one in linears)
         assert model.embed.weight.numel() > 0
     assert found[0] == found[1]
+    with pytest.raises(ConfigError, match="took the weights"):
+        Engine(model, tokenizer, EngineConfig())
 
 
 @pytest.fixture
