@@ -41,6 +41,7 @@ from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
 from wedlm_core.model.decoder_gpu import use_gpu_decoder
+from wedlm_core.model.products import check_not_emptied
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import CommitStats, FinishReason, Generation, Request, SamplingParams, Strategy, Timings
 
@@ -79,6 +80,7 @@ class Engine:
     @on_own_device
     def _build(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig, keep_weights: bool) -> None:
         """Make pool, runner, scheduler and loop."""
+        check_not_emptied(model)
         device, dtype = self.device, compute_dtype(model, config)
         kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype, device)
         backend = resolve_backend(config.attention, _attention_problem(model, config, dtype))

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.attention import CpuPlan
-from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.cpu import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
@@ -100,9 +99,6 @@ class DecoderCpu:
     def _products(self, linears: Sequence[nn.Module]) -> Products:
         """The products of the layers, some of which may be in int8."""
         wide = [one for one in linears if isinstance(one, nn.Linear)]
-        if any(one.weight.numel() == 0 for one in wide):
-            rule = "an engine took the weights of this model over, and emptied it"
-            raise ConfigError(explain("model", "a decoder", rule, "Load the model anew."))
         weights: list[Any] = [Weight(weight_OI=one.weight, bias_O=one.bias) for one in wide]
 
         def release(index: int) -> None:

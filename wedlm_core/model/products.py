@@ -15,8 +15,22 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PackedProduct", "PlainProduct", "Product", "Products", "RowPadding", "Weight", "int8_padding",
-           "plain_padding", "plain_products", "products_of", "why_no_bfloat16"]  # fmt: skip
+from wedlm_core.errors import ConfigError, explain
+
+__all__ = [
+    "PackedProduct",
+    "PlainProduct",
+    "Product",
+    "Products",
+    "RowPadding",
+    "Weight",
+    "check_not_emptied",
+    "int8_padding",
+    "plain_padding",
+    "plain_products",
+    "products_of",
+    "why_no_bfloat16",
+]  # fmt: skip
 
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
@@ -132,6 +146,17 @@ def products_of(weights: Sequence[Weight], packed: Callable[[int], None] | None 
 def int8_padding() -> RowPadding:
     """For exact products, whose rows need no padding: only so that a library prepares fewer kernels."""
     return RowPadding(few=1, many=8)
+
+
+def check_not_emptied(model: nn.Module) -> None:
+    """Check that no engine took over the weights of a model.
+
+    Raises:
+        ConfigError: one did, and packed them.
+    """
+    if any(one.weight.numel() == 0 for one in model.modules() if isinstance(one, nn.Linear)):
+        rule = "an engine took the weights of this model over and packed them"
+        raise ConfigError(explain("model", type(model).__name__, rule, "Load the model anew."))
 
 
 def why_no_bfloat16(model: nn.Module) -> str | None:
