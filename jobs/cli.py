@@ -39,6 +39,7 @@ NO_OUTPUT = "."
 
 _FIELD = re.compile(r"[A-Za-z_][\w.]*")
 _QUOTED = re.compile(r"'[^'<>]{2,}'")
+_URLS = ("input", "output", "model")
 
 
 class Parser(argparse.ArgumentParser):
@@ -168,12 +169,15 @@ def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> Ru
 
 def _warn_of_literals(given: Mapping[str, Any]) -> None:
     """Warn of secrets on the command line, where everybody on the machine can read them."""
-    if found := [place.lstrip(".") for place in literal_secrets(given, "")]:
-        print(
-            f"warning: {', '.join(found)}: on the command line, which every user of this machine can list. Write "
-            "{env: NAME} or {file: /path}, here or in --config.",
-            file=sys.stderr,
-        )
+    found = [place.lstrip(".") for place in literal_secrets(given, "")]
+    for names, remedy in (
+        ([name for name in found if name in _URLS], "Give the URL without credentials, and these in storage_options as "
+                                                    "{env: NAME} or {file: /path}."),
+        ([name for name in found if name not in _URLS], "Write {env: NAME} or {file: /path}, here or in --config."),
+    ):  # fmt: skip
+        if names:
+            seen = "on the command line, which every user of this machine can list"
+            print(f"warning: {', '.join(names)}: {seen}. {remedy}", file=sys.stderr)
 
 
 def parse_setting(text: str) -> dict[str, Any]:

@@ -22,7 +22,16 @@ from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.evidence import EVIDENCE
 from wedlm_core.names import known_fields_only
-from wedlm_core.redaction import MASK, has_url_credentials, masked, masked_errors, quotes_secrets, redact, redact_forms
+from wedlm_core.redaction import (
+    MASK,
+    has_url_credentials,
+    keep_url_credentials,
+    masked,
+    masked_errors,
+    quotes_secrets,
+    redact,
+    redact_forms,
+)
 from wedlm_core.references import check_references, literal_secrets, remember, resolved
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.statistics import STATISTICS
@@ -52,6 +61,7 @@ __all__ = [
     "dead_arrays",
     "explain",
     "has_url_credentials",
+    "keep_url_credentials",
     "known_fields_only",
     "literal_secrets",
     "make_requests",

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 __all__ = ["MASK", "has_url_credentials", "is_secret_name",
-           "keep_secret", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
+           "keep_secret", "keep_url_credentials", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
            "redact_forms", "reference_kind"]  # fmt: skip
 
 MASK = "***"
@@ -124,6 +125,21 @@ def keep_value(secret: str) -> None:
     with _lock:
         if len(secret) >= _SHORTEST and len(_kept) < _MAX_KEPT:
             _kept[secret] = None
+
+
+def keep_url_credentials(url: object) -> None:
+    """Remember what stands for a password, a token or a signature in a URL, for :func:`redact`.
+
+    Libraries take URLs apart and quote the parts, by which no pattern knows them.
+    """
+    if not isinstance(url, str) or not has_url_credentials(url):
+        return
+    user, token, parameter = (form for form, _ in _FORMS[:3])
+    pairs = [found.group().removesuffix("@") for form in (user, token) for found in form.finditer(url)]
+    values = [found.group().removeprefix(found[1]).removeprefix(found[2]) for found in parameter.finditer(url)]
+    for value in (*pairs, *(pair.partition(":")[2] for pair in pairs), *values):
+        keep_value(value)
+        keep_value(unquote(value))
 
 
 def _keep(value: Any) -> None:

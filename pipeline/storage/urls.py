@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.codec import CoreConfigError, quotes_secrets, redact, resolved
+from pipeline.codec import CoreConfigError, keep_url_credentials, quotes_secrets, redact, resolved
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -106,6 +106,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     import fsspec
 
     given = with_secrets(options)
+    keep_url_credentials(url)  # before anything can quote a part of it
     with as_os_errors():
         fs, path = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **given})
         # Only of this object: fsspec's own way of pickling it would show the values.

@@ -8,7 +8,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import SinkError
 from pipeline.storage.urls import as_os_errors
 from wedlm_core import redaction
-from wedlm_core.redaction import keep_secret, redact
+from wedlm_core.redaction import keep_secret, keep_url_credentials, redact
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +45,24 @@ def test_errors_that_stand_behind_each_other_are_looked_at_once() -> None:
 
     with pytest.raises(FileNotFoundError, match="c"):
         found_while_handling()
+
+
+@pytest.mark.parametrize(
+    ("url", "quoted", "secret"),
+    [
+        ("s3://AKKEY:geheim-1@bucket/x", 'Invalid bucket name "AKKEY:geheim-1@bucket"', "geheim-1"),
+        ("s3://AKKEY:ge%2Fheim2@bucket/x", "no bucket AKKEY:ge/heim2@bucket", "ge/heim2"),
+        ("https://tokentoken@host/x", "user tokentoken is unknown", "tokentoken"),
+        ("https://host/x?sig=unterschrift", "bad signature unterschrift", "unterschrift"),
+    ],
+)
+def test_the_parts_of_a_url_that_libraries_quote_are_masked(
+    url: str, quoted: str, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redaction, "_kept", {})
+    assert secret in redact(quoted), "no pattern knows it"
+    keep_url_credentials(url)
+    assert secret not in redact(quoted)
+    monkeypatch.setattr(redaction, "_kept", {})
+    keep_url_credentials(url.partition("://")[0] + "://bucket:8080/key/x")
+    assert not redaction._kept

@@ -17,7 +17,7 @@ from wedlm_core.cache import is_writable, user_cache, writable_folder
 from wedlm_core.checks import is_text
 from wedlm_core.errors import ConfigError, WeightsError, explain, first_line
 from wedlm_core.model.download import MODEL_FILES, content_key, fetch_once, is_whole, model_files
-from wedlm_core.redaction import redact
+from wedlm_core.redaction import keep_url_credentials, redact
 from wedlm_core.references import resolved
 
 __all__ = ["MODEL_FILES", "cache_root", "resolve"]
@@ -61,6 +61,7 @@ def resolve(
     if is_local:
         return _checked(folder, name)
     if is_url:
+        keep_url_credentials(name)
         return _checked(_download(name, resolved(storage_options or {})), name)
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise WeightsError(explain("model", name, "no such folder", "Check the path (relative to the working folder)."))
