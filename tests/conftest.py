@@ -16,6 +16,7 @@ from pipeline.stages import LOGGER
 from testing.engine import triton_interpreter
 from testing.engine.models import write_model
 from testing.pipeline.s3 import S3Server, serve_s3
+from wedlm_core import redaction
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 torch.set_num_threads(1)
@@ -50,6 +51,14 @@ def _silent_stages() -> Iterator[None]:
     LOGGER.setLevel(logging.NOTSET)
     LOGGER.handlers.clear()
     LOGGER.propagate = True
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_secrets() -> Iterator[None]:
+    """What a test gives as a credential, "test" for one, is not masked in the paths and words of the next test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redaction, "_kept", dict(redaction._kept))
+        yield
 
 
 @pytest.fixture(scope="session")
