@@ -30,6 +30,7 @@ COMMANDS = {
     "push": "upload what is published, with a dataset card, to a Hugging Face hub",
     "filter": "keep the good rows of an output in a new one, and say what was dropped and why",
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
+    "smooth": "how to scale a model's channels before its weights are rounded to 8 or 4 bits",
     "train": "train a model",
     "evaluate": "measure a model on held-out problems, or on data sets such as GSM8K",
     "lm_eval": "the command of lm-eval, with the model wedlm_batch",

@@ -6,6 +6,7 @@ It needs a KV pool with transposed keys. :class:`wedlm_core.model.decoder_cpu.De
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,18 @@ class PagedCpuPlan:
         keys, values = pool.blocks(layer)
         attend(q, keys, values, *self._rows, pool.page_size, self._scale, out, scores, first, last)
 
+    def describe(self, task: Any) -> tuple[np.ndarray, ...]:
+        """Fill the fields of :data:`wedlm_core.kernels.cpu.forward.TASK` that attention needs.
+
+        Returns:
+            The arrays whose addresses it holds now.
+        """
+        pages_SP, *lines = arrays = tuple(np.ascontiguousarray(one, dtype=np.int64) for one in self._rows)
+        task["pages"], task["page_columns"] = pages_SP.ctypes.data, pages_SP.shape[1]
+        task["starts"], task["counts"], task["cached"] = (one.ctypes.data for one in lines)
+        task["sequences"], task["width"] = self.sequences, self.width
+        return arrays
+
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
         """See :class:`wedlm_core.attention.AttentionPlan`."""
         out = torch.zeros_like(q_THD)
@@ -71,8 +84,8 @@ class PagedCpuAttention:
             return f"it runs in float32 on CPU only, not in {problem.dtype} on {problem.device}"
         if problem.kv_dtype != torch.float32:
             return f"it reads keys and values in float32 only, not in {problem.kv_dtype}"
-        if problem.weight_dtype not in ("auto", "int8"):
-            return f"the CPU decoder that it is part of needs float32 or int8 weights, not {problem.weight_dtype}"
+        if problem.weight_dtype not in ("auto", "int8", "int4"):
+            return f"the CPU decoder that it is part of needs float32, int8 or int4 weights, not {problem.weight_dtype}"
         if importlib.util.find_spec("numba") is None:
             return "the package numba is not installed"
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -149,6 +149,10 @@ class CpuPlan(AttentionPlan, Protocol):
 
     def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
         """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""
+        ...
+
+    def describe(self, task: Any) -> tuple[np.ndarray, ...]:
+        """Fill the fields of a task that attention needs; the arrays that must live as long as it is used."""
         ...
 
 

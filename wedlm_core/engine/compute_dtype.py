@@ -35,7 +35,7 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     elif importlib.util.find_spec("numba") is None:
         why = "the package numba is not installed"
     else:
-        why = None if config.weight_dtype == "int8" else why_no_bfloat16(model)
+        why = None if config.weight_dtype in ("int8", "int4") else why_no_bfloat16(model)
     if why is None:
         return torch.float32
     _LOG.warning('bfloat16 on this CPU is slow here (%s): dtype="float32" is faster', why)

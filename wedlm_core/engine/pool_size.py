@@ -21,8 +21,8 @@ from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.logits import Chooser, Picks
-from wedlm_core.engine.host_memory import available_memory
 from wedlm_core.errors import CapacityError, explain
+from wedlm_core.host_memory import available_memory, pool_bytes
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import RowPadding
@@ -32,7 +32,6 @@ __all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward", "sa
 
 _LOG = logging.getLogger(__name__)
 
-_LEAST_BYTES, _HOST_SHARE = 512 << 20, 0.25  # of a pool on CPU: of the memory that is free, a share and a least
 _RESERVE_SHARE, _RESERVE_BYTES = 0.02, 256 << 20  # for libraries' workspaces and fragmentation
 
 
@@ -117,9 +116,7 @@ def count_pages(
     useful = config.max_num_seqs * -(-reach // config.page_size)
     device = model.device
     if device.type != "cuda":
-        free = available_memory()
-        most = _LEAST_BYTES if free is None else max(_LEAST_BYTES, int(_HOST_SHARE * free))
-        return min(useful, max(1, most // page_bytes))
+        return min(useful, max(1, pool_bytes(available_memory()) // page_bytes))
     reading = _read_peak(model, backend, config, reach, make_pool)
     return min(useful, pages_that_fit(reading, config, page_bytes))
 

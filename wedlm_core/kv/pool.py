@@ -70,8 +70,8 @@ class KVPool:
         layers = range(config.num_hidden_layers)
         # Zeroed: a masked entry is multiplied by a weight of exactly 0, and 0 * NaN is NaN.
         self.dtype, self.compute_dtype = kv_dtype or dtype, dtype
-        self.k = [torch.zeros(shape, device=device, dtype=self.dtype) for _ in layers]
-        self.v = [torch.zeros(shape, device=device, dtype=self.dtype) for _ in layers]
+        self.k = [_zeros(shape, self.dtype, device) for _ in layers]
+        self.v = [_zeros(shape, self.dtype, device) for _ in layers]
         self.quantised = self.dtype == torch.float8_e4m3fn
         self.scales = [(1.0, 1.0) for _ in layers]
         self._on_gpu = device.type == "cuda" and why_no_triton(device) is None
@@ -180,3 +180,11 @@ def _rounded(x: Tensor, scale: float) -> Tensor:
     # A tensor, for torch on CUDA multiplies by the reciprocal of a number, which rounds otherwise.
     by = torch.full((), scale, device=x.device)
     return (x.float() / by).clamp(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On a CPU they take memory, and the time to zero it, when they are first used: a pool is seldom full."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    empty = np.zeros((shape[0], shape[1] * dtype.itemsize), dtype=np.uint8)
+    return torch.from_numpy(empty).view(dtype)

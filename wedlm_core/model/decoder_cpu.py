@@ -20,8 +20,10 @@ from wedlm_core.attention import CpuPlan
 from wedlm_core.kernels.cpu import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
+from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.products import Product, Products, Weight, int8_padding, products_of
+from wedlm_core.model.products_int4 import Int4Product
 from wedlm_core.model.products_int8 import Int8Product, widened
 from wedlm_core.model.rope import rope_tables
 
@@ -67,7 +69,7 @@ def _linears(layer: DecoderLayer) -> list[nn.Module]:
 
 
 class DecoderCpu:
-    """Runs a :class:`Decoder` of float32, bfloat16 or int8 weights on CPU; all else is computed in float32.
+    """Runs a :class:`Decoder` of float32, bfloat16, int8 or int4 weights on CPU; all else is computed in float32.
 
     The length of the rotary tables is that of the decoder at each call.
 
@@ -111,10 +113,15 @@ class DecoderCpu:
             found = Products(products=(), padding=int8_padding())
         products = iter(found.products)
         return Products(
-            products=[Int8Product(one, self._share) if isinstance(one, Int8Linear) else next(products)
-                      for one in linears],
+            products=[self._exact(one) or next(products) for one in linears],
             padding=found.padding,
-        )  # fmt: skip
+        )
+
+    def _exact(self, linear: nn.Module) -> Product | None:
+        """The product of a layer whose sums are of integers; None for any other."""
+        if isinstance(linear, Int4Linear):
+            return Int4Product(linear, self._share)
+        return Int8Product(linear, self._share) if isinstance(linear, Int8Linear) else None
 
     def _reserve(self, rows: int) -> None:
         """Grow the buffers to hold ``rows`` rows; they never shrink."""

@@ -9,9 +9,13 @@ is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``)
 from __future__ import annotations
 
 import functools
+import importlib.util
 
 import torch
 from torch import Tensor, nn
+
+from wedlm_core.kernels.gpu.support import why_no_triton
+from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
 
 __all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "rounded", "why_not_exact"]
 
@@ -38,6 +42,17 @@ def rounded(x_RI: Tensor) -> tuple[Tensor, Tensor]:
     inverse_R1 = torch.full_like(top_R1, LARGEST) / top_R1  # a number over a tensor would be rounded twice
     byte_RI = (wide_RI * inverse_R1).round().to(torch.int8).contiguous()
     return byte_RI, (top_R1 / LARGEST).squeeze(-1)
+
+
+def scaled(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """``sums * (scale_R * scale_O) + bias``, computed in float32, in ``dtype``."""
+    y_RO = sums_RO.float() * (scale_R[:, None] * scale_O)
+    return (y_RO if bias_O is None else y_RO + bias_O).to(dtype)
+
+
+def has_gpu_kernels(device: torch.device) -> bool:
+    """Whether Triton kernels round rows and scale sums on a device."""
+    return device.type == "cuda" and why_no_triton(device) is None
 
 
 def plain_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
@@ -88,11 +103,21 @@ def why_not_exact(device: torch.device) -> str | None:
     return None
 
 
+def has_cpu_kernels(device: torch.device) -> bool:
+    """Whether rows can be rounded by Numba kernels: in one pass over them, several times as fast as by torch."""
+    return device.type == "cpu" and importlib.util.find_spec("numba") is not None
+
+
 def put_rounded(weight_OI: Tensor, scale_O: Tensor, start: int, weight_RI: Tensor) -> None:
     """Round rows and store them, and their scales, from row ``start`` on."""
-    byte_RI, scale_R = rounded(weight_RI)
-    weight_OI[start : start + len(scale_R)] = byte_RI
-    scale_O[start : start + len(scale_R)] = scale_R
+    own, scale_R = weight_OI[start : start + len(weight_RI)], scale_O[start : start + len(weight_RI)]
+    if has_cpu_kernels(weight_OI.device):
+        from wedlm_core.kernels.cpu.eight_bits import round_rows
+
+        round_rows(weight_RI.float().contiguous().numpy(), own.numpy(), scale_R.numpy(), 0, len(scale_R))
+        return
+    for mine, found in zip((own, scale_R), rounded(weight_RI), strict=True):
+        mine.copy_(found)
 
 
 class Int8Linear(nn.Module):
@@ -133,11 +158,14 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., I]`` -> ``[..., O]`` in the dtype of ``x``."""
-        byte_RI, scale_R = rounded(x.flatten(0, -2))
-        y_RO = exact_sums(byte_RI, self.weight).float() * (scale_R[:, None] * self.scale_O)
-        if self.bias is not None:
-            y_RO = y_RO + self.bias
-        return y_RO.to(x.dtype).unflatten(0, x.shape[:-1])
+        flat_RI = x.flatten(0, -2)
+        if has_gpu_kernels(x.device):
+            byte_RI, scale_R = rounded_gpu(flat_RI)
+            y_RO = scaled_gpu(exact_sums(byte_RI, self.weight), scale_R, self.scale_O, self.bias, x.dtype)
+        else:
+            byte_RI, scale_R = rounded(flat_RI)
+            y_RO = scaled(exact_sums(byte_RI, self.weight), scale_R, self.scale_O, self.bias, x.dtype)
+        return y_RO.unflatten(0, x.shape[:-1])
 
     def extra_repr(self) -> str:
         """Shape and dtype."""

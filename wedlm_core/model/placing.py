@@ -22,13 +22,16 @@ from wedlm_core.devices import on_device
 from wedlm_core.model.checkpoint_files import opened
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import TensorPlace
+from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, rounded
-from wedlm_core.model.quantised import prepare_int8
+from wedlm_core.model.quantised import EXACT_DTYPES, prepare_exact
+from wedlm_core.model.smoothing import Smoothing
 
 __all__ = ["PIECE_BYTES", "empty_decoder", "equal_rows", "place"]
 
 PIECE_BYTES = 32 << 20
 """Bytes of a file that a worker copies at once (at least one matrix row)."""
+_HOST_PIECE_BYTES = 4 << 20  # on a CPU: a larger copy in float32 would be new memory from the system for every piece
 
 _MAX_WORKERS = 8  # more workers read no faster from one disk, and each holds a piece
 
@@ -45,39 +48,52 @@ class _Piece:
 
 
 def empty_decoder(
-    config: ModelConfig, *, device: str | torch.device, dtype: torch.dtype, int8: bool = False, int8_head: bool = True
+    config: ModelConfig,
+    *,
+    device: str | torch.device,
+    dtype: torch.dtype,
+    weight_dtype: str = "auto",
+    quantised_head: bool = True,
 ) -> Decoder:
-    """A decoder with allocated but uninitialised parameters on ``device``; ``int8``: see ``EngineConfig.weight_dtype``.
+    """A decoder with allocated but uninitialised parameters on ``device``.
 
-    It is in evaluation mode, without gradients; tied weights are tied. Its rotary tables cover one position until
-    :meth:`Decoder.set_max_positions` is called.
+    Its layers are those of ``weight_dtype`` if its products are exact. It is in evaluation mode, without gradients;
+    tied weights are tied. Its rotary tables cover one position until :meth:`Decoder.set_max_positions` is called.
     """
     with torch.device("meta"):
         model = Decoder(config, max_positions=1).to(dtype)
-    if int8:
-        prepare_int8(model, device, head=int8_head)
+    exact = weight_dtype in EXACT_DTYPES
+    if exact:
+        prepare_exact(model, weight_dtype, device, head=quantised_head)
     for name, parameter in list(model.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         memory = torch.empty(parameter.shape, device=device, dtype=dtype)
         setattr(model.get_submodule(owner), leaf, nn.Parameter(memory, requires_grad=False))
-    if config.tie_word_embeddings and not (int8 and int8_head):
+    if config.tie_word_embeddings and not (exact and quantised_head):
         model.lm_head.weight = model.embed.weight
     return model.eval()
 
 
 def place(
-    files: Mapping[str, Path], expected: Mapping[str, TensorPlace], model: Decoder, *, workers: int | None = None
+    files: Mapping[str, Path],
+    expected: Mapping[str, TensorPlace],
+    model: nn.Module,
+    *,
+    workers: int | None = None,
+    smoothing: Smoothing | None = None,
 ) -> None:
     """Fill the model's parameters from the files, cast to their dtype, tensor by tensor.
 
     Args:
         files: the file of each tensor; names that are not in ``expected`` are skipped.
         expected: the place of each tensor. The caller has checked names and shapes.
-        model: the decoder to fill; its parameters are on one device.
+        model: the decoder to fill, or a part of one; its parameters are on one device.
         workers: number of threads; None takes the number of cores, at most 8.
+        smoothing: folded into the parameters.
     """
-    device = model.device
-    pieces = list(_pieces(files, expected))
+    device = next(model.parameters()).device
+    most = min(PIECE_BYTES, _HOST_PIECE_BYTES) if device.type == "cpu" else PIECE_BYTES
+    pieces = list(_pieces(files, expected, most))
     count = workers or min(_MAX_WORKERS, os.cpu_count() or 1)
 
     def fill(share: Sequence[_Piece]) -> None:
@@ -85,37 +101,39 @@ def place(
             with on_device(device), opened(path, device=device) as handle:
                 for piece in own:
                     tensor = expected[piece.name]
-                    rows = handle.get_slice(piece.name)[piece.start : piece.stop]
-                    _put(model, tensor.parameter, tensor.start + piece.start, rows)
+                    rows, start = handle.get_slice(piece.name)[piece.start : piece.stop], tensor.start + piece.start
+                    if smoothing is not None:
+                        rows = smoothing.folded(tensor.parameter, start, rows)
+                    _put(model, tensor.parameter, start, rows)
 
     with ThreadPoolExecutor(count) as pool:
         for _ in pool.map(fill, _shares(pieces, count)):
             pass  # a worker's error is raised here
 
 
-def _put(model: Decoder, name: str, start: int, rows: Tensor) -> None:
-    """Copy rows of a stored tensor to rows ``start ...`` of a parameter, rounded where the parameter is in int8."""
+def _put(model: nn.Module, name: str, start: int, rows: Tensor) -> None:
+    """Copy rows of a stored tensor to rows ``start ...`` of a parameter, rounded where the parameter is of integers."""
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
-    if leaf == "weight" and isinstance(module, Int8Linear | Int8Embedding):
+    if leaf == "weight" and isinstance(module, Int8Linear | Int4Linear | Int8Embedding):
         module.put(start, rows)
     else:
         getattr(module, leaf).narrow(0, start, len(rows)).copy_(rows)
 
 
-def _pieces(files: Mapping[str, Path], expected: Mapping[str, TensorPlace]) -> Iterator[_Piece]:
-    """The pieces of all tensors, in file order."""
+def _pieces(files: Mapping[str, Path], expected: Mapping[str, TensorPlace], most: int) -> Iterator[_Piece]:
+    """The pieces of all tensors, of ``most`` bytes at most, in file order."""
     for path in sorted(set(files.values())):
         with opened(path) as handle:
             for name in (n for n in handle.offset_keys() if n in expected and files.get(n) == path):
                 row_bytes = handle.get_slice(name)[:1].nbytes
-                for start, stop in _row_pieces(expected[name].shape[0], row_bytes):
+                for start, stop in _row_pieces(expected[name].shape[0], row_bytes, most):
                     yield _Piece(path=path, name=name, start=start, stop=stop, size=(stop - start) * row_bytes)
 
 
-def _row_pieces(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """``(start, stop)`` of consecutive matrix rows of at most :data:`PIECE_BYTES`, at least one row."""
-    step = max(1, PIECE_BYTES // max(1, row_bytes))
+def _row_pieces(rows: int, row_bytes: int, most: int) -> Iterator[tuple[int, int]]:
+    """``(start, stop)`` of consecutive matrix rows of at most ``most`` bytes, at least one row."""
+    step = max(1, most // max(1, row_bytes))
     return ((start, min(start + step, rows)) for start in range(0, rows, step))
 
 
@@ -151,4 +169,4 @@ def equal_rows(handle: Any, name: str, expected: Tensor, scale_R: Tensor | None 
         return torch.equal(byte_RI, own) and torch.equal(found_R, scale_R[start:stop])
 
     row_bytes = stored[:1].nbytes
-    return all(equal(start, stop) for start, stop in _row_pieces(expected.shape[0], row_bytes))
+    return all(equal(start, stop) for start, stop in _row_pieces(expected.shape[0], row_bytes, PIECE_BYTES))

@@ -35,8 +35,8 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
 _TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # row counts at which a row must give the same bits
-_TRIED_FEW = (4, 8, 12, 36)  # of these, with all outputs of a weight
-_TRIED_OUTPUTS = 2048
+_TRIED_FEW = (4, 8, 12, 36)  # of these, with more outputs of a weight
+_TRIED_OUTPUTS, _TRIED_OUTPUTS_FEW = 1024, 8192
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative to the largest result
 
 
@@ -154,7 +154,8 @@ def check_not_emptied(model: nn.Module) -> None:
     Raises:
         ConfigError: one did, and packed them.
     """
-    if any(one.weight.numel() == 0 for one in model.modules() if isinstance(one, nn.Linear)):
+    weights = (getattr(one, "weight", None) for one in model.modules())
+    if any(isinstance(weight, Tensor) and weight.numel() == 0 for weight in weights):
         rule = "an engine took the weights of this model over and packed them"
         raise ConfigError(explain("model", type(model).__name__, rule, "Load the model anew."))
 
@@ -174,14 +175,15 @@ def why_no_bfloat16(model: nn.Module) -> str | None:
 def _why_not_packed(weights: Sequence[Weight]) -> str | None:
     """What is wrong with packed products of these shapes on this machine; None if nothing was found.
 
-    All outputs of a shape are tried with few rows, and a part of them with many: a library chooses its kernel by rows.
+    Many outputs of a shape are tried with few rows, and few of them with many: a library chooses its kernel by rows. Of
+    an output head that is a part, so that it is not packed twice.
     """
     try:
-        for weight in {weight.weight_OI.shape: weight for weight in reversed(weights)}.values():
-            part = Weight(weight_OI=weight.weight_OI[:_TRIED_OUTPUTS])
-            whole = Weight(weight_OI=weight.weight_OI)
-            for tried, counts in ((whole, _TRIED_FEW), (part, _TRIED)):
-                if why := _problem(PackedProduct(tried), PlainProduct(tried), weight.weight_OI, counts):
+        for most, counts in ((_TRIED_OUTPUTS_FEW, _TRIED_FEW), (_TRIED_OUTPUTS, _TRIED)):
+            parts = [weight.weight_OI[:most] for weight in reversed(weights)]
+            for part in {part.shape: part for part in parts}.values():  # matrices cut to one shape are one trial
+                tried = Weight(weight_OI=part)
+                if why := _problem(PackedProduct(tried), PlainProduct(tried), part, counts):
                     return why
     except Exception as error:  # the operator is not public: it may be missing or raise anything
         return str(error)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.kernels.cpu import eight_bits
+from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums
 
 __all__ = ["Int8Product", "Share", "widened"]
@@ -31,7 +32,7 @@ class Int8Product:
     A row's bits depend neither on the other rows nor on their number: no padding is needed.
     """
 
-    def __init__(self, layer: Int8Linear, share: Share) -> None:
+    def __init__(self, layer: Int8Linear | Int4Linear, share: Share) -> None:
         self._weight_OI, self._share = layer.weight, share
         self._scale_O = layer.scale_O.numpy()
         bias = layer.bias
@@ -40,11 +41,11 @@ class Int8Product:
     def __call__(self, x_RI: Tensor) -> Tensor:
         """Float32 ``[R, I]`` -> ``[R, O]``."""
         rows, inputs = x_RI.shape
-        outputs = self._weight_OI.shape[0]
+        outputs = len(self._scale_O)
         byte_RI, scale_R = torch.empty(rows, inputs, dtype=torch.int8), np.empty(rows, dtype=np.float32)
         given, byte = x_RI.numpy(), byte_RI.numpy()
         self._share(rows, _ROUND * rows * inputs, lambda a, b: eight_bits.round_rows(given, byte, scale_R, a, b))
-        sums = exact_sums(byte_RI, self._weight_OI).numpy()
+        sums = self._sums(byte_RI).numpy()
         y_RO = torch.empty(rows, outputs)
         out, scale_O, bias_O = y_RO.numpy(), self._scale_O, self._bias_O
         self._share(
@@ -53,6 +54,10 @@ class Int8Product:
             lambda a, b: eight_bits.scale_sums(sums, scale_R, scale_O, bias_O, out, a, b),
         )
         return y_RO
+
+    def _sums(self, byte_RI: Tensor) -> Tensor:
+        """int32 ``[R, O]``."""
+        return exact_sums(byte_RI, self._weight_OI)
 
 
 def widened(embedding: Int8Embedding, ids: Tensor, out: Tensor) -> None:

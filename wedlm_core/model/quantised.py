@@ -1,14 +1,15 @@
-"""Decoders with one byte per weight: which layers are replaced, and the layers of 8-bit floats.
+"""Decoders with a byte or less per weight: which layers are replaced, and the layers of 8-bit floats.
 
 ``EngineConfig.weight_dtype`` selects it. "int8" (:mod:`wedlm_core.model.int8`) replaces the layers' products, the
-output head and the embedding; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in
-``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
+output head and the embedding; "int4" (:mod:`wedlm_core.model.int4`) the layers' products, and the other two as "int8"
+does; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in ``benchmarks/results``
+(``python -m benchmarks.decode.quantised_quality``).
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +18,23 @@ from torch import Tensor, nn
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import MOST_INPUTS, Int8Embedding, Int8Linear
 
-__all__ = ["QUANTISED_DTYPES", "Fp8Linear", "prepare_int8", "quantise", "round_in_one_pass", "rounded_to_fp8"]
+__all__ = ["EXACT_DTYPES", "QUANTISED_DTYPES", "ExactLinear", "Fp8Linear", "prepare_exact", "quantise",
+           "round_in_one_pass", "rounded_to_fp8"]  # fmt: skip
 
-QUANTISED_DTYPES = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
-"""Names for ``EngineConfig.weight_dtype``."""
+QUANTISED_DTYPES = {"int8": torch.int8, "int4": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn}
+"""Names for ``EngineConfig.weight_dtype``, and the dtype of the layers' weights in memory."""
+ExactLinear = Int8Linear | Int4Linear
+_Kind = type[Int8Linear] | type[Int4Linear]
+EXACT_DTYPES: Mapping[str, _Kind] = {"int8": Int8Linear, "int4": Int4Linear}
+"""Those of which a product is a sum of integers, and their layers."""
 
 _LARGEST = 448.0  # of float8_e4m3fn
 _PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+
+_Make = Callable[[nn.Linear], ExactLinear]
 
 
 class Fp8Linear(nn.Module):
@@ -117,7 +126,7 @@ def quantise(model: Decoder, weight_dtype: str, *, head: bool = True) -> Decoder
     Args:
         model: a decoder with its weights, on any device.
         weight_dtype: a name of :data:`QUANTISED_DTYPES`, or "auto", which changes nothing.
-        head: whether "int8" holds for the output head and the embedding too.
+        head: whether the output head and the embedding are rounded too, to int8, if products are exact.
 
     Returns:
         ``model``.
@@ -131,8 +140,8 @@ def quantise(model: Decoder, weight_dtype: str, *, head: bool = True) -> Decoder
         rule = f'one of {sorted(QUANTISED_DTYPES)} or "auto"'
         raise ConfigError(explain("weight_dtype", weight_dtype, rule, 'Use "auto".'))
     with on_device(model.device):
-        if weight_dtype == "int8":
-            _replace(model, Int8Linear.of, head=head)
+        if weight_dtype in EXACT_DTYPES:
+            _replace(model, EXACT_DTYPES[weight_dtype].of, Int8Linear.of, head=head)
         else:
             for layer in model.layers:
                 for name in _PROJECTIONS:
@@ -140,20 +149,30 @@ def quantise(model: Decoder, weight_dtype: str, *, head: bool = True) -> Decoder
     return model
 
 
-def prepare_int8(model: Decoder, device: torch.device | str, *, head: bool = True) -> Decoder:
-    """Replace the linear layers of a model without weights (on the meta device) by int8 layers with memory, unfilled.
+def prepare_exact(model: Decoder, weight_dtype: str, device: torch.device | str, *, head: bool = True) -> Decoder:
+    """Replace the linear layers of a model without weights (on the meta device) by exact ones with memory, unfilled.
+
+    Args:
+        model: the decoder.
+        weight_dtype: a name of :data:`EXACT_DTYPES`.
+        device: of the memory.
+        head: as for :func:`quantise`.
 
     Raises:
-        ConfigError: a layer is too wide.
+        ConfigError: a layer is too wide, or its inputs cannot be grouped.
     """
-    return _replace(model, lambda one: Int8Linear(one.out_features, one.in_features, one.bias, device), head=head)
+
+    def unfilled(kind: _Kind) -> _Make:
+        return lambda one: kind(one.out_features, one.in_features, one.bias, device)
+
+    return _replace(model, unfilled(EXACT_DTYPES[weight_dtype]), unfilled(Int8Linear), head=head)
 
 
-def _replace(model: Decoder, make: Callable[[nn.Linear], Int8Linear], *, head: bool) -> Decoder:
+def _replace(model: Decoder, make: _Make, make_head: _Make, *, head: bool) -> Decoder:
     widest = max(model.config.hidden_size, model.config.intermediate_size)
     if widest > MOST_INPUTS:
         rule = f"layers of {MOST_INPUTS} inputs at most, so that sums fit in 32 bits; this model has {widest}"
-        raise ConfigError(explain("weight_dtype", "int8", rule, 'Use "auto".'))
+        raise ConfigError(explain("weight_dtype", "int8, int4", rule, 'Use "auto".'))
     for layer in model.layers:
         for name in _PROJECTIONS:
             setattr(layer, name, make(getattr(layer, name)))
@@ -161,7 +180,8 @@ def _replace(model: Decoder, make: Callable[[nn.Linear], Int8Linear], *, head: b
         embedding, tied = model.embed.weight, model.config.tie_word_embeddings
         table = nn.Linear(embedding.shape[1], embedding.shape[0], bias=False, device="meta")
         table.weight = nn.Parameter(embedding, requires_grad=False)
-        rounded_table = make(table)
-        model.set_submodule("lm_head", rounded_table if tied else make(model.lm_head))
+        rounded_table = make_head(table)
+        assert isinstance(rounded_table, Int8Linear)
+        model.set_submodule("lm_head", rounded_table if tied else make_head(model.lm_head))
         model.set_submodule("embed", Int8Embedding(rounded_table, model.dtype))
     return model

@@ -22,7 +22,8 @@ from wedlm_core.model.checkpoint_files import INDEX_FILE, SINGLE_FILE, opened
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import TensorPlace, expected_tensors
 from wedlm_core.model.placing import empty_decoder, equal_rows, place
-from wedlm_core.model.quantised import quantise
+from wedlm_core.model.quantised import EXACT_DTYPES, quantise
+from wedlm_core.model.smoothing import Smoothing
 
 __all__ = ["load_config", "load_model", "save_model"]
 
@@ -36,6 +37,7 @@ def load_model(
     workers: int | None = None,
     weight_dtype: str = "auto",
     quantised_head: bool = True,
+    smoothing: Smoothing | None = None,
 ) -> Decoder:
     """Build the decoder of a checkpoint folder, in evaluation mode, without gradients.
 
@@ -48,9 +50,10 @@ def load_model(
         dtype: dtype of the parameters; the files may have another.
         max_positions: length of the rotary tables; None takes the configuration's.
         workers: number of reading threads; None takes the number of cores, at most 8.
-        weight_dtype: as in ``EngineConfig``. "int8" rounds each piece as it is read, so that the wide weights are
-            never in memory together.
+        weight_dtype: as in ``EngineConfig``. "int8" and "int4" round each piece as it is read, so that the wide
+            weights are never in memory together.
         quantised_head: as in ``EngineConfig``.
+        smoothing: folded into the weights before they are rounded.
 
     Raises:
         ConfigError: ``weight_dtype`` does not fit the model.
@@ -59,12 +62,14 @@ def load_model(
     """
     found = read_checkpoint(folder)
     with on_device(torch.device(device)):
-        int8 = weight_dtype == "int8"
-        model = empty_decoder(found.config, device=device, dtype=dtype, int8=int8, int8_head=quantised_head)
-        place(found.files, expected_tensors(found.config), model, workers=workers)
+        exact = weight_dtype in EXACT_DTYPES
+        model = empty_decoder(
+            found.config, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=quantised_head
+        )
+        place(found.files, expected_tensors(found.config), model, workers=workers, smoothing=smoothing)
         _check_tied_head(found, model)
         model.set_max_positions(max_positions or found.config.max_position_embeddings)
-    return model if int8 else quantise(model, weight_dtype)
+    return model if exact else quantise(model, weight_dtype)
 
 
 def _check_tied_head(found: Checkpoint, model: Decoder) -> None:

@@ -18,7 +18,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu.attention import QUERIES, attend
-from wedlm_core.model import decoder_cpu
+from wedlm_core.model import decoder_cpu, team
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
@@ -101,6 +101,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     monkeypatch.setattr(decoder_cpu, "_MIN_THREAD_SECONDS", 1e-12)
+    monkeypatch.setattr(team, "_TEAM_BYTES", 1)
     yield
     torch.set_num_threads(before)
 

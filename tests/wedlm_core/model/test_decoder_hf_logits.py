@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers  # whose models are imported when they are first used
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from testing.engine.oracle import causal_logits
 from wedlm_core.errors import WeightsError
@@ -25,8 +25,8 @@ YARN = {"rope_type": "yarn", "rope_theta": 5_000.0, "factor": 4.0, "original_max
 
 def write_theirs(folder: Path, kind: str, shard: str = "1GB", **settings: Any) -> torch.nn.Module:
     config_class, model_class = {
-        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+        "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     }[kind]
     torch.manual_seed(7)
     model = model_class(config_class(**{**SIZES, **settings})).eval()

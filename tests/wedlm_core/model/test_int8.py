@@ -19,7 +19,7 @@ from wedlm_core.model import int8, placing
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums, plain_sums, rounded
 from wedlm_core.model.products_int8 import Int8Product, widened
-from wedlm_core.model.quantised import prepare_int8, quantise
+from wedlm_core.model.quantised import prepare_exact, quantise
 from wedlm_core.model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -155,4 +155,4 @@ def test_layers_too_wide_for_32_bits_are_refused() -> None:
     with torch.device("meta"):
         model = Decoder(wide)
     with pytest.raises(ConfigError, match="32 bits"):
-        prepare_int8(model, "meta")
+        prepare_exact(model, "int8", "meta")

@@ -53,7 +53,7 @@ def test_it_computes_with_the_rounded_numbers() -> None:
     torch.testing.assert_close(layer(x[1]), got[1])
 
 
-@pytest.mark.parametrize("name", sorted(QUANTISED_DTYPES))
+@pytest.mark.parametrize("name", ["int8", "fp8_e4m3"])
 @pytest.mark.parametrize("fixture", ["qwen3_folder", "qwen25_folder"])
 def test_a_model_keeps_one_byte_per_weight_of_its_layers(
     name: str, fixture: str, request: pytest.FixtureRequest
@@ -83,7 +83,7 @@ def test_unknown_dtypes_and_an_unsuitable_backend_are_refused(qwen3_folder: Path
         EngineConfig(weight_dtype="int3")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="weight_dtype"):
         quantise(load_model(qwen3_folder), "int3")
-    with pytest.raises(ConfigError, match="float32 or int8 weights"):
+    with pytest.raises(ConfigError, match="float32, int8 or int4 weights"):
         LLM(str(qwen3_folder), config=EngineConfig(weight_dtype="fp8_e4m3", attention="compiled"), device="cpu")
 
 

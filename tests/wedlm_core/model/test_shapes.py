@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+import transformers  # whose models are imported when they are first used
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
@@ -26,8 +24,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 LONG = 131072
 
 
-def theirs(size: str, **settings: Any) -> PreTrainedConfig:
-    config_class = {"7b": Qwen2Config, "8b": Qwen3Config}[size]
+def theirs(size: str, **settings: Any) -> transformers.PreTrainedConfig:
+    config_class = {"7b": transformers.Qwen2Config, "8b": transformers.Qwen3Config}[size]
     rope = {"rope_type": "default", "rope_theta": 1e6, **settings.pop("rope", {})}
     given = {"max_position_embeddings": 32768, "tie_word_embeddings": False, **SIZES[size], **settings}
     return config_class(**given, rope_parameters=rope)
@@ -38,7 +36,7 @@ def theirs(size: str, **settings: Any) -> PreTrainedConfig:
 def test_every_tensor_of_the_published_class_has_its_place_and_no_place_is_left(size: str, tied: bool) -> None:
     config = theirs(size, tie_word_embeddings=tied)
     with torch.device("meta"):
-        model = {"7b": Qwen2ForCausalLM, "8b": Qwen3ForCausalLM}[size](config)
+        model = {"7b": transformers.Qwen2ForCausalLM, "8b": transformers.Qwen3ForCausalLM}[size](config)
         ours = Decoder(ModelConfig.from_hf(config.to_dict()), max_positions=1)
     stored = {name: tuple(p.shape) for name, p in model.named_parameters()}  # a tied head counts once
     expected = expected_tensors(ours.config)
@@ -64,6 +62,9 @@ def test_presets_are_what_a_published_configuration_is_read_as(size: str, preset
 ])  # fmt: skip
 @pytest.mark.parametrize("size", ["7b", "8b"])
 def test_rotary_tables_equal_those_of_transformers_to_the_end(size: str, extra: dict[str, Any] | None) -> None:
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
     rope = {} if extra is None else {**YARN, **extra}
     config = theirs(size, rope=rope, max_position_embeddings=LONG)
     rotary = {"7b": Qwen2RotaryEmbedding, "8b": Qwen3RotaryEmbedding}[size](config)

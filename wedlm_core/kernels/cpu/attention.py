@@ -9,7 +9,7 @@ from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.tile import ROWS, address, multiply
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
 
-__all__ = ["QUERIES", "attend"]
+__all__ = ["QUERIES", "attend", "attend_group"]
 
 QUERIES = 32
 """Queries that are computed together: they and their scores of a block fit in the L1 cache."""
@@ -39,21 +39,30 @@ def attend(  # type: ignore[no-untyped-def]
         first: first sequence to compute.
         last: one past the last sequence to compute.
     """
+    kv_heads, _, dim, _ = keys.shape
+    group = q.shape[1] // (kv_heads * dim)
+    for s in range(first, last):
+        for m in range(0, counts[s] * group, QUERIES):
+            for h in range(kv_heads):
+                attend_group(q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, s, h, m)
+
+
+@kernel
+def attend_group(  # type: ignore[no-untyped-def]
+    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, s, h, m
+):
+    """One group of :func:`attend`: up to 32 queries, from query ``m`` on, of sequence ``s`` and KV head ``h``."""
     kv_heads, _, dim, block = keys.shape
     group = q.shape[1] // (kv_heads * dim)
     queries = np.empty((QUERIES, dim), dtype=np.float32)
     span = max(block, LANES)
-    for s in range(first, last):
-        total = counts[s] * group
-        for m in range(0, total, QUERIES):
-            together = min(QUERIES, total - m)
-            longest = cached[s] + (m + together - 1) // group + 1
-            width = (longest + span - 1) // span * span
-            for h in range(kv_heads):
-                _gather(q, starts[s], m, together, group, h, scale, queries)
-                _score(queries, keys, pages[s], page_size, h, cached[s], m, together, group, scores)
-                _mix(scores, values, pages[s], page_size, block, h, cached[s], m, together, group, width, queries)
-                _scatter(queries, starts[s], m, together, group, h, out)
+    together = min(QUERIES, counts[s] * group - m)
+    longest = cached[s] + (m + together - 1) // group + 1
+    width = (longest + span - 1) // span * span
+    _gather(q, starts[s], m, together, group, h, scale, queries)
+    _score(queries, keys, pages[s], page_size, h, cached[s], m, together, group, scores)
+    _mix(scores, values, pages[s], page_size, block, h, cached[s], m, together, group, width, queries)
+    _scatter(queries, starts[s], m, together, group, h, out)
 
 
 @kernel

@@ -12,25 +12,49 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from numba.core import caching
+from numba.core import caching, sigutils
+from numba.core.ccallback import CFunc
 
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
-__all__ = ["kernel"]
+__all__ = ["c_function", "kernel"]
 
 
-def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never") -> Any:
+def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never", label: str = "") -> Any:
     """Compile a function when it is first called, or take it from the cache. A decorator, with options or without.
 
     Kernels release the interpreter lock, check no bounds, and do not reorder sums.
+
+    Args:
+        function: what to compile.
+        inline: "always" for functions that Numba itself inlines.
+        label: tells apart functions that come from one definition, with different variables of the enclosing function.
+            Machine code of several processes meets in one cache, and of two functions of a name the linker takes one.
     """
     if function is None:
-        return lambda found: kernel(found, inline=inline)
+        return lambda found: kernel(found, inline=inline, label=label)
+    function.__qualname__ += label
     njit: Any = numba.njit
     dispatcher = njit(inline=inline, nogil=True, error_model="numpy")(function)
     if hasattr(dispatcher, "_cache"):  # with Numba's compiler turned off, it is the function itself
         dispatcher._cache = _Cache(function)
     return dispatcher
+
+
+def c_function(function: Callable[..., Any]) -> int:
+    """Compile ``void function(int64)`` for callers in C, or take it from the cache; its address.
+
+    It stays valid for the life of the process.
+    """
+    compiled: Any = CFunc(function, sigutils.normalize_signature("void(int64)"), {}, {"error_model": "numpy"})
+    compiled._cache = _Cache(function)
+    compiled.compile()
+    _COMPILED.append(compiled)
+    return int(compiled.address)
+
+
+_COMPILED: list[Any] = []
+"""Keeps machine code alive whose address was given away."""
 
 
 class _Locator(caching._CacheLocator):

@@ -8,7 +8,7 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, total
 
-__all__ = ["round_rows", "scale_sums", "widen_rows"]
+__all__ = ["round_rows", "round_to_bfloat16", "scale_sums", "sum_rows", "widen_rows"]
 
 _LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.model.int8.rounded
 
@@ -21,7 +21,7 @@ def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
 
     Args:
         x: ``[T, I]``.
-        byte: int8 ``[T, I]``, written.
+        byte: int8 or int16 ``[T, I']``, written; zero from column I on.
         scale: ``[T]``, written.
         first: first row to compute.
         last: one past the last row to compute.
@@ -37,7 +37,41 @@ def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
         inverse = F32(_LARGEST) / top
         for i in range(size):
             byte[t, i] = np.int8(np.rint(x[t, i] * inverse))
+        for i in range(size, byte.shape[1]):
+            byte[t, i] = 0
         scale[t] = top / F32(_LARGEST) + total(faults)
+
+
+@kernel
+def sum_rows(byte, factor, out, first, last):  # type: ignore[no-untyped-def]
+    """``out[t] = factor * sum(byte[t])``, int32."""
+    for t in range(first, last):
+        total = np.int32(0)
+        for i in range(byte.shape[1]):
+            total += np.int32(byte[t, i])
+        out[t] = np.int32(factor) * total
+
+
+@kernel
+def round_to_bfloat16(bits, halves, first, last):  # type: ignore[no-untyped-def]
+    """Round float32 to the nearest bfloat16, to even where two are equally near; NaN stays NaN.
+
+    Args:
+        bits: uint32 ``[T, I]``, of the numbers.
+        halves: uint16 ``[T, I']``, written; zero from column I on.
+        first: first row to compute.
+        last: one past the last row to compute.
+    """
+    size = bits.shape[1]
+    for t in range(first, last):
+        for i in range(size):
+            value = bits[t, i]
+            near = (value + np.uint32(0x7FFF) + ((value >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+            none = (value >> np.uint32(16)) | np.uint32(0x40)
+            is_number = (value & np.uint32(0x7FFFFFFF)) <= np.uint32(0x7F800000)
+            halves[t, i] = np.uint16(near if is_number else none)
+        for i in range(size, halves.shape[1]):
+            halves[t, i] = 0
 
 
 @kernel

@@ -8,7 +8,7 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.vector import LANES, fma, load, prefetch, spread, store, total
 
-__all__ = ["add_rms_norm", "place_qkv", "rms_norm", "silu_mul"]
+__all__ = ["add_rms_norm", "place_heads", "place_qkv", "rms_norm", "silu_mul"]
 
 
 @kernel
@@ -112,26 +112,39 @@ def place_qkv(  # type: ignore[no-untyped-def]
         first: first row to compute.
         last: one past the last row to compute.
     """
+    place_heads(
+        qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last,
+        0, keys.shape[0],
+    )  # fmt: skip
+
+
+@kernel
+def place_heads(  # type: ignore[no-untyped-def]
+    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last, low, high
+):
+    """:func:`place_qkv` of the KV heads ``low .. high - 1`` and the query heads that belong to them."""
     kv_heads, blocks, dim, block = keys.shape
-    q_size, kv_size = heads * dim, kv_heads * dim
-    width = q_size + 2 * kv_size
-    rotated = np.empty((LANES, kv_size), dtype=np.float32)
+    q_size, kv_size, group = heads * dim, kv_heads * dim, heads // kv_heads
+    width, own = q_size + 2 * kv_size, (high - low) * dim
+    rotated = np.empty((LANES, own), dtype=np.float32)
     t = first
     while t < last:
         # Consecutive entries of a block share the cache lines of their keys, which are written element by element.
         number, place = entries[t] // block, entries[t] % block
         count = _neighbours(entries, t, min(last, t + min(LANES, block - place)))
-        for h in range(kv_heads):  # a key has one cache line per element: fetch them all ahead
+        for h in range(low, high):  # a key has one cache line per element: fetch them all ahead
             for i in range(dim):
                 prefetch(keys, ((h * blocks + number) * dim + i) * block + place)
         for r in range(count):
-            at, angle = (t + r) * width, positions[t + r] * (dim // 2)
-            _norm_rotate(qkv, at, heads, dim, q_weight, eps, cos, sin, angle, q_out, (t + r) * q_size)
-            _norm_rotate(qkv, at + q_size, kv_heads, dim, k_weight, eps, cos, sin, angle, rotated, r * kv_size)
-        for h in range(kv_heads):
+            at, angle, skipped = (t + r) * width, positions[t + r] * (dim // 2), low * group * dim
+            to = (t + r) * q_size + skipped
+            _norm_rotate(qkv, at + skipped, (high - low) * group, dim, q_weight, eps, cos, sin, angle, q_out, to)
+            at += q_size + low * dim
+            _norm_rotate(qkv, at, high - low, dim, k_weight, eps, cos, sin, angle, rotated, r * own)
+        for h in range(low, high):
             for i in range(dim):
                 for r in range(count):
-                    keys[h, number, i, place + r] = rotated[r, h * dim + i]
+                    keys[h, number, i, place + r] = rotated[r, (h - low) * dim + i]
             for r in range(count):
                 at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + entries[t + r]) * dim
                 for i in range(0, dim, LANES):

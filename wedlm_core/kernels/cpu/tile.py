@@ -97,7 +97,7 @@ def _strip(lanes: int, vectors: int) -> Any:
     """A version of :func:`multiply` for one tile width of columns."""
     one, two, three, four = (_tile(rows, lanes, vectors) for rows in range(1, ROWS + 1))
 
-    @kernel
+    @kernel(label=f"_{lanes}_{vectors}")
     def strip(a, a_step, b, b_step, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
         if rows == 4:
             four(a, a_step, b, b_step, c, c_step, depth, fresh)

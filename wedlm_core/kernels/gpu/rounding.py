@@ -1,11 +1,11 @@
-"""Round rows to 8-bit floats with one scale per row, in one Triton kernel."""
+"""What lies around products of 8-bit numbers, one Triton kernel each: rounding rows before, scaling sums after."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-__all__ = ["round_rows", "to_e4m3"]
+__all__ = ["round_rows", "round_rows_int8", "scale_sums", "to_bfloat16", "to_e4m3"]
 
 
 @triton.jit
@@ -19,6 +19,17 @@ def to_e4m3(x):  # type: ignore[no-untyped-def]
     normal = bits.to(tl.float32, bitcast=True)
     tiny = (x + 24576.0) - 24576.0  # float32 steps at 1.5 * 2^14 are 2^-9, those of e4m3 below 2^-6
     return tl.where(tl.abs(x) < 0.015625, tiny, normal)
+
+
+@triton.jit
+def to_bfloat16(x):  # type: ignore[no-untyped-def]
+    """The nearest bfloat16 as a float32, ties to even. The conversion that follows is then exact.
+
+    Triton's interpreter by itself cuts off.
+    """
+    bits = x.to(tl.uint32, bitcast=True)
+    near = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return tl.where(x == x, near, x)
 
 
 @triton.jit
@@ -41,3 +52,57 @@ def round_rows(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexp
     share = to_e4m3(tl.div_rn(x, tl.zeros_like(x) + scale)).to(tl.float8e4nv)
     tl.store(byte_ptr + row * width + place, share, mask=place < width)
     tl.store(scale_ptr + row, scale)
+
+
+@triton.jit
+def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Program (row): ``x`` in int8 at a scale of its own; :func:`wedlm_core.model.int8.rounded` is the oracle.
+
+    A row with a NaN or an infinity has the scale NaN. Launch it without fused multiply-adds: they round once where the
+    oracle rounds twice.
+
+    Args:
+        x_ptr: floating point ``[R, I]``, contiguous within a row.
+        row_stride: elements between rows.
+        byte_ptr: int8 ``[R, I]``, contiguous, written.
+        scale_ptr: float32 ``[R]``, written.
+        width: I.
+        BLOCK: I or more, a power of two.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * row_stride + place, mask=place < width, other=0.0).to(tl.float32)
+    top = tl.maximum(tl.max(tl.abs(x), axis=0), 1.0e-12)
+    whole = (x * tl.div_rn(127.0, top) + 12582912.0) - 12582912.0  # float32 steps at 1.5 * 2^23 are 1: ties to even
+    tl.store(byte_ptr + row * width + place, whole.to(tl.int8), mask=place < width)
+    tl.store(scale_ptr + row, tl.div_rn(top, 127.0) + tl.sum(x - x, axis=0))
+
+
+@triton.jit
+def scale_sums(  # type: ignore[no-untyped-def]
+    sum_ptr, row_scale_ptr, scale_ptr, bias_ptr, out_ptr, width, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Program (row, block of outputs): ``out = sums * (row_scale * scale) + bias``, rounded as torch rounds.
+
+    Launch it without fused multiply-adds.
+
+    Args:
+        sum_ptr: int32 ``[R, O]``, contiguous.
+        row_scale_ptr: float32 ``[R]``.
+        scale_ptr: float32 ``[O]``.
+        bias_ptr: ``[O]``, in the dtype of ``out``; read only with HAS_BIAS.
+        out_ptr: ``[R, O]``, contiguous, written.
+        width: O.
+        HAS_BIAS: whether there is a bias.
+        BLOCK: outputs of a program.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    real = place < width
+    own = tl.load(row_scale_ptr + row) * tl.load(scale_ptr + place, mask=real, other=0.0)
+    y = tl.load(sum_ptr + row * width + place, mask=real, other=0).to(tl.float32) * own
+    if HAS_BIAS:
+        y = y + tl.load(bias_ptr + place, mask=real, other=0.0).to(tl.float32)
+    if out_ptr.dtype.element_ty == tl.bfloat16:
+        y = to_bfloat16(y)
+    tl.store(out_ptr + row * width + place, y.to(out_ptr.dtype.element_ty), mask=real)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wedlm_core.engine import host_memory
-from wedlm_core.engine.host_memory import available_memory
+from wedlm_core import host_memory
+from wedlm_core.host_memory import available_memory
 
 KIB = 1024
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["available_memory"]
+__all__ = ["available_memory", "pool_bytes"]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (  # limit and use in bytes: version 2, version 1
@@ -12,12 +12,18 @@ _CGROUPS = (  # limit and use in bytes: version 2, version 1
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
 _NO_LIMIT = 1 << 60  # version 1 has a number as large where there is no limit
+_LEAST_BYTES, _SHARE = 512 << 20, 0.25  # of a KV pool: of the memory that is free, a share and a least
 
 
 def available_memory() -> int | None:
     """Bytes that can be allocated without swapping; None where the system does not tell."""
     found = [free for free in (_of_machine(), *(_of_container(*pair) for pair in _CGROUPS)) if free is not None]
     return min(found, default=None)
+
+
+def pool_bytes(free: int | None) -> int:
+    """Bytes that a KV pool on a CPU may take by default, of so many that are free (None: nobody knows)."""
+    return _LEAST_BYTES if free is None else max(_LEAST_BYTES, int(_SHARE * free))
 
 
 def _of_machine() -> int | None:

@@ -1,0 +1,266 @@
+"""Measure against llama.cpp, OpenVINO GenAI and transformers: the same weights, greedy, prefill and decode.
+
+    python -m benchmarks.decode.engines [--shapes 25m 0.6b] [--batches 1 8 32 64] [--threads 2] [--clock wall]
+        [--llama-cpp PYTHON] [--openvino PYTHON] [--transformers PYTHON]
+
+The other engines are programs of their own (:mod:`benchmarks.decode.peers`), each run by the interpreter that an option
+names; one that is not named, or does not start, is listed as missing. All are loaded at once and take turns within a
+round, so that a busy moment of the machine meets all of them; a figure is a median over rounds. A prefill is a pass of
+one new token; a decode step is the difference to a pass of ``--new`` tokens, divided by its further tokens.
+
+``--clock cpu`` takes processor time in place of the wall clock, and needs ``--threads 1``. It leaves out most of what
+other processes on a busy machine do to a pass.
+
+``verified`` draws at temperatures at which 25M random weights accept drafts as trained models do in low and medium
+entropy (:mod:`benchmarks.decode.models`); its tokens per forward stand in its line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from benchmarks.common import table, write_result
+from benchmarks.decode.models import TEMPERATURES
+from benchmarks.decode.narrow_numbers import SHAPES
+from benchmarks.decode.random_model import random_decoder
+from wedlm_core import EngineConfig, Request, SamplingParams, Strategy
+from wedlm_core.engine import Engine
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model, save_model
+from wedlm_core.tokenizer import Tokenizer
+
+__all__ = ["main"]
+
+_PROMPT, _MOST = 64, 64
+_PEERS = Path(__file__).parent / "peers"
+_PROGRAMS = {
+    "llama_cpp": ("llama_cpp_peer.py", {"llama.cpp F32": "float32", "llama.cpp Q8_0": "q8_0"}),
+    "openvino": ("openvino_peer.py", {"OpenVINO f32": "float32", "OpenVINO default": "default"}),
+    "transformers": ("transformers_peer.py", {"transformers float32": "float32"}),
+}
+_VERIFIED = ("low", "medium")
+Ids = Sequence[Sequence[int]]
+
+
+class Contender(Protocol):
+    """Generates for a batch of prompts: seconds, the tokens, and tokens per forward."""
+
+    def __call__(self, prompts: Ids, new: int) -> tuple[float, Ids, float]: ...
+
+
+class Peer:
+    """A program of another engine. Raises :class:`RuntimeError` with its last words if it does not start."""
+
+    def __init__(self, python: str, file: str, folder: Path, threads: int, numbers: str, clock: str) -> None:
+        self._clock, self._errors = clock, tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
+        self._process = subprocess.Popen(
+            [python, str(_PEERS / file), str(folder), str(threads), numbers],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        )  # fmt: skip
+        self.about = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        while line and not line.startswith("{"):
+            line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise RuntimeError((self._errors.read().strip() or "no answer").splitlines()[-1])
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def __call__(self, prompts: Ids, new: int) -> tuple[float, Ids, float]:
+        assert self._process.stdin is not None
+        print(json.dumps({"prompts": prompts, "new": new}), file=self._process.stdin, flush=True)
+        answer = self._read()
+        return answer["cpu" if self._clock == "cpu" else "seconds"], answer["ids"], 1.0
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+
+class Ours:
+    """Our engine with the weights of a folder in some numbers."""
+
+    def __init__(self, folder: Path, numbers: str, clock: Callable[[], float]) -> None:
+        dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
+        weights: Any = "int8" if numbers == "int8" else "auto"
+        model = load_model(folder, device="cpu", dtype=dtype, weight_dtype=weights, max_positions=1024)
+        config = EngineConfig(
+            weight_dtype=weights, max_num_seqs=_MOST, max_model_len=512, num_pages=3 * _MOST, prefix_caching=False,
+        )  # fmt: skip
+        self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
+        self._clock, self._ids = clock, iter(range(10**9))
+
+    def run(self, prompts: Ids, params: SamplingParams) -> tuple[float, Ids, float]:
+        """See :class:`Contender`."""
+        numbers = [next(self._ids) for _ in prompts]
+        for number, prompt in zip(numbers, prompts, strict=True):
+            self._engine.add(
+                Request(request_id=str(number), prompt_token_ids=tuple(prompt), params=params, seed=number)
+            )
+        gc.collect()
+        begin, done = self._clock(), {}
+        while self._engine.has_work():
+            done.update({int(one.request_id): one for one in self._engine.step()})
+        seconds = self._clock() - begin
+        forwards = sum(one.stats.decode_forwards for one in done.values())
+        tokens = sum(one.stats.generated_tokens for one in done.values())
+        return seconds, [done[number].token_ids for number in numbers], tokens / max(1, forwards)
+
+    def contender(self, strategy: Strategy, temperature: float) -> Contender:
+        """Our engine with a strategy."""
+
+        def generate(prompts: Ids, new: int) -> tuple[float, Ids, float]:
+            params = SamplingParams(max_tokens=new, ignore_eos=True, strategy=strategy, temperature=temperature)
+            return self.run(prompts, params)
+
+        return generate
+
+
+def _contenders(
+    folder: Path, shape: str, args: argparse.Namespace
+) -> tuple[dict[str, Contender], dict[str, str], list[Peer]]:
+    """All that run here, why others do not, and the processes to end."""
+    clock = time.process_time if args.clock == "cpu" else time.perf_counter
+    found: dict[str, Contender] = {}
+    missing: dict[str, str] = {}
+    peers: list[Peer] = []
+    for numbers in ("float32", "bfloat16", "int8"):
+        engine = Ours(folder, numbers, clock)
+        found[f"ours {numbers}"] = engine.contender(Strategy.AUTOREGRESSIVE, 0.0)
+        for regime in _VERIFIED if shape == "25m" and numbers != "bfloat16" else ():
+            name = f"ours {numbers}, verified, {regime} entropy"
+            found[name] = engine.contender(Strategy.VERIFIED, TEMPERATURES[regime])
+    for option, (file, kinds) in _PROGRAMS.items():
+        python = getattr(args, option)
+        for name, numbers in kinds.items():
+            if python is None:
+                missing[name] = f"no interpreter given (--{option.replace('_', '-')})"
+                continue
+            try:
+                peer = Peer(python, file, folder, args.threads, numbers, args.clock)
+            except (RuntimeError, OSError) as error:
+                missing[name] = str(error)
+                continue
+            peers.append(peer)
+            found[name] = peer
+            print(name, peer.about, flush=True)
+    return found, missing, peers
+
+
+def _prompts(batch: int, turn: int) -> list[list[int]]:
+    """Other ones in each pass: an engine may keep what it computed of those before."""
+    return [[10 + (7 * i + 13 * s + 101 * turn) % 900 for i in range(_PROMPT)] for s in range(batch)]
+
+
+def _measure(found: dict[str, Contender], batch: int, args: argparse.Namespace) -> list[tuple[object, ...]]:
+    """Rows of the table of one batch size."""
+    # Drafts pay off over more tokens than a step needs to be timed.
+    new = {name: args.new * (3 if "verified" in name else 1) for name in found}
+    first: dict[str, list[float]] = {name: [] for name in found}
+    step: dict[str, list[float]] = {name: [] for name in found}
+    ids: dict[str, Ids] = {}
+    rate: dict[str, float] = {}
+    for one in found.values():
+        one(_prompts(batch, 0), 2)
+    for turn in range(args.rounds):
+        for name, one in found.items():
+            short, _, _ = one(_prompts(batch, 2 * turn + 1), 1)
+            whole, ids[name], rate[name] = one(_prompts(batch, 2 * turn + 2), new[name])
+            first[name].append(short)
+            step[name].append((whole - short) / (new[name] - 1))
+    rows: list[tuple[object, ...]] = []
+    want = ids["ours float32"]
+    for name in found:
+        ratio = statistics.median(base / own for base, own in zip(step["ours float32"], step[name], strict=True))
+        pairs = zip(ids[name], want, strict=True)
+        same = sum(a == b for one, two in pairs for a, b in zip(one, two, strict=False))  # verified ones are longer
+        middle = statistics.median(step[name])
+        rows.append((
+            batch, name, f"{batch * _PROMPT / statistics.median(first[name]):.0f}", f"{batch / middle:.0f}",
+            f"{batch / max(step[name]):.0f} to {batch / min(step[name]):.0f}", f"{ratio:.2f}", f"{rate[name]:.1f}",
+            "" if "verified" in name else f"{same / batch / args.new:.0%}",
+        ))  # fmt: skip
+        print(*rows[-1], sep=" | ", flush=True)
+    return rows
+
+
+_HEADER = (
+    "batch", "engine", "prefill, tokens/s", "decode, tokens/s", "over rounds", "of ours in float32", "tokens/forward",
+    "tokens as ours in float32",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Measure and write the tables."""
+    args = _parser().parse_args()
+    if args.clock == "cpu" and args.threads != 1:
+        raise SystemExit("--clock cpu adds up the time of all threads: give --threads 1")
+    torch.set_num_threads(args.threads)
+    parts = []
+    with tempfile.TemporaryDirectory(dir=args.folder) as place:
+        for shape in args.shapes:
+            folder = Path(place) / shape
+            save_model(random_decoder(SHAPES[shape], device="cpu", dtype=torch.float32, max_positions=64), folder)
+            found, missing, peers = _contenders(folder, shape, args)
+            rows = [row for batch in args.batches for row in _measure(found, batch, args)]
+            parts.append(f"## {shape}\n\n" + table(_HEADER, rows))
+            parts += ["Missing: " + "; ".join(f"{name} ({why})" for name, why in missing.items())] if missing else []
+            for peer in peers:
+                peer.close()
+            del found
+            gc.collect()
+    clock = "processor time" if args.clock == "cpu" else "wall clock"
+    body = (
+        f"{clock.capitalize()}, {_PROMPT} tokens of prompt and {args.new} generated (verified: {3 * args.new}), "
+        f"{args.rounds} rounds in turns, {args.note}\n\n" + "\n\n".join(parts)
+    )
+    write_result("engines", "Against other engines on a CPU", f"python -m {' '.join(_command())}", body,
+                 threads=args.threads)  # fmt: skip
+
+
+def _command() -> list[str]:
+    """The command line, without the paths of interpreters."""
+    words = ["benchmarks.decode.engines"]
+    for word in sys.argv[1:]:
+        words.append("PYTHON" if "/" in word and words[-1].startswith("--") else word)
+    return words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=["25m", "0.6b"], choices=list(SHAPES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32, 64])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--new", type=int, default=24)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--folder", default=None, help="where the model is written; default: the system's")
+    parser.add_argument("--note", default="", help="a sentence on the state of the machine")
+    for option, (file, _) in _PROGRAMS.items():
+        own = sys.executable if option == "transformers" else None
+        help_text = f"interpreter for peers/{file}"
+        parser.add_argument(f"--{option.replace('_', '-')}", default=own, metavar="PYTHON", help=help_text)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

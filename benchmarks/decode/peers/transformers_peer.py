@@ -1,0 +1,36 @@
+"""transformers ``generate``. Needs the packages torch and transformers. NUMBERS: a dtype of torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+import transformers
+
+
+def main() -> None:
+    """Answer lines until the input ends."""
+    folder, threads, numbers = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    torch.set_num_threads(threads)
+    begin = time.perf_counter()
+    config = transformers.Qwen3Config.from_pretrained(folder)
+    model = transformers.Qwen3ForCausalLM.from_pretrained(folder, config=config, dtype=getattr(torch, numbers)).eval()
+    seconds = time.perf_counter() - begin
+    print(json.dumps({"engine": "transformers", "version": transformers.__version__, "load": seconds}), flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        ids, new = torch.tensor(task["prompts"]), task["new"]
+        begin, busy = time.perf_counter(), time.process_time()
+        with torch.inference_mode():
+            out = model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new,
+                max_new_tokens=new, eos_token_id=None, pad_token_id=0,
+            )  # fmt: skip
+        spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - busy}
+        print(json.dumps({**spent, "ids": out[:, ids.shape[1] :].tolist()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

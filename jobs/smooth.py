@@ -1,0 +1,84 @@
+"""Smooth a model for rounded weights on rows of your own: ``wedlm-batch smooth --input X --model M``.
+
+Reads the prompts of a sample of the rows, finds by which powers of two the model's channels are scaled before weights
+and rows are rounded, and writes them beside the weights, as ``smoothing.safetensors``. Runs with
+``engine.smoothing: model`` use that file; with ``--to FILE`` it is written elsewhere, and ``engine.smoothing`` is its
+path. The dtype is ``engine.weight_dtype``, "int8" unless it is set. Another file is another model: an output that was
+begun with one is not continued with the other.
+
+Exit status:
+  0         written
+  2         configuration, input or model are at fault
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pipeline
+from jobs.cli import NO_OUTPUT, Parser, add_config_options, collect, show_stages
+from jobs.quiet_end import end_quietly
+from pipeline.codec import WeDLMError
+from pipeline.commands.calibration_sample import sample_token_ids
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.prompts.model_files import model_folder
+from wedlm_core.model.smoothing_names import SMOOTHING_FILE
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth") -> int:
+    """Find the scales and write them; the exit status."""
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config_options(parser)
+    parser.add_argument("--rows", type=int, default=256, metavar="N", help="rows of the sample (256 at most)")
+    parser.add_argument("--to", type=Path, metavar="FILE", help=f"where to write (the model's {SMOOTHING_FILE})")
+    args = parser.parse_args(argv)
+    args.output = args.output or NO_OUTPUT
+    try:
+        config = collect(args)
+        path = args.to or _beside(config)
+        show_stages()
+        scaled, channels = _write(config, sample_token_ids(config, args.rows), path)
+    except (pipeline.PipelineError, WeDLMError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    used = "model" if args.to is None else str(path)
+    print(f"{path}: {scaled} of {channels} channels are scaled\nuse: --set engine.smoothing={used}")
+    return 0
+
+
+def _beside(config: RunConfig) -> Path:
+    """The file in the model's folder, if the folder is the user's."""
+    if not Path(config.model).expanduser().is_dir():
+        rule = "it is no local folder, where what is written beside the weights would last"
+        raise ConfigError(f"model={config.model_name!r}: {rule}. Give --to FILE.")
+    return Path(config.model).expanduser() / SMOOTHING_FILE
+
+
+def _write(config: RunConfig, token_ids: list[list[int]], path: Path) -> tuple[int, int]:
+    """Find and write the scales; how many channels are scaled, and how many there are."""
+    from wedlm_core.model.checkpoint import read_checkpoint
+    from wedlm_core.model.smoothing_files import save_smoothing, smooth_checkpoint
+
+    dtype = config.engine.weight_dtype
+    if dtype not in ("auto", "int8", "int4"):
+        raise ConfigError(f"engine.weight_dtype={dtype!r}: only int8 and int4 are smoothed. Set one of them.")
+    found = smooth_checkpoint(
+        read_checkpoint(model_folder(config)), token_ids, "int8" if dtype == "auto" else dtype,
+        head=config.engine.quantised_head,
+    )  # fmt: skip
+    try:
+        save_smoothing(found, path)
+    except OSError as error:
+        raise ConfigError(f"--to {path}: cannot be written ({error.strerror}). Give another FILE.") from error
+    each = found.exponents.values()
+    return sum(int((one != 0).sum()) for one in each), sum(one.numel() for one in each)
+
+
+if __name__ == "__main__":
+    raise SystemExit(end_quietly(main, "smooth"))

@@ -1,0 +1,178 @@
+"""All layers in one call: products on panels equal their oracles, and neither threads nor company change a bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from testing.engine.engines import requests_of, run
+from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, observe
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward import model_runner
+from wedlm_core.kernels.cpu.eight_bits import round_to_bfloat16
+from wedlm_core.kernels.cpu.panels import numbers_here
+from wedlm_core.model import decoder_team, team
+from wedlm_core.model.decoder_cpu import DecoderCpu
+from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
+from wedlm_core.model.int8 import Int8Linear
+from wedlm_core.model.panels import pack
+from wedlm_core.model.team import Team
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import SamplingParams
+
+WHOLE = [one for one in ("int8", "int16") if one in numbers_here()]
+PARAMS = SamplingParams(max_tokens=12, window_size=4, ignore_eos=True)
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(team, "_TEAM_BYTES", 1)
+    yield
+    torch.set_num_threads(before)
+
+
+def some_rows(rows: int, inputs: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, inputs, generator=generator) * torch.logspace(-2, 2, rows)[:, None]
+
+
+SIZES = {"rows": st.integers(1, 40), "inputs": st.integers(1, 150), "outputs": st.integers(1, 200)}
+
+
+@pytest.mark.parametrize("numbers", WHOLE)
+@given(**SIZES, seed=st.integers(0, 2**31), bias=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_whole_numbers_give_the_bits_of_the_layer(
+    numbers: str, rows: int, inputs: int, outputs: int, seed: int, bias: bool
+) -> None:
+    torch.manual_seed(seed)
+    layer = Int8Linear.of(nn.Linear(inputs, outputs, bias=bias).requires_grad_(False))
+    layer.weight[0], layer.weight[-1] = 127, -127
+    packed = pack(layer.weight, numbers, scale_O=layer.scale_O, bias_O=layer.bias)
+    x_RI = some_rows(rows, inputs, seed)
+    x_RI[0] = 1.0
+    found = Team().product(packed, x_RI)
+    assert torch.equal(found, layer(x_RI))
+    assert torch.equal(Team().product(packed, x_RI[-1:]), found[-1:]), "a row alone"
+
+
+@pytest.mark.parametrize("numbers", [one for one in ("float32", "bfloat16") if one in numbers_here()])
+@given(**SIZES, seed=st.integers(0, 2**31), bias=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_floats_are_near_and_a_row_is_the_same_in_any_company(
+    numbers: str, rows: int, inputs: int, outputs: int, seed: int, bias: bool
+) -> None:
+    dtype = getattr(torch, numbers)
+    weight_OI = some_rows(outputs, inputs, seed).to(dtype)
+    bias_O = torch.arange(outputs).float() if bias else None
+    packed, x_RI = pack(weight_OI, numbers, bias_O=bias_O), some_rows(rows, inputs, seed + 1)
+    near_RI = x_RI.to(dtype).double()
+    want = near_RI @ weight_OI.double().t() + (0 if bias_O is None else bias_O)
+    size = near_RI.abs() @ weight_OI.double().abs().t() + 1000
+    found = Team().product(packed, x_RI)
+    assert ((found - want).abs() <= 1e-6 * size).all()
+    first = seed % rows
+    assert torch.equal(Team().product(packed, x_RI[first:]), found[first:])
+
+
+@pytest.mark.parametrize("numbers", numbers_here())
+@pytest.mark.parametrize("library", [True, False])
+def test_two_threads_give_the_bits_of_one(
+    numbers: str, library: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight_OI, scale_O = some_rows(300, 70, 1), None
+    if numbers in WHOLE:
+        layer = Int8Linear.of(nn.Linear(70, 300))
+        weight_OI, scale_O = layer.weight, layer.scale_O
+    packed = pack(weight_OI.bfloat16() if numbers == "bfloat16" else weight_OI, numbers, scale_O=scale_O)
+    found = {rows: Team().product(packed, some_rows(rows, 70, rows)) for rows in (1, 2, 13, 64)}
+    request.getfixturevalue("two_threads")
+    if not library:
+        monkeypatch.setattr(team, "_threads_of_torch", lambda: None)
+    for rows, one in found.items():
+        for _ in range(20):
+            assert torch.equal(Team().product(packed, some_rows(rows, 70, rows)), one)
+
+
+def rows_of(folder: Path, config: EngineConfig) -> Rows:
+    prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5)]
+    return observe(folder, requests_of(prompts, PARAMS), config)[1]
+
+
+@pytest.mark.parametrize("model", ["qwen3_folder", "qwen25_folder"])
+def test_it_computes_what_single_steps_compute(
+    model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int8: bit for bit; float32: but for the order of sums in products."""
+    folder = request.getfixturevalue(model)
+    for weights in ("auto", "int8"):
+        config = EngineConfig(weight_dtype=weights, page_size=16, prefill_chunk=9)
+        fast = rows_of(folder, config)
+        with monkeypatch.context() as patch:
+            patch.setattr(decoder_team, "why_no_team", lambda model: "the test says so")
+            slow = rows_of(folder, config)
+        assert fast.prefill.keys() == slow.prefill.keys()
+        for key, value in slow.prefill.items():
+            if weights == "int8":
+                assert torch.equal(fast.prefill[key], value)
+            else:
+                torch.testing.assert_close(fast.prefill[key], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+def test_verified_in_two_threads_is_autoregressive_in_one(
+    qwen3_folder: Path, weights: str, request: pytest.FixtureRequest
+) -> None:
+    prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5)]
+    params = [replace(PARAMS, strategy="autoregressive", temperature=heat, logprobs=True) for heat in (0, 0.7, 1, 5)]
+
+    def tokens(params: list[SamplingParams], together: int) -> list[tuple[object, ...]]:
+        model = load_model(qwen3_folder, max_positions=700, weight_dtype=weights)
+        engine = Engine(model, Tokenizer.load(qwen3_folder), EngineConfig(weight_dtype=weights))
+        found = run(engine, requests_of(prompts, params), at_once=together)
+        return [(one.token_ids, one.logprobs) for one in found]
+
+    alone = tokens(params, 1)
+    request.getfixturevalue("two_threads")
+    assert tokens([replace(one, strategy="verified", window_size=8) for one in params], 4) == alone
+
+
+def test_where_products_are_wrong_steps_are_computed_one_by_one(
+    qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(qwen3_folder, max_positions=64)
+    assert why_no_team(model) is None
+    assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderTeam)
+    monkeypatch.setattr(decoder_team, "_why_wrong", lambda numbers: f"{numbers} cuts off")
+    assert why_no_team(model) == "float32 cuts off"
+    assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderCpu)
+
+
+def test_a_saturating_product_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Team.product
+    monkeypatch.setattr(Team, "product", lambda *arguments: right(*arguments).clamp(-2000, 2000))
+    assert "wrong" in str(decoder_team._why_wrong.__wrapped__(WHOLE[0] if WHOLE else "float32"))
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=20), st.integers(0, 2))
+@settings(max_examples=100, deadline=None)
+def test_rounding_to_bfloat16_is_that_of_torch(numbers: list[float], more: int) -> None:
+    x = torch.tensor([[*numbers, math.nan, math.inf, 1.00390625, 1.01171875, 3.4e38]])
+    halves = np.full((1, x.shape[1] + more), 7, dtype=np.uint16)
+    round_to_bfloat16(x.numpy().view(np.uint32), halves, 0, 1)
+    found = torch.from_numpy(halves.view(np.int16)).view(torch.bfloat16)
+    torch.testing.assert_close(found[:, : x.shape[1]], x.bfloat16(), rtol=0, atol=0, equal_nan=True)
+    assert not halves[:, x.shape[1] :].any()

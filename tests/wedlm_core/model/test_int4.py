@@ -1,0 +1,145 @@
+"""Weights in 4 bits: rounding, the kernel and its product, loading in pieces."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from testing.engine.models import random_decoder
+from wedlm_core.errors import ConfigError
+from wedlm_core.kernels.cpu import four_bits
+from wedlm_core.model import placing, products_int4
+from wedlm_core.model.int4 import Int4Linear, expanded, rounded_to_nibbles
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums
+from wedlm_core.model.products_int4 import Int4Product
+from wedlm_core.model.quantised import quantise
+from wedlm_core.model.weights import load_model, save_model
+
+
+def halves(count: int, seconds: float, part) -> None:  # type: ignore[no-untyped-def]
+    part(0, count // 2)
+    part(count // 2, count)
+
+
+def some_linear(seed: int, *, inputs: int = 64, outputs: int = 40, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(seed)
+    linear = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
+    linear.weight.mul_(torch.logspace(-3, 2, outputs)[:, None] * torch.logspace(-1, 1, inputs))
+    return linear
+
+
+@given(seed=st.integers(0, 2**31), groups=st.integers(1, 5), zero=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_every_weight_is_an_integer_of_8_bits_times_the_scale_of_its_output(seed: int, groups: int, zero: bool) -> None:
+    weight_OI = some_linear(seed, inputs=32 * groups).weight
+    if zero:
+        weight_OI[3] = 0
+    nibble, multiplier, scale_O = rounded_to_nibbles(weight_OI)
+    assert (nibble.shape, multiplier.shape) == ((40, 16 * groups), (40, groups))
+    whole_OI = expanded(nibble, multiplier)
+    assert whole_OI.dtype == torch.int8
+    assert int(whole_OI.abs().max()) <= 126
+    assert bool((multiplier >= 1).all())
+    assert bool((multiplier <= 18).all())
+    error_O = (whole_OI.float() * scale_O[:, None] - weight_OI).square().sum(dim=1)
+    assert bool((error_O <= 0.04 * weight_OI.square().sum(dim=1)).all())
+
+
+@given(seed=st.integers(0, 2**31), groups=st.integers(1, 5), size=st.sampled_from([1e-15, 1e-3, 1.0, 1e6]))
+@settings(max_examples=30, deadline=None)
+def test_the_kernel_rounds_as_torch_does(seed: int, groups: int, size: float) -> None:
+    weight_OI = some_linear(seed, inputs=32 * groups).weight * size
+    weight_OI[3] = 0
+    weight_OI[4, :9] = weight_OI[4, 9] * 0.5  # ties
+    layer = Int4Linear(40, 32 * groups)
+    layer.put(0, weight_OI[:17])
+    layer.put(17, weight_OI[17:].double())
+    for name, want in zip(("weight", "multiplier_OG", "scale_O"), rounded_to_nibbles(weight_OI), strict=True):
+        assert torch.equal(getattr(layer, name), want), name
+
+
+def test_no_share_of_the_largest_weight_rounds_worse_than_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wedlm_core.model import int4
+
+    weight_OI = some_linear(5, inputs=128).weight
+
+    def error() -> torch.Tensor:
+        nibble, multiplier, scale_O = rounded_to_nibbles(weight_OI)
+        return (expanded(nibble, multiplier).float() * scale_O[:, None] - weight_OI).square().sum(dim=1)
+
+    best = error()
+    monkeypatch.setattr(int4, "_SHARES", (1.0,))
+    assert bool((best <= error() * (1 + 1e-5)).all())
+    assert float(best.sum()) < 0.95 * float(error().sum())
+
+
+@given(rows=st.integers(1, 9), groups=st.integers(1, 4), seed=st.integers(0, 2**31), bias=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_the_product_gives_the_bits_of_the_layer_and_of_8_bits(rows: int, groups: int, seed: int, bias: bool) -> None:
+    layer = Int4Linear.of(some_linear(seed, inputs=32 * groups, bias=bias))
+    whole_OI = expanded(layer.weight, layer.multiplier_OG)
+    out_OI = np.empty(whole_OI.shape, dtype=np.int8)
+    four_bits.expand_rows(layer.weight.numpy(), layer.multiplier_OG.numpy(), out_OI, 0, len(out_OI))
+    assert np.array_equal(out_OI, whole_OI.numpy())
+    x_RI = torch.randn(rows, 32 * groups) * torch.logspace(-2, 2, rows)[:, None]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products_int4, "_TILE_BYTES", 32 * groups)  # tiles of 64 outputs at least
+        found = Int4Product(layer, halves)(x_RI)
+    assert torch.equal(found, layer(x_RI))
+    assert torch.equal(Int4Product(layer, halves)(x_RI[-1:]), found[-1:]), "a row alone"
+    eight = Int8Linear(40, 32 * groups, layer.bias)
+    eight.weight, eight.scale_O = whole_OI, layer.scale_O
+    assert torch.equal(eight(x_RI), found)
+
+
+def test_tiles_of_any_size_give_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Int4Linear.of(some_linear(1, outputs=300))
+    byte_RI = torch.randint(-127, 128, (5, 64), dtype=torch.int8)
+    want = exact_sums(byte_RI, expanded(layer.weight, layer.multiplier_OG))
+    for size in (64 * 64, 64 * 100, 1 << 20):
+        monkeypatch.setattr(products_int4, "_TILE_BYTES", size)
+        assert torch.equal(Int4Product(layer, halves)._sums(byte_RI), want)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_row_that_is_no_number_stays_none(value: float) -> None:
+    layer = Int4Linear.of(some_linear(3))
+    good_RI = torch.randn(3, 64)
+    bad_RI = good_RI.clone()
+    bad_RI[1, 17] = value
+    for product in (layer, Int4Product(layer, halves)):
+        found = product(bad_RI)
+        assert not found[1].isfinite().any()
+        assert torch.equal(found[::2], product(good_RI)[::2])
+
+
+def test_loading_in_pieces_gives_the_bytes_of_rounding_a_loaded_model(
+    qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "PIECE_BYTES", 1000)
+    loaded = load_model(qwen3_folder, weight_dtype="int4")
+    after = dict(quantise(load_model(qwen3_folder), "int4").named_buffers())
+    found = dict(loaded.named_buffers())
+    assert found.keys() == after.keys()
+    assert all(torch.equal(found[name], value) for name, value in after.items())
+    assert isinstance(loaded.layers[0].qkv_proj, Int4Linear)
+    assert isinstance(loaded.lm_head, Int8Linear)
+    assert isinstance(loaded.embed, Int8Embedding)
+    layers = [one for one in loaded.modules() if isinstance(one, Int4Linear)]
+    wide = sum(one.in_features * one.out_features for one in load_model(qwen3_folder).layers.modules()
+               if isinstance(one, nn.Linear))  # fmt: skip
+    assert sum(b.nbytes for one in layers for b in (one.weight, one.multiplier_OG)) == wide * 17 // 32
+
+
+def test_layers_whose_inputs_make_no_whole_groups_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"multiple of 32; this model has one of 48.*int8"):
+        Int4Linear(8, 48)
+    save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m")
+    assert load_model(tmp_path / "m", weight_dtype="int4") is not None

@@ -1,0 +1,57 @@
+"""What a model takes in memory, as predicted from its configuration, is what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model.checkpoint import load_config
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.memory import kv_bytes_per_token, weight_bytes
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+
+FOLDERS = pytest.mark.parametrize("fixture", ["qwen3_folder", "qwen25_folder"])
+
+
+def held(model: Decoder) -> int:
+    """Bytes of all tensors of the model but the rotary tables; those that share memory count once."""
+    tensors = [*model.parameters(), *(b for name, b in model.named_buffers() if name not in ("cos", "sin"))]
+    return sum({t.data_ptr(): t.nbytes for t in tensors}.values())
+
+
+@FOLDERS
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("weight_dtype", ["auto", "int8", "int4", "fp8_e4m3"])
+@pytest.mark.parametrize("head", [True, False])
+def test_weights_take_what_is_predicted(
+    fixture: str, dtype: str, weight_dtype: str, head: bool, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(fixture)
+    model = load_model(folder, dtype=getattr(torch, dtype), weight_dtype=weight_dtype, quantised_head=head)
+    predicted = weight_bytes(load_config(folder), dtype=dtype, weight_dtype=weight_dtype, quantised_head=head)
+    assert held(model) == predicted
+
+
+@FOLDERS
+def test_an_engine_on_a_cpu_packs_a_tied_head_beside_the_embedding(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(fixture)
+    model = load_model(folder)
+    config, before = model.config, held(model)
+    Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=2), keep_weights=False)
+    table = config.vocab_size * config.hidden_size * 4
+    assert weight_bytes(config, dtype="float32", on_cpu=True) == before + table * config.tie_word_embeddings
+
+
+def test_keys_and_values_take_what_is_predicted(qwen3_folder: Path) -> None:
+    config = load_config(qwen3_folder)
+    for kv_dtype, name in ((torch.float32, "auto"), (torch.float8_e4m3fn, "fp8_e4m3")):
+        page = KVPool.bytes_per_page(config, 16, kv_dtype)
+        assert kv_bytes_per_token(config, dtype="float32", kv_cache_dtype=name) * 16 == page

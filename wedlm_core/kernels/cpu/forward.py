@@ -1,0 +1,260 @@
+"""All layers of a decoder as one kernel, which the threads of a team run together.
+
+Records describe a forward: :data:`TASK` its sizes and the addresses of its arrays, :data:`LAYER` the parameters of a
+layer, :data:`PRODUCT` one of its four products. Fields are int64 where nothing else is said, and addresses where they
+are no sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from wedlm_core.kernels.cpu.attention import QUERIES, attend_group
+from wedlm_core.kernels.cpu.compiled import c_function, kernel
+from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
+from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
+from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, pieces
+from wedlm_core.kernels.cpu.team import STATE_SIZE, call_for_number, meet, take
+from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
+
+__all__ = ["LAYER", "PRODUCT", "TASK", "entry_of"]
+
+
+def _record(text: str, **others: Any) -> np.dtype[Any]:
+    return np.dtype([(name, others.get(name, np.int64)) for name in text.split()])
+
+
+PRODUCT = _record("weight scale bias depth outputs inputs")
+"""``depth``: units of four bytes of a row (:mod:`.panels`); ``scale`` is 0 for weights that are floats."""
+LAYER = _record(
+    "input_norm post_norm q_norm k_norm keys values qkv o gate_up down",
+    qkv=PRODUCT, o=PRODUCT, gate_up=PRODUCT, down=PRODUCT,
+)  # fmt: skip
+"""``q_norm, k_norm``: 0 where the model has none. ``keys, values``: of the KV pool."""
+TASK = _record(
+    "state members team_size rows layers hidden inner heads kv_heads dim eps "
+    "stream normed q context gated qkv gate_up delta narrow row_scale row_sum "
+    "cos sin reach positions entries "
+    "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
+    "lines final_norm head out",
+    eps=np.float32, scale=np.float32, head=PRODUCT,
+)  # fmt: skip
+"""Of a forward or of one product.
+
+- ``state``: of the team. ``members``: its threads, or ``team_size``: a function that tells how many they are.
+- ``stream``: float32 ``[rows, hidden]``, the embedded rows, changed.
+- ``normed, q, context, gated, qkv, gate_up, delta``: float32 scratch as wide as the model has them.
+- ``narrow, row_scale, row_sum``: scratch for rows in the numbers of the weights.
+- ``cos, sin``: float32 ``[reach, dim / 2]``.
+- ``blocks`` to ``scale``: the KV pool, and what :func:`wedlm_core.kernels.cpu.attention.attend` needs.
+- ``lines``: the layers.
+- ``head, out``: with 0 layers, the product of ``normed`` that is computed instead, and its result.
+"""
+
+
+@kernel
+def _part(count, me, members):  # type: ignore[no-untyped-def]
+    """The items of a member: ``(first, last)``."""
+    return count * me // members, count * (me + 1) // members
+
+
+def _narrowing(numbers: str) -> Any:
+    """A kernel that converts rows, or does nothing: it returns the address and the bytes of a row."""
+    if numbers == "float32":
+
+        @kernel(label=f"_{numbers}")
+        def as_they_are(task, x, product, me, members):  # type: ignore[no-untyped-def]
+            return x, 4 * product.depth
+
+        return as_they_are
+    if numbers == "bfloat16":
+
+        @kernel(label=f"_{numbers}")
+        def to_bfloat16(task, x, product, me, members):  # type: ignore[no-untyped-def]
+            first, last = _part(task.rows, me, members)
+            bits = array_at(x, (task.rows, product.inputs), np.uint32)
+            round_to_bfloat16(bits, array_at(task.narrow, (task.rows, 2 * product.depth), np.uint16), first, last)
+            return task.narrow, 4 * product.depth
+
+        return to_bfloat16
+    if numbers == "int8":
+
+        @kernel(label=f"_{numbers}")
+        def to_int8(task, x, product, me, members):  # type: ignore[no-untyped-def]
+            first, last = _part(task.rows, me, members)
+            wide, byte = (
+                floats_at(x, task.rows, product.inputs),
+                array_at(task.narrow, (task.rows, 4 * product.depth), np.int8),
+            )
+            round_rows(wide, byte, array_at(task.row_scale, (task.rows,), np.float32), first, last)
+            sum_rows(byte, 128, array_at(task.row_sum, (task.rows,), np.int32), first, last)
+            return task.narrow, 4 * product.depth
+
+        return to_int8
+
+    @kernel(label=f"_{numbers}")
+    def to_int16(task, x, product, me, members):  # type: ignore[no-untyped-def]
+        first, last = _part(task.rows, me, members)
+        wide, byte = (
+            floats_at(x, task.rows, product.inputs),
+            array_at(task.narrow, (task.rows, 2 * product.depth), np.int16),
+        )
+        round_rows(wide, byte, array_at(task.row_scale, (task.rows,), np.float32), first, last)
+        return task.narrow, 4 * product.depth
+
+    return to_int16
+
+
+def _runner(numbers: str) -> Any:
+    """See :func:`run_float32`; the others differ in the numbers of weights and of the rows that meet them."""
+    narrow, multiply, narrows = _narrowing(numbers), multiply_panels(numbers), numbers != "float32"
+
+    @kernel(label=f"_{numbers}")
+    def product(task, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
+        """``out = x @ weight.T + bias``. All members have written x; none has written out when it returns alone."""
+        own, step = narrow(task, x, one, me, members)
+        if narrows or x == task.normed:
+            meet(state, members)
+        first, last = _part(pieces(task.rows, one.outputs), me, members)
+        multiply(
+            own, step, one.weight, one.depth, out, 4 * one.outputs, one.bias, one.scale, task.row_scale, task.row_sum,
+            task.rows, one.outputs, first, last,
+        )  # fmt: skip
+        meet(state, members)
+
+    @kernel(label=f"_{numbers}")
+    def place(task, layer, me, members):  # type: ignore[no-untyped-def]
+        """Queries to ``task.q``, keys and values to the pool: by rows, or by heads where rows are few."""
+        rows, dim = task.rows, task.dim
+        qkv = floats_at(task.qkv, rows, layer.qkv.outputs)
+        q_norm = array_at(layer.q_norm, (dim if layer.q_norm else 0,), np.float32)
+        k_norm = array_at(layer.k_norm, (dim if layer.k_norm else 0,), np.float32)
+        cos, sin = floats_at(task.cos, task.reach, dim // 2), floats_at(task.sin, task.reach, dim // 2)
+        positions, entries = numbers_at(task.positions, rows), numbers_at(task.entries, rows)
+        q = floats_at(task.q, rows, task.heads * dim)
+        keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), np.float32)
+        values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), np.float32)
+        first, last = 0, rows
+        low, high = 0, task.kv_heads
+        if rows >= 4 * members:
+            first, last = _part(rows, me, members)
+        else:
+            low, high = _part(task.kv_heads, me, members)
+        place_heads(
+            qkv, q_norm, k_norm, task.eps, cos, sin, positions, entries, task.heads, q, keys, values, first, last,
+            low, high,
+        )  # fmt: skip
+
+    @kernel(label=f"_{numbers}")
+    def attend(task, layer, scores, state):  # type: ignore[no-untyped-def]
+        """Attention of groups of queries, each taken by whoever is free."""
+        rows, dim = task.rows, task.dim
+        q, context = floats_at(task.q, rows, task.heads * dim), floats_at(task.context, rows, task.heads * dim)
+        keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), np.float32)
+        values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), np.float32)
+        pages = array_at(task.pages, (task.sequences, task.page_columns), np.int64)
+        starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
+        cached, group = numbers_at(task.cached, task.sequences), task.heads // task.kv_heads
+        passed, mine = 0, take(state)
+        for s in range(task.sequences):
+            groups = (counts[s] * group + QUERIES - 1) // QUERIES
+            while mine < passed + groups * task.kv_heads:
+                h, m = (mine - passed) // groups, (mine - passed) % groups * QUERIES
+                attend_group(
+                    q, keys, values, pages, starts, counts, cached, task.page_size, task.scale, context, scores,
+                    s, h, m,
+                )  # fmt: skip
+                mine = take(state)
+            passed += groups * task.kv_heads
+
+    @kernel(label=f"_{numbers}")
+    def run(task, state, me, members):  # type: ignore[no-untyped-def]
+        rows = task.rows
+        if task.layers == 0:
+            product(task, task.normed, task.head, task.out, me, members, state)
+            return
+        lines = array_at(task.lines, (task.layers,), LAYER)
+        stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)
+        gate_up, gated = floats_at(task.gate_up, rows, 2 * task.inner), floats_at(task.gated, rows, task.inner)
+        delta = floats_at(task.delta, rows, task.hidden)
+        scores = np.empty((QUERIES, task.width), dtype=np.float32)
+        first, last = _part(rows, me, members)
+        weight = array_at(lines[0].input_norm, (task.hidden,), np.float32)
+        rms_norm(stream, weight, task.eps, normed, first, last)
+        for number in range(task.layers):
+            layer = lines[number]
+            product(task, task.normed, layer.qkv, task.qkv, me, members, state)
+            place(task, layer, me, members)
+            meet(state, members)
+            attend(task, layer, scores, state)
+            meet(state, members)
+            product(task, task.context, layer.o, task.delta, me, members, state)
+            weight = array_at(layer.post_norm, (task.hidden,), np.float32)
+            add_rms_norm(stream, delta, weight, task.eps, normed, first, last)
+            product(task, task.normed, layer.gate_up, task.gate_up, me, members, state)
+            silu_mul(gate_up, gated, first, last)
+            if not narrows:
+                meet(state, members)
+            product(task, task.gated, layer.down, task.delta, me, members, state)
+            following = task.final_norm if number + 1 == task.layers else lines[number + 1].input_norm
+            add_rms_norm(stream, delta, array_at(following, (task.hidden,), np.float32), task.eps, normed, first, last)
+
+    return run
+
+
+_RUNNERS = {numbers: _runner(numbers) for numbers in numbers_here()}
+
+
+def _joined(numbers: str, run: Any) -> Any:
+    """What each thread of a team calls with the address of the task."""
+
+    @kernel(label=f"_{numbers}")
+    def join(address):  # type: ignore[no-untyped-def]
+        task = array_at(address, (1,), TASK)[0]
+        state = numbers_at(task.state, STATE_SIZE)
+        members = task.members
+        if task.team_size:
+            members = call_for_number(task.team_size)
+        me = take(state)
+        meet(state, members)
+        run(task, state, me, members)
+
+    return join
+
+
+_JOINED = {numbers: _joined(numbers, run) for numbers, run in _RUNNERS.items()}
+_float32: Any = _JOINED.get("float32")
+_bfloat16: Any = _JOINED.get("bfloat16")
+_int8: Any = _JOINED.get("int8")
+_int16: Any = _JOINED.get("int16")
+
+
+# A function for each: what is kept on disk is found again only if it depends on no variable of an enclosing function.
+def run_float32(address):  # type: ignore[no-untyped-def]
+    """Compute a task, given by the address of its record, as one of its members."""
+    _float32(address)
+
+
+def run_bfloat16(address):  # type: ignore[no-untyped-def]
+    """:func:`run_float32` with rows and weights of products in bfloat16."""
+    _bfloat16(address)
+
+
+def run_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_float32` with rows and weights of products in int8."""
+    _int8(address)
+
+
+def run_int16(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int8` on CPUs that multiply no int8: they are widened."""
+    _int16(address)
+
+
+@functools.cache
+def entry_of(numbers: str) -> int:
+    """The address of the compiled function of a kind of numbers: ``void (int64 address of a record)``, as in C."""
+    functions = {"float32": run_float32, "bfloat16": run_bfloat16, "int8": run_int8, "int16": run_int16}
+    return c_function(functions[numbers])

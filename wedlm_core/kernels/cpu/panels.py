@@ -1,0 +1,296 @@
+"""Products of rows and packed weights, ``out = x @ weight.T + bias``, in float32, bfloat16 and int8.
+
+A weight ``[O, I]`` is packed into panels of 64 outputs, each of two halves of 32: ``[O / 64, 2, depth, 32]`` units of
+four bytes. A unit is what one instruction multiplies in a lane: one float32, two bfloat16 or four int8 along the inputs
+(``depth`` units in all). So few rows read the weights once, at the speed of memory, and many rows keep a half in the L2
+cache.
+
+Every result is one chain of additions in the order of the inputs (of whole units), whatever rows are multiplied
+together. So a row's bits depend neither on the other rows nor on the threads. Sums of int8 are exact in int32 and
+independent of the order anyway.
+
+Matrices are given by the address of their first element and the bytes from one row to the next.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.tile import address
+from wedlm_core.kernels.cpu.vector import LANES
+from wedlm_core.kernels.cpu.views import floats_at
+
+__all__ = ["PANEL", "features", "multiply_panels", "numbers_here", "pieces", "tile_rows"]
+
+PANEL = 64
+"""Outputs of a panel."""
+_HALF = 32
+_INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_intrinsic: Any = intrinsic
+
+
+class _BFloat(ir.Type):  # llvmlite has none
+    """The 16-bit float that the instruction takes."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash("bfloat")
+
+
+@functools.cache
+def features() -> frozenset[str]:
+    """Names of this CPU's instruction sets, as LLVM has them."""
+    return frozenset(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
+
+
+def numbers_here() -> tuple[str, ...]:
+    """The numbers that panels can hold on this CPU: names for :func:`multiply_panels`, the fastest of each kind first.
+
+    "int8" adds four products in one instruction (VNNI); "int16" widens int8 and adds pairs in 32 bits (AVX2).
+    """
+    found, wide = ["float32"], {"avx512f", "avx512bw"} <= features()
+    if wide and "avx512bf16" in features():
+        found.append("bfloat16")
+    if wide and "avx512vnni" in features():
+        found.append("int8")
+    if "avx2" in features():
+        found.append("int16")
+    return tuple(found)
+
+
+def _has_wide_vectors() -> bool:
+    return "avx512f" in features()
+
+
+def tile_rows() -> int:
+    """Most rows that are multiplied together."""
+    return 12 if _has_wide_vectors() else 3
+
+
+_TILE_ROWS = tile_rows()
+
+
+def _pair_rows() -> int:
+    """Most rows with which both halves of a panel are multiplied together."""
+    return 6 if _has_wide_vectors() else 1
+
+
+def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+
+
+def _vector(kind: Any, lanes: int = LANES) -> Any:
+    return ir.VectorType(kind, lanes)
+
+
+def _pairs(builder: Any, a: Any, b: Any) -> Any:
+    """The sums of adjacent products of 32 int16, as 16 int32."""
+    if {"avx512bw"} <= features():
+        return _call(builder, "llvm.x86.avx512.pmaddw.d.512", _vector(_INT), a, b)
+    halves = []
+    for at in (0, LANES):
+        places = _vector(_INT)(list(range(at, at + LANES)))
+        low = [builder.shuffle_vector(one, one, places) for one in (a, b)]
+        halves.append(_call(builder, "llvm.x86.avx2.pmadd.wd", _vector(_INT, LANES // 2), *low))
+    return builder.shuffle_vector(*halves, _vector(_INT)(list(range(LANES))))
+
+
+def _accumulate(builder: Any, numbers: str, factor: Any, part: Any, before: Any) -> Any:
+    """``before + factor * part``: a unit of a row, in all lanes, times a unit of each of 16 outputs."""
+    if numbers == "float32":
+        return _call(builder, f"llvm.fma.v{LANES}f32", _vector(_FLOAT), factor, part, before)
+    if numbers == "bfloat16":
+        pair = _vector(_BFloat(), 2 * LANES)
+        operands = before, builder.bitcast(factor, pair), builder.bitcast(part, pair)
+        return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _vector(_FLOAT), *operands)
+    if numbers == "int8":  # weights are the unsigned factor, so that the row's may come from memory
+        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _vector(_INT), before, part, factor)
+    wide = _vector(ir.IntType(16), 2 * LANES)
+    return builder.add(before, _pairs(builder, builder.bitcast(factor, wide), builder.sext(part, wide)))
+
+
+def _tile(numbers: str, rows: int, halves: int) -> Any:
+    """The micro-kernel of ``rows x (32 * halves)`` outputs, as an intrinsic."""
+    whole = numbers in ("int8", "int16")
+    sums_kind = _vector(_INT if whole else _FLOAT)
+    unit = _FLOAT if numbers == "float32" else _INT
+    # A vector of weights has the units of 16 outputs; int16 are stored as int8.
+    stored = _vector(ir.IntType(8), 2 * LANES) if numbers == "int16" else _vector(unit)
+    vector_bytes = 2 * LANES if numbers == "int16" else 4 * LANES
+    vectors = [(h, v) for h in range(halves) for v in range(_HALF // LANES)]
+
+    @_intrinsic
+    def tile(typing_context, x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum = args
+
+            def at(base, offset, kind):  # type: ignore[no-untyped-def]
+                return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
+
+            def spread(value):  # type: ignore[no-untyped-def]
+                kind = _vector(value.type)
+                one = builder.insert_element(kind(ir.Undefined), value, _INT(0))
+                return builder.shuffle_vector(one, kind(ir.Undefined), _vector(_INT)([0] * LANES))
+
+            half_bytes = builder.mul(depth, _INDEX(2 * vector_bytes))
+            entry, body, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
+            builder.branch(body)
+            builder.position_at_end(body)
+            k = builder.phi(_INDEX)
+            k.add_incoming(_INDEX(0), entry)
+            sums = [builder.phi(sums_kind) for _ in range(rows * len(vectors))]
+            for one in sums:
+                one.add_incoming(sums_kind([0 if whole else 0.0] * LANES), entry)
+            line = builder.add(panel, builder.mul(k, _INDEX(2 * vector_bytes)))
+            parts = []
+            for h, v in vectors:
+                base = builder.add(line, half_bytes) if h else line
+                parts.append(builder.load(at(base, _INDEX(v * vector_bytes), stored), align=4))
+            place, after = builder.shl(k, _INDEX(2)), []
+            for r in range(rows):
+                row = builder.add(x, builder.mul(x_step, _INDEX(r)))
+                factor = spread(builder.load(at(row, place, unit), align=4))
+                for v, part in enumerate(parts):
+                    after.append(_accumulate(builder, numbers, factor, part, sums[r * len(vectors) + v]))
+            following, end = builder.add(k, _INDEX(1)), builder.block
+            k.add_incoming(following, end)
+            for one, new in zip(sums, after, strict=True):
+                one.add_incoming(new, end)
+            builder.cbranch(builder.icmp_signed("<", following, depth), body, done)
+            builder.position_at_end(done)
+            floats = _vector(_FLOAT)
+            for r in range(rows):
+                if whole:
+                    own = spread(builder.load(at(row_scale, _INDEX(4 * r), _FLOAT), align=4))
+                    excess = spread(builder.load(at(row_sum, _INDEX(4 * r), _INT), align=4))
+                row = builder.add(out, builder.mul(out_step, _INDEX(r)))
+                for i, (h, v) in enumerate(vectors):
+                    offset = _INDEX(4 * (h * _HALF + v * LANES))
+                    value = after[r * len(vectors) + i]
+                    if whole:
+                        own_scale = builder.fmul(own, builder.load(at(scale, offset, floats), align=4))
+                        if numbers == "int8":
+                            value = builder.sub(value, excess)
+                        value = builder.fmul(builder.sitofp(value, floats), own_scale)
+                    value = builder.fadd(value, builder.load(at(bias, offset, floats), align=4))
+                    builder.store(value, at(row, offset, floats), align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 10), generate
+
+    return tile
+
+
+def _rows_of(numbers: str, halves: int, first: int) -> Any:
+    """A kernel that calls the micro-kernel of ``first`` to ``first + 5`` rows, or of fewer where that is the most."""
+    most = _pair_rows() if halves == 2 else tile_rows()
+    one, two, three, four, five, six = (_tile(numbers, min(first + i, most), halves) for i in range(6))
+
+    @kernel(label=f"_{numbers}_{halves}_{first}")
+    def tile(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
+        count = rows - first
+        if count == 0:
+            one(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+        elif count == 1:
+            two(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+        elif count == 2:
+            three(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+        elif count == 3:
+            four(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+        elif count == 4:
+            five(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+        else:
+            six(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+
+    return tile
+
+
+@kernel
+def _copy_edge(edge, out, out_step, rows, columns):  # type: ignore[no-untyped-def]
+    """The first results of the last panel, which may reach beyond the outputs."""
+    for r in range(rows):
+        target = floats_at(out + r * out_step, 1, columns)
+        for i in range(columns):
+            target[0, i] = edge[r, i]
+
+
+def _multiplier(numbers: str) -> Any:
+    """See :func:`multiply_panels`."""
+    most, together, pair = tile_rows(), _HALF * 4, _pair_rows()
+    few = _rows_of(numbers, 2, 1)
+    some, many = _rows_of(numbers, 1, 1), _rows_of(numbers, 1, 7)
+    half_units = _HALF * (2 if numbers == "int16" else 4)
+
+    @kernel(label=f"_{numbers}")
+    def panel(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
+        if rows <= pair:
+            few(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows)
+            return
+        for h in range(2):
+            part, to = weight + h * depth * half_units, h * together
+            if rows <= 6:
+                some(x, x_step, part, depth, out + to, out_step, bias + to, scale + to, row_scale, row_sum, rows)
+            else:
+                many(x, x_step, part, depth, out + to, out_step, bias + to, scale + to, row_scale, row_sum, rows)
+
+    @kernel(label=f"_{numbers}")
+    def multiply(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
+        tiles = (rows + most - 1) // most
+        edge = np.empty((most, PANEL), dtype=np.float32)
+        for piece in range(first, last):
+            p, t = piece // tiles, piece % tiles
+            part, to = weight + p * 2 * depth * half_units, 4 * PANEL * p
+            begin, end = rows * t // tiles, rows * (t + 1) // tiles
+            target, step, left = out + begin * out_step + to, out_step, outputs - PANEL * p
+            if left < PANEL:
+                target, step = address(edge), 4 * PANEL
+            panel(
+                x + begin * x_step, x_step, part, depth, target, step, bias + to, scale + to,
+                row_scale + 4 * begin, row_sum + 4 * begin, end - begin,
+            )  # fmt: skip
+            if left < PANEL:
+                _copy_edge(edge, out + begin * out_step + to, out_step, end - begin, left)
+
+    return multiply
+
+
+@kernel
+def pieces(rows, outputs):  # type: ignore[no-untyped-def]
+    """In how many pieces threads may share a product."""
+    return (outputs + PANEL - 1) // PANEL * ((rows + _TILE_ROWS - 1) // _TILE_ROWS)
+
+
+def multiply_panels(numbers: str) -> Any:
+    """The kernel of products with panels of these numbers (:func:`numbers_here`).
+
+    Its arguments, addresses and counts (int64):
+
+    - x, x_step: rows, in units (int8: four bytes; bfloat16 and int16: two numbers), zero behind the inputs.
+    - weight, depth: panels, and units of a row.
+    - out, out_step: float32 rows, written.
+    - bias: float32, zeros where there is none, like scale as long as the panels.
+    - scale: float32, of each output (int8 and int16 only, as the next two).
+    - row_scale: float32, of each row.
+    - row_sum: int32, 128 times the sum of each row's numbers (int8 only).
+    - rows, outputs: of the product.
+    - first, last: pieces to compute; each panel has one for every :func:`tile_rows` rows or fewer (:func:`pieces`).
+    """
+    return _MULTIPLIERS[numbers]
+
+
+_MULTIPLIERS = {numbers: _multiplier(numbers) for numbers in numbers_here()}

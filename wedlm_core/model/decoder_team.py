@@ -1,0 +1,194 @@
+"""DecoderTeam: all layers of the decoder in one call, by threads that meet inside it.
+
+Its oracle is :class:`wedlm_core.model.decoder_cpu.DecoderCpu`, which calls a kernel or a product of a library for each
+step, and which runs where this one cannot (:func:`why_no_team`). int8 products are equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wedlm_core.attention import CpuPlan
+from wedlm_core.kernels.cpu.forward import LAYER
+from wedlm_core.kernels.cpu.panels import numbers_here
+from wedlm_core.kv.pool import KVPool
+from wedlm_core.model.decoder import Decoder, DecoderLayer
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums, rounded
+from wedlm_core.model.panels import PanelWeight, pack
+from wedlm_core.model.products import RowPadding
+from wedlm_core.model.products_int8 import widened
+from wedlm_core.model.rope import rope_tables
+from wedlm_core.model.team import Team
+
+__all__ = ["DecoderTeam", "why_no_team"]
+
+_PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+_FIELDS = ("qkv", "o", "gate_up", "down")
+
+
+def _numbers_of(linear: nn.Module) -> str | None:
+    """Which numbers the panels of a layer hold; None if this CPU has no kernel for its weight."""
+    if isinstance(linear, Int8Linear):
+        return next((one for one in ("int8", "int16") if one in numbers_here()), None)
+    if isinstance(linear, nn.Linear):
+        name = str(linear.weight.dtype).removeprefix("torch.")
+        return name if name in ("float32", "bfloat16") and name in numbers_here() else None
+    return None
+
+
+def why_no_team(model: Decoder) -> str | None:
+    """Why :class:`DecoderTeam` cannot run a model here; None if it can."""
+    layers = [cast(DecoderLayer, layer) for layer in model.layers]
+    kinds = {_numbers_of(getattr(layer, name)) for layer in layers for name in _PROJECTIONS}
+    head = _numbers_of(model.lm_head)
+    if None in kinds or head is None or len(kinds) != 1:
+        return "this CPU has no kernel for the numbers of its weights"
+    if "bfloat16" in (*kinds, head) and torch.cpu._is_amx_tile_supported():
+        return "matrix units multiply bfloat16 faster"
+    return next((why for one in {*kinds, head} if (why := _why_wrong(cast(str, one))) is not None), None)
+
+
+@functools.cache
+def _why_wrong(numbers: str) -> str | None:
+    """What is wrong with the products of these numbers on this machine; None if extreme and random values are right."""
+    generator = torch.Generator().manual_seed(0)
+    rows, outputs, inputs = 31, 130, 258
+    x_RI = torch.randn(rows, inputs, generator=generator)
+    if numbers in ("int8", "int16"):
+        byte_OI = torch.randint(-127, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
+        byte_OI[0], byte_OI[1], byte_OI[2, ::2] = 127, -127, 127
+        x_RI[0], x_RI[1], x_RI[2, ::2] = 1.0, -1.0, 1.0
+        packed = pack(byte_OI, numbers, scale_O=torch.ones(outputs))
+        byte_RI, scale_R = rounded(x_RI)
+        want_RO, tolerance = plain_sums(byte_RI, byte_OI).float() * scale_R[:, None], 0.0
+    else:
+        weight_OI = torch.randn(outputs, inputs, generator=generator).to(getattr(torch, numbers))
+        packed = pack(weight_OI, numbers)
+        want_RO = (x_RI.to(weight_OI.dtype).double() @ weight_OI.double().t()).float()
+        tolerance = 1e-4 * want_RO.abs().max().item()
+    team = Team()
+    found_RO = team.product(packed, x_RI)
+    if not (found_RO - want_RO).abs().max().item() <= tolerance:
+        return f"products of {numbers} are wrong on this CPU"
+    alone = torch.cat([team.product(packed, x_RI[r : r + 1]) for r in range(rows)])
+    return None if torch.equal(alone, found_RO) else f"products of {numbers} depend on other rows"
+
+
+class DecoderTeam:
+    """See :class:`wedlm_core.model.decoder_cpu.DecoderCpu`, whose interface this is.
+
+    Args:
+        model: a decoder for which :func:`why_no_team` finds nothing.
+        keep_weights: False empties the weights of which packed copies are made; ``model`` itself can then run no more.
+    """
+
+    def __init__(self, model: Decoder, *, keep_weights: bool = True) -> None:
+        self._model, self._config = model, model.config
+        self._team, self._head_team = Team(), Team()
+        self.padding = RowPadding(few=1, many=1)
+        layers = [cast(DecoderLayer, layer) for layer in model.layers]
+        self._numbers = cast(str, _numbers_of(layers[0].qkv_proj))
+        self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in _PROJECTIONS] for layer in layers]
+        self._head = self._pack(model.lm_head, keep_weights)
+        self._lines = np.zeros(len(layers), dtype=LAYER)
+        self._kept: list[Tensor] = []
+        for line, layer, products in zip(self._lines, layers, self._packed, strict=True):
+            line["input_norm"], line["post_norm"] = self._address(layer.input_norm), self._address(layer.post_norm)
+            line["q_norm"], line["k_norm"] = self._address(layer.q_norm), self._address(layer.k_norm)
+            for field, product in zip(_FIELDS, products, strict=True):
+                line[field] = product.record()
+        self._pool: KVPool | None = None
+        self._weights = sum(one.data.numel() * one.data.element_size() for layer in self._packed for one in layer)
+        self._cos, self._sin = model.cos, model.sin
+        self._fixed()
+
+    def _pack(self, linear: nn.Module, keep_weights: bool) -> PanelWeight:
+        numbers = cast(str, _numbers_of(linear))
+        scale_O = linear.scale_O if isinstance(linear, Int8Linear) else None
+        table = self._model.embed.weight  # a tied one is still read, token by token
+        shared = isinstance(linear, Int8Linear) and table.data_ptr() == linear.weight.data_ptr()
+        weight = cast(Tensor, linear.weight)
+        packed = pack(weight.detach(), numbers, scale_O=scale_O, bias_O=cast("Tensor | None", linear.bias))
+        if not keep_weights and not shared:
+            empty = torch.empty(0, dtype=weight.dtype)
+            linear.weight = nn.Parameter(empty, requires_grad=False) if scale_O is None else empty
+        return packed
+
+    def _address(self, norm: nn.Module | None) -> int:
+        if norm is None:
+            return 0
+        self._kept.append(cast(Tensor, norm.weight).detach().float().contiguous())
+        return self._kept[-1].data_ptr()
+
+    def _fixed(self) -> None:
+        config, task = self._config, self._team.task
+        task["layers"], task["hidden"], task["inner"] = (
+            config.num_hidden_layers, config.hidden_size, config.intermediate_size,
+        )  # fmt: skip
+        task["heads"], task["kv_heads"], task["dim"] = (
+            config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+        )  # fmt: skip
+        task["eps"], task["scale"] = config.rms_norm_eps, np.float32(config.head_dim**-0.5)
+        task["lines"], task["final_norm"] = self._lines.ctypes.data, self._address(self._model.norm)
+
+    def head(self, hidden_RD: Tensor) -> Tensor:
+        """Hidden states to logits, float32 ``[R, V]``."""
+        return self._head_team.product(self._head, hidden_RD)
+
+    def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan) -> Tensor:
+        """See :meth:`wedlm_core.model.decoder_cpu.DecoderCpu.__call__`."""
+        rows, team = ids.shape[0], self._team
+        task = team.task
+        stream = self._embedded(ids)
+        self._reserve(rows)
+        self._use(pool)
+        cos, sin = self._tables()
+        task["cos"], task["sin"], task["reach"] = cos.data_ptr(), sin.data_ptr(), len(cos)
+        task["rows"], task["stream"] = rows, stream.data_ptr()
+        task["positions"], task["entries"] = positions.data_ptr(), entries.data_ptr()
+        kept = plan.describe(task)
+        team.run(self._numbers, self._weights * rows)
+        del kept
+        return team.tensor("normed", rows, self._config.hidden_size)
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        embed = self._model.embed
+        x_TD = torch.empty(ids.shape[0], self._config.hidden_size)
+        if isinstance(embed, Int8Embedding):
+            widened(embed, ids, x_TD)
+        else:
+            x_TD[:] = embed.weight.index_select(0, ids)
+        return x_TD
+
+    def _reserve(self, rows: int) -> None:
+        config, team, task = self._config, self._team, self._team.task
+        heads = config.num_attention_heads * config.head_dim
+        widths = {"normed": config.hidden_size, "q": heads, "context": heads, "gated": config.intermediate_size,
+                  "qkv": heads + 2 * config.num_key_value_heads * config.head_dim,
+                  "gate_up": 2 * config.intermediate_size, "delta": config.hidden_size}  # fmt: skip
+        for name, width in widths.items():
+            task[name] = team.scratch(name, rows * width)
+        team.narrow(rows, max(widths.values()), self._numbers)
+
+    def _use(self, pool: KVPool) -> None:
+        """Tell the record of the pool, once."""
+        if pool is self._pool:
+            return
+        self._pool, task = pool, self._team.task
+        for number, line in enumerate(self._lines):
+            line["keys"], line["values"] = pool.k[number].data_ptr(), pool.v[number].data_ptr()
+        task["block"], task["blocks"] = pool.key_block, pool.num_entries // pool.key_block
+        task["kv_entries"], task["page_size"] = pool.num_entries, pool.page_size
+
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """The rotary tables in float32, as long as the decoder's."""
+        if self._model.dtype == torch.float32:
+            return self._model.cos, self._model.sin
+        if len(self._cos) != len(self._model.cos) or self._cos.dtype != torch.float32:
+            self._cos, self._sin = rope_tables(self._config, len(self._model.cos))
+        return self._cos, self._sin

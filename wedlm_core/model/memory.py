@@ -1,0 +1,53 @@
+"""How much memory a model takes, in each dtype of its weights. Imports no torch."""
+
+from __future__ import annotations
+
+from wedlm_core.config import ModelConfig
+from wedlm_core.model.expected_tensors import expected_tensors
+
+__all__ = ["BYTES", "WEIGHT_DTYPES", "kv_bytes_per_token", "weight_bytes"]
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Of a number in each dtype that a model computes in."""
+WEIGHT_DTYPES = {"int8": 1.0, "int4": 17 / 32, "fp8_e4m3": 1.0}
+"""Bytes of a weight in each narrow dtype, the multipliers of groups included."""
+_SCALE = 4  # bytes of the scale of an output
+_PROJECTIONS = ("qkv_proj.weight", "o_proj.weight", "gate_up_proj.weight", "down_proj.weight")
+_TABLES = ("embed.weight", "lm_head.weight")
+
+
+def weight_bytes(
+    config: ModelConfig, *, dtype: str, weight_dtype: str = "auto", quantised_head: bool = True, on_cpu: bool = False
+) -> int:
+    """Bytes of all weights, as they stay in memory.
+
+    Args:
+        config: of the model.
+        dtype: a name of :data:`BYTES`.
+        weight_dtype: as in ``EngineConfig``.
+        quantised_head: as in ``EngineConfig``.
+        on_cpu: whether an engine packs its matrices, as on a CPU, where only those of "int4" stay as they are: a head
+            that is tied to the embedding is then in memory beside it.
+    """
+    total = 0.0
+    exact_head = weight_dtype in ("int8", "int4") and quantised_head
+    for place in expected_tensors(config).values():
+        rows, inputs = place.shape[0], place.shape[1] if len(place.shape) > 1 else 1
+        narrow = WEIGHT_DTYPES.get(weight_dtype) if place.parameter.endswith(_PROJECTIONS) else None
+        if place.parameter in _TABLES and exact_head:
+            narrow = WEIGHT_DTYPES["int8"]
+        total += rows * (inputs * BYTES[dtype] if narrow is None else inputs * narrow + _SCALE)
+    if on_cpu and config.tie_word_embeddings and not (exact_head and weight_dtype == "int4"):
+        total += config.vocab_size * config.hidden_size * (1 if exact_head else BYTES[dtype])
+    return int(total)
+
+
+def kv_bytes_per_token(config: ModelConfig, *, dtype: str, kv_cache_dtype: str = "auto") -> int:
+    """Bytes of a token's keys and values.
+
+    Args:
+        config: of the model.
+        dtype: a name of :data:`BYTES`, of hidden states.
+        kv_cache_dtype: as in ``EngineConfig``.
+    """
+    return config.kv_values_per_token * (BYTES[dtype] if kv_cache_dtype == "auto" else 1)

@@ -1,0 +1,102 @@
+"""Weights in panels, as the CPU kernels read them (:mod:`wedlm_core.kernels.cpu.panels`), and how they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wedlm_core.kernels.cpu.panels import PANEL
+
+__all__ = ["PanelWeight", "numbers_per_unit", "pack"]
+
+_HALF, _ROWS_AT_ONCE = PANEL // 2, 1024
+_STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
+_PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
+_SIGN = 128
+
+
+def numbers_per_unit(numbers: str) -> int:
+    """How many inputs one unit of four bytes holds."""
+    return _PER_UNIT[numbers]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PanelWeight:
+    """A packed weight.
+
+    Attributes:
+        numbers: name of :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
+        data: panels ``[ceil(O / 64), 2, depth, 32, numbers of a unit]``; outputs and inputs beyond the last are zero.
+        scale: float32, as long as the panels; empty for floats.
+        bias: float32, as long as the panels.
+        outputs: O.
+        inputs: I.
+    """
+
+    numbers: str
+    data: Tensor
+    scale: Tensor
+    bias: Tensor
+    outputs: int
+    inputs: int
+
+    @property
+    def depth(self) -> int:
+        """Units of a row."""
+        return self.data.shape[2]
+
+    def record(self) -> tuple[int, ...]:
+        """The fields of :data:`wedlm_core.kernels.cpu.forward.PRODUCT`; valid while this object lives."""
+        scale = self.scale.data_ptr() if self.scale.numel() else self.bias.data_ptr()
+        return self.data.data_ptr(), scale, self.bias.data_ptr(), self.depth, self.outputs, self.inputs
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of the weight as float32 ``[T, I]``: the slow way back."""
+        units = self.data[ids // PANEL, ids % PANEL // _HALF, :, ids % _HALF].reshape(len(ids), -1)[:, : self.inputs]
+        wide = units.float()
+        if self.numbers == "int8":
+            wide -= _SIGN
+        return wide * self.scale[ids][:, None] if self.scale.numel() else wide
+
+
+@torch.inference_mode()
+def pack(
+    weight_OI: Tensor, numbers: str, *, scale_O: Tensor | None = None, bias_O: Tensor | None = None
+) -> PanelWeight:
+    """Pack a weight, some rows at a time.
+
+    Args:
+        weight_OI: float32, bfloat16 or int8, as ``numbers`` says ("int16" takes int8).
+        numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
+        scale_O: of int8 outputs.
+        bias_O: None is zero.
+    """
+    outputs, inputs = weight_OI.shape
+    per, count = _PER_UNIT[numbers], -(-outputs // PANEL)
+    depth = -(-inputs // per)
+    data = torch.empty(count, 2, depth, _HALF, per, dtype=_STORED[numbers])
+    step = max(1, _ROWS_AT_ONCE // PANEL)
+    for first in range(0, count, step):
+        last = min(first + step, count)
+        rows_RI = weight_OI[PANEL * first : PANEL * last]
+        missing = PANEL * (last - first) - len(rows_RI), per * depth - inputs
+        if any(missing):
+            rows_RI = torch.nn.functional.pad(rows_RI, (0, missing[1], 0, missing[0]))
+        if numbers == "int8":
+            rows_RI = rows_RI.contiguous().view(torch.uint8) ^ _SIGN
+        halves = rows_RI.reshape(last - first, 2, _HALF, depth, per)
+        data[first:last] = halves.transpose(2, 3)
+    return PanelWeight(
+        numbers=numbers, data=data, outputs=outputs, inputs=inputs,
+        scale=torch.empty(0) if scale_O is None else _as_long(scale_O, PANEL * count),
+        bias=_as_long(torch.zeros(0) if bias_O is None else bias_O, PANEL * count),
+    )  # fmt: skip
+
+
+def _as_long(values: Any, length: int) -> Tensor:
+    whole = torch.zeros(length)
+    whole[: len(values)] = values.detach().float()
+    return whole
