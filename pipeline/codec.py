@@ -21,6 +21,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.evidence import EVIDENCE
+from wedlm_core.file_digest import file_digest, sampled_stretches
 from wedlm_core.names import known_fields_only
 from wedlm_core.redaction import (
     MASK,
@@ -36,7 +37,7 @@ from wedlm_core.references import check_references, literal_secrets, remember, r
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.statistics import STATISTICS
 from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError
-from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
+from wedlm_core.types import FinishReason, Generation, Request, SamplingParams, StructuredOutputs
 
 __all__ = [
     "EVIDENCE",
@@ -54,12 +55,14 @@ __all__ = [
     "RequestError",
     "RowResult",
     "SamplingParams",
+    "StructuredOutputs",
     "TemplateLimitError",
     "TemplateSyntaxError",
     "WeDLMError",
     "check_references",
     "dead_arrays",
     "explain",
+    "file_digest",
     "has_url_credentials",
     "keep_url_credentials",
     "known_fields_only",
@@ -76,6 +79,7 @@ __all__ = [
     "redact_forms",
     "remember",
     "resolved",
+    "sampled_stretches",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))
@@ -129,6 +133,8 @@ def params_of_row(base: SamplingParams, given: Mapping[str, Any]) -> SamplingPar
 
 
 def _parsed(name: str, value: Any) -> Any:
+    if name == "structured_outputs" and value == {}:
+        return None  # no fields: this row's output is free
     if name == "logit_bias" and isinstance(value, str):
         try:
             parsed = json.loads(value)
@@ -144,7 +150,7 @@ def _integral(name: str, value: Any) -> Any:
 
 
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_LATER = ("min_tokens", "min_p", *_PENALTIES, "logit_bias", "bad_words")
+_LATER = ("min_tokens", "min_p", *_PENALTIES, "logit_bias", "bad_words", "structured_outputs")
 """Parameters that outputs of earlier versions know nothing of."""
 
 
@@ -154,6 +160,8 @@ def plain_params(params: SamplingParams) -> dict[str, Any]:
     So an output that was begun by an earlier version goes on, and has the same hashes.
     """
     plain = {k: v for k, v in asdict(params).items() if k not in _LATER or v != _DEFAULTS[k]}
+    if params.structure is not None:
+        plain["structured_outputs"] = params.structure.as_dict()
     # 1 == True, but it asks for more.
     return plain | ({"top_logprobs": params.top_logprobs} if params.top_logprobs else {})
 

@@ -1,19 +1,33 @@
-"""Reads a value, such as a score or a verdict, out of each generated text, into a column of its own."""
+"""Reads a value, such as a score, a verdict or an object, out of each generated text, into a column of its own."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.codec import explain
+from pipeline.codec import FinishReason, StructuredOutputs, WeDLMError, explain
 from pipeline.errors import ConfigError
+from pipeline.structured import loaded_schema
+from pipeline.typed_json import JSON_TEXT, JsonType, json_type, read_json
 
-__all__ = ["Parse", "parse_settings"]
+__all__ = ["PARSED", "UNPARSED", "Parse", "describe_unparsed", "parse_settings", "parsed_columns"]
+
+PARSED = "parsed"
+"""The column that a run with one JSON schema has by itself."""
+UNPARSED = {
+    "length": "cut at max_tokens",
+    "invalid": "no JSON of this form",
+    "range": "a value that its type cannot hold",
+}
+"""Why a value of JSON, or a part of it, is null -> in words."""
 
 _TYPES: Mapping[str, tuple[pa.DataType, Callable[[str], Any]]] = {
     "string": (pa.string(), str),
@@ -27,7 +41,7 @@ _MOST_INT = 2**63
 
 @dataclass(frozen=True, kw_only=True)
 class Parse:
-    """What to read out of a text. One of ``pattern`` and ``choices`` is given.
+    """What to read out of a text. One of ``pattern``, ``choices`` and ``json`` is given.
 
     Attributes:
         pattern: regular expression (RE2's syntax, whose time is linear in the text). Its first match counts: what its
@@ -35,6 +49,10 @@ class Parse:
         choices: the one that comes first in the text, as words of their own, in upper or lower case; as it is
             written here.
         type: of the column: "string", "int64" or "float64". What cannot be read as such is null.
+        json: the whole text is JSON: of this schema (a mapping, its JSON text, a pydantic model class, or ``{"file":
+            path}``), whose values become columns of Arrow's types (docs/structured-output.md); or True, for JSON of
+            any form, as JSON text. A generation that was cut at ``max_tokens`` is null.
+        after: with ``json``: a text, such as ``</think>``, behind whose first occurrence the JSON begins.
 
     Raises:
         ConfigError: a value is out of range; names it.
@@ -43,13 +61,20 @@ class Parse:
     pattern: str | None = None
     choices: Sequence[str] | None = None
     type: Literal["string", "int64", "float64"] = "string"
+    json: Any = None
+    after: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the expression; fix the type of ``choices``."""
-        if (self.pattern is None) == (self.choices is None):
-            raise ConfigError(explain("parse", self, "either a pattern or choices", "Give one of them."))
+        """Check the expression; fix the types of ``choices`` and ``json``."""
+        if sum(given is not None for given in (self.pattern, self.choices, self.json)) != 1:
+            raise ConfigError(explain("parse", self, "either a pattern or choices or json", "Give one of them."))
         if self.type not in _TYPES:
             raise ConfigError(explain("parse.type", self.type, f"one of {list(_TYPES)}", "Pick one of these."))
+        if self.json is not None:
+            self._check_json()
+            return
+        if self.after is not None:
+            raise ConfigError(explain("parse.after", self.after, "says where json begins", "Leave it out."))
         if self.choices is not None:
             given = self.choices
             if isinstance(given, str) or not given or not all(isinstance(c, str) and c.strip() for c in given):
@@ -61,6 +86,25 @@ class Parse:
         except (pa.ArrowException, TypeError, ValueError, re.error) as error:
             rule = f"a regular expression in RE2's syntax with one group at most ({error})"
             raise ConfigError(explain("parse.pattern", self.pattern, rule, "Correct it.")) from error
+
+    def _check_json(self) -> None:
+        if self.type != "string":
+            raise ConfigError(explain("parse.type", self.type, "a schema has the types", "Leave it out."))
+        given = {"json_object": True} if self.json is True else {"json": loaded_schema(self.json, "parse.json")}
+        try:
+            checked = StructuredOutputs(**given, after=self.after)
+        except WeDLMError as error:
+            raise ConfigError(str(error).replace("structured_outputs.", "parse.", 1)) from error
+        object.__setattr__(self, "json", True if self.json is True else checked.json)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain values; of ``json`` and ``after`` those that are given, as earlier versions lack them."""
+        plain = asdict(self)
+        return {name: own for name, own in plain.items() if name not in ("json", "after") or own is not None}
+
+    @cached_property
+    def _json_type(self) -> JsonType:
+        return JSON_TEXT if self.json is True else json_type(json.loads(self.json))
 
     @property
     def _expression(self) -> str:
@@ -80,16 +124,49 @@ class Parse:
 
     def field(self, name: str) -> pa.Field:
         """The column of this name."""
-        return pa.field(name, _TYPES[self.type][0])
+        return pa.field(name, _TYPES[self.type][0] if self.json is None else self._json_type.arrow)
 
-    def values(self, texts: pa.Array) -> pa.Array:
-        """The value of each text; null where there is none, or no text."""
+    def values(self, texts: pa.Array, finish_reasons: Sequence[str | None] | None = None) -> pa.Array:
+        """The value of each text; null where there is none, or no text.
+
+        Args:
+            texts: the texts.
+            finish_reasons: how each of them ended; of JSON that was cut there is no value. None: all are whole.
+        """
+        if self.json is not None:
+            read = [value for value, _ in self._read_json(texts, finish_reasons)]
+            return pa.array(read, self._json_type.arrow)
         kind, convert = _TYPES[self.type]
         found = pc.struct_field(pc.extract_regex(texts, self._expression), "value").to_pylist()
         written = {choice.lower(): choice for choice in reversed(self.choices or ())}
         return pa.array(
             [None if text is None else _read(written.get(text.lower(), text), convert) for text in found], kind
         )
+
+    def faults(self, texts: pa.Array, finish_reasons: Sequence[str | None]) -> Counter[str]:
+        """How many of the texts have no value of JSON, or not all of it, by the reasons of :data:`UNPARSED`."""
+        if self.json is None:
+            return Counter()
+        return Counter(reason for _, reason in self._read_json(texts, finish_reasons) if reason is not None)
+
+    def _read_json(
+        self, texts: pa.Array | pa.ChunkedArray, finish_reasons: Sequence[str | None] | None
+    ) -> Iterator[tuple[Any, str | None]]:
+        """The value of each text, and why all or part of it is missing; nothing is missing where there is no text."""
+        ends = [None] * len(texts) if finish_reasons is None else finish_reasons
+        for text, end in zip(texts.to_pylist(), ends, strict=True):
+            yield (None, None) if text is None else self._value(text, end)
+
+    def _value(self, text: str, end: str | None) -> tuple[Any, str | None]:
+        if end == FinishReason.LENGTH.value:
+            return None, "length"
+        _, found, behind = text.partition(self.after) if self.after is not None else ("", "yes", text)
+        try:
+            value = read_json(behind if found else "")
+        except ValueError:
+            return None, "invalid"
+        lost: list[Any] = []
+        return self._json_type.convert(value, lost), "range" if lost else None
 
 
 def _read(text: str, convert: Callable[[str], Any]) -> Any:
@@ -115,8 +192,39 @@ def parse_settings(given: object) -> dict[str, Parse]:
         try:
             found[name] = own if isinstance(own, Parse) else Parse(**own)
         except TypeError as error:
-            rule = f"fields are pattern, choices and type ({error})"
+            rule = f"fields are pattern, choices, type, json and after ({error})"
             raise ConfigError(explain(f"parse.{name}", own, rule, "Write {pattern: ..., type: int64}.")) from error
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
     return found
+
+
+def parsed_columns(
+    parse: Mapping[str, Parse], structured: StructuredOutputs | None, *, per_row: bool
+) -> dict[str, Parse]:
+    """Every column of a run that is read out of its texts.
+
+    Args:
+        parse: those that the settings name.
+        structured: what all outputs have to be. If it is JSON there is a column :data:`PARSED` of the schema's type,
+            unless ``parse`` has one of this name.
+        per_row: whether rows may have schemas of their own, so that there is no such column.
+    """
+    if per_row or structured is None or not structured.is_json or PARSED in parse:
+        return dict(parse)
+    schema = True if structured.json is None else structured.json
+    return {PARSED: Parse(json=schema, after=structured.after), **parse}
+
+
+def describe_unparsed(unparsed: Mapping[str, int], samples: int) -> str:
+    """Counts by ``column:reason``, in words.
+
+    Args:
+        unparsed: see :attr:`pipeline.types.CommitRecord.unparsed`.
+        samples: generations in all.
+    """
+    columns: dict[str, list[str]] = {}
+    for key, count in sorted(unparsed.items()):
+        column, _, reason = key.rpartition(":")
+        columns.setdefault(column, []).append(f"{count} {UNPARSED.get(reason, reason)}")
+    return "; ".join(f"{column}: of {samples} generations {', '.join(parts)}" for column, parts in columns.items())

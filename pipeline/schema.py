@@ -1,9 +1,9 @@
 """The column names and Arrow schemas of the output.
 
-Output table (version 2): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
+Output table (version 3): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
 (how a row was decoded) and ``timings`` may differ from run to run. With a deterministic strategy the columns of
-:data:`DATA_COLUMNS` are byte-identical for any number of actors. Version 1 has no ``evidence``; outputs that were begun
-with it go on without.
+:data:`DATA_COLUMNS` are byte-identical for any number of actors. Version 1 has no ``evidence``, and
+versions 1 and 2 do not count drafts by source in ``stats``; outputs that were begun with them go on without.
 
 A column whose value is an attribute of ``Generation`` needs nothing but its field in :data:`RESULT_FIELDS`; any other
 needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``,
@@ -36,8 +36,8 @@ __all__ = [
     "result_fields",
 ]
 
-SCHEMA_VERSION = 2
-KNOWN_VERSIONS = (1, 2)
+SCHEMA_VERSION = 3
+KNOWN_VERSIONS = (1, 2, 3)
 """Versions of outputs that this version of the package reads and continues."""
 _VERSION_KEY = b"wedlm.schema_version"
 
@@ -45,6 +45,11 @@ _ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "li
           "bool": pa.bool_(), "string": pa.string()}  # fmt: skip
 STATS_TYPE = pa.struct([pa.field(s.name, _ARROW[s.arrow]) for s in STATISTICS if s.arrow is not None])
 """Fields of ``wedlm_core.CommitStats`` under their names there; entropies in nats."""
+
+_STATS_SINCE_3 = frozenset(
+    f"{source}_drafts{suffix}" for source in ("mask", "grammar", "history") for suffix in ("", "_accepted")
+)
+_STATS_BEFORE_3 = pa.struct([field for field in STATS_TYPE if field.name not in _STATS_SINCE_3])
 
 EVIDENCE_TYPE = pa.struct([pa.field(name, _ARROW[arrow]) for name, arrow in EVIDENCE])
 """Fields of ``wedlm_core.Evidence`` under their names there."""
@@ -111,7 +116,8 @@ def result_fields(
     }
     left_out = {name for name, wanted in optional.items() if not wanted}
     every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *parsed)
-    return [field.with_name(prefix + field.name) for field in every]
+    types = {"stats": STATS_TYPE if version >= 3 else _STATS_BEFORE_3}
+    return [field.with_name(prefix + field.name).with_type(types.get(field.name, field.type)) for field in every]
 
 
 def output_schema(columns: pa.Schema, fields: Sequence[pa.Field], version: int = SCHEMA_VERSION) -> pa.Schema:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SamplingParams,
         Score,
         Strategy,
+        StructuredOutputs,
         Timings,
     )
 
@@ -47,6 +48,7 @@ __all__ = [
     "SamplingParams",
     "Score",
     "Strategy",
+    "StructuredOutputs",
     "Timings",
     "WeDLMError",
     "WeightsError",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -26,7 +28,9 @@ from wedlm_core.llm_inputs import (
 )
 from wedlm_core.llm_scoring import scorables_of, score_of
 from wedlm_core.model import Decoder
-from wedlm_core.model.checkpoint import load_config
+from wedlm_core.model.checkpoint import load_config, read_checkpoint
+from wedlm_core.model.int4 import Int4Linear
+from wedlm_core.model.smoothing_files import smoothing_of
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.names import CALL_NAMES, ENGINE_NAMES, known_names_only, unknown_name
@@ -87,13 +91,7 @@ class LLM:
         if config is not None and config.max_model_len is not None:
             load_config(folder).check_length(config.max_model_len, redact_forms(str(model)))
         self.tokenizer = Tokenizer.load(folder)
-        decoder = load_model(
-            folder,
-            device=place,
-            dtype=dtype_of(dtype, place),
-            weight_dtype=config.weight_dtype if config else "auto",
-            quantised_head=config.quantised_head if config else True,
-        )
+        decoder = _load_decoder(folder, config or EngineConfig(), self.tokenizer, place, dtype_of(dtype, place))
         self.model_config = decoder.config
         described = f"{_count(_weights(decoder))} parameters, {_plain(decoder, config)}"
         self.engine = Engine(decoder, self.tokenizer, config, keep_weights=False)
@@ -106,6 +104,19 @@ class LLM:
         engine = self.engine
         limits = f"max_model_len={engine.max_model_len}, max_num_seqs={engine.config.max_num_seqs}"
         return f"LLM({redact_forms(str(self.name))!r}: {self._described} on {engine.device}, {limits})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled or copied.
+
+        Raises:
+            PicklingError: always.
+        """
+        name = redact_forms(str(self.name))
+        raise pickle.PicklingError(
+            f"LLM({name!r}) cannot be pickled or copied: it holds an engine, with weights and a KV pool on a device. "
+            f"Send the name of the model and make LLM({name!r}) in the process that needs it; for rows on several "
+            "processes there are pipeline.run and pipeline.stage."
+        )
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer: ``encode``, ``decode``, ``apply_chat_template``."""
@@ -302,6 +313,21 @@ class LLM:
         ]
 
 
+def _load_decoder(
+    folder: Path, config: EngineConfig, tokenizer: Tokenizer, device: torch.device, dtype: torch.dtype
+) -> Decoder:
+    weight_dtype, head = config.weight_dtype, config.quantised_head
+    smoothing = None
+    if config.smoothing != "off":
+        found = read_checkpoint(folder)
+        smoothing = smoothing_of(
+            config.smoothing, found, tokenizer.encode_batch, weight_dtype=weight_dtype, head=head, device=device
+        )
+    return load_model(
+        folder, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=head, smoothing=smoothing
+    )
+
+
 def _count(number: int) -> str:
     """A count of parameters as people say it: 1.1M, 7.6B."""
     for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
@@ -313,7 +339,9 @@ def _count(number: int) -> str:
 def _weights(decoder: Decoder) -> int:
     """Weights of a decoder; tied ones count once."""
     bytes_ = {b.data_ptr(): b.numel() for b in decoder.buffers() if b.element_size() == 1}
-    return sum(w.numel() for w in decoder.parameters()) + sum(bytes_.values())
+    halves = sum(one.weight.numel() - one.multiplier_OG.numel() for one in decoder.modules()
+                 if isinstance(one, Int4Linear))  # fmt: skip
+    return sum(w.numel() for w in decoder.parameters()) + sum(bytes_.values()) + halves
 
 
 def _plain(decoder: Decoder, config: EngineConfig | None) -> str:

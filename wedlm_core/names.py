@@ -48,7 +48,7 @@ ENGINE_NAMES: Mapping[str, str] = {
     "block_size": "Use page_size",
     "num_gpu_blocks_override": "Use num_pages",
     "kv_cache_memory_bytes": "Use kv_cache_bytes",
-    "quantization": 'Use weight_dtype="int8" or "fp8_e4m3"',
+    "quantization": 'Use weight_dtype="int8", "int4" or "fp8_e4m3"',
     "enforce_eager": "Use cuda_graphs=False",
     "tokenizer": "The tokenizer is the one in the model's folder",
     "tokenizer_mode": "The tokenizer is the one in the model's folder",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from wedlm_core.checks import is_flag, is_number, is_text, is_whole
 from wedlm_core.errors import RequestError, explain
 from wedlm_core.names import SAMPLING_NAMES, known_fields_only
+from wedlm_core.structured_outputs import StructuredOutputs
 
 __all__ = ["DEFAULT_WINDOW", "SamplingParams", "Strategy"]
 
@@ -98,6 +99,9 @@ class SamplingParams:
             ``verified`` and ``autoregressive``; nats, of the model's own distribution: at temperature 1, without
             filters, penalties and biases). A number k from 1 to 100 returns the k most likely tokens too
             (``Generation.top_logprobs``); 0 is True, None is False.
+        structured_outputs: what the output has to be: JSON of a schema, a match of a regex, a choice, a text of a
+            grammar (:class:`StructuredOutputs`, or its fields as a mapping). For strategies that verify. It decides
+            where the output ends, so it excludes ``stop``, ``stop_token_ids``, ``ignore_eos`` and ``min_tokens``.
         strategy: see :class:`Strategy`.
         window_size: masks per forward; "auto" lets the engine choose per forward by load and by how well drafts
             survive (``verified``, ``streaming``), and is 16 for the strategies whose rule fixes the window.
@@ -125,6 +129,7 @@ class SamplingParams:
     ignore_eos: bool = False
     n: int = 1
     logprobs: bool | int | None = False
+    structured_outputs: StructuredOutputs | Mapping[str, Any] | None = None
     strategy: Strategy | str = Strategy.VERIFIED
     window_size: int | Literal["auto"] = "auto"
     entropy_threshold: float | None = 0.4
@@ -174,9 +179,12 @@ class SamplingParams:
             settled["top_k"] = 0
         if self.logprobs is None or (type(self.logprobs) is int and self.logprobs == 0):
             settled["logprobs"] = self.logprobs is not None
+        if isinstance(self.structured_outputs, Mapping):
+            settled["structured_outputs"] = StructuredOutputs(**self.structured_outputs)
         for name, value in settled.items():
             object.__setattr__(self, name, value)
         self._check_numbers()
+        self._check_structured_outputs()
         self._check_strategy()
 
     def _check_numbers(self) -> None:
@@ -213,6 +221,20 @@ class SamplingParams:
         for name, fits, rule, remedy in checks:
             _require(fits, name, getattr(self, name), rule, remedy)
 
+    def _check_structured_outputs(self) -> None:
+        """Refuse what another rule of where the output ends would contradict."""
+        given = self.structured_outputs
+        _require(
+            given is None or isinstance(given, StructuredOutputs), "structured_outputs", given,
+            "StructuredOutputs, or a mapping of its fields", 'Pass StructuredOutputs(json={"type": ...}).',
+        )  # fmt: skip
+        if given is None:
+            return
+        for name, off in (("stop", ()), ("stop_token_ids", ()), ("ignore_eos", False), ("min_tokens", 0)):
+            value = getattr(self, name)
+            _require(value == off, name, value, "structured_outputs says where the output ends",
+                     f"Drop {name}, or structured_outputs.")  # fmt: skip
+
     def _check_strategy(self) -> None:
         """Refuse what contradicts ``max_tokens`` or the strategy."""
         _require(
@@ -231,6 +253,7 @@ class SamplingParams:
             ("presence_penalty", 0.0, _UNORDERED),
             ("frequency_penalty", 0.0, _UNORDERED),
             ("bad_words", (), _UNORDERED),
+            ("structured_outputs", None, _UNORDERED),
         ):
             value = getattr(self, name)
             _require(value == off, name, value, f"{own} {rule}", 'Use strategy "verified" or "autoregressive".')
@@ -239,6 +262,11 @@ class SamplingParams:
     def bias_pairs(self) -> tuple[tuple[int, float], ...]:
         """``logit_bias`` as it is kept: pairs of token id and bias, by id."""
         return self.logit_bias or ()  # type: ignore[return-value]
+
+    @property
+    def structure(self) -> StructuredOutputs | None:
+        """``structured_outputs`` as it is kept."""
+        return self.structured_outputs  # type: ignore[return-value]
 
     @property
     def top_logprobs(self) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
     "Accumulator",
     "BoolArray",
     "CommitStats",
+    "DraftSource",
     "Finished",
     "FloatArray",
     "ForwardFacts",
@@ -44,6 +46,15 @@ __all__ = [
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class DraftSource(IntEnum):
+    """Where a draft comes from: a mask's proposal, a grammar that allows nothing else, earlier text."""
+
+    MASK = 0
+    GRAMMAR = 1
+    HISTORY = 2
+
 
 # ---- 1. what a forward reports ------------------------------------------------------------------------
 
@@ -146,6 +157,7 @@ class ForwardFacts:
         kept_DC: bool, places that are output.
         entropy_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
         logprob_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
+        source_DC: int8, where the draft at each place came from (:class:`DraftSource`); any value behind the drafts.
     """
 
     outcome: StepOutcome
@@ -156,13 +168,17 @@ class ForwardFacts:
     kept_DC: BoolArray
     entropy_DC: np.ndarray
     logprob_DC: np.ndarray
+    source_DC: np.ndarray
 
     @classmethod
-    def of(cls, outcome: StepOutcome, rows_D: IntArray, emit_D: IntArray, decodes_D: BoolArray) -> ForwardFacts:
+    def of(
+        cls, outcome: StepOutcome, rows_D: IntArray, emit_D: IntArray, decodes_D: BoolArray, source_DC: np.ndarray
+    ) -> ForwardFacts:
         """From a forward of ``rows_D`` decode rows (int64); the other arguments are attributes."""
         kept_DC = kept_places(outcome, emit_D)
         return cls(
             outcome=outcome,
+            source_DC=source_DC,
             emit_D=emit_D,
             decodes_D=decodes_D,
             extra_rows_D=rows_D - ~decodes_D,
@@ -171,6 +187,23 @@ class ForwardFacts:
             entropy_DC=_exact(outcome.entropy_DC, kept_DC),
             logprob_DC=_exact(outcome.logprob_DC, kept_DC),
         )
+
+    def drafts(self, source: DraftSource) -> IntArray:
+        """int64 ``[D]``: drafts of a source that this forward had rows for."""
+        return self._count(source, np.where(self.outcome.drafts_D > 0, self.outcome.offered_D, 0))
+
+    def tested(self, source: DraftSource) -> IntArray:
+        """int64 ``[D]``: those up to the first that was wrong, and within the output."""
+        return self._count(source, np.minimum(self.outcome.drafts_D, self.emit_D))
+
+    def accepted(self, source: DraftSource) -> IntArray:
+        """int64 ``[D]``: those that became output."""
+        return self._count(source, np.minimum(self.outcome.agreed_D, self.emit_D))
+
+    def _count(self, source: DraftSource, drafts_D: IntArray) -> IntArray:
+        width = int(drafts_D.max(initial=0))
+        own_DC = self.source_DC[:, :width] == source
+        return (own_DC & (np.arange(width) < drafts_D[:, None])).sum(axis=1)
 
 
 def _exact(nats_DC: FloatArray, kept_DC: BoolArray) -> np.ndarray:
@@ -209,8 +242,13 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
     Accumulator(name="logprob", of=lambda f: f.logprob_DC.sum(axis=1), dtype=np.float64),
     Accumulator(name="largest_surprise", of=lambda f: (-f.logprob_DC).max(axis=1), how="max", dtype=np.float64),
     Accumulator(name="early", of=lambda f: (f.outcome.early_DC & f.kept_DC).sum(axis=1)),
-    Accumulator(name="drafts", of=lambda f: np.minimum(f.outcome.drafts_D, f.emit_D)),
-    Accumulator(name="agreed", of=lambda f: np.minimum(f.outcome.agreed_D, f.emit_D)),
+    Accumulator(name="tested", of=lambda f: f.tested(DraftSource.MASK)),
+    Accumulator(name="mask_drafts", of=lambda f: f.drafts(DraftSource.MASK)),
+    Accumulator(name="mask_accepted", of=lambda f: f.accepted(DraftSource.MASK)),
+    Accumulator(name="grammar_drafts", of=lambda f: f.drafts(DraftSource.GRAMMAR)),
+    Accumulator(name="grammar_accepted", of=lambda f: f.accepted(DraftSource.GRAMMAR)),
+    Accumulator(name="history_drafts", of=lambda f: f.drafts(DraftSource.HISTORY)),
+    Accumulator(name="history_accepted", of=lambda f: f.accepted(DraftSource.HISTORY)),
 )
 """Every total of a slot."""
 
@@ -254,8 +292,11 @@ class CommitStats:
         mean_logprob: mean log-probability (nats) of the emitted tokens under the next-token head; None
             where the strategy does not compute it.
         worst_logprob: the lowest of these log-probabilities; None likewise.
-        draft_agreement: share of verified drafts that equalled the next-token head's choice; None where
-            no draft was verified.
+        draft_agreement: share of the masks' verified drafts that equalled the next-token head's choice; None where
+            none was verified.
+        mask_drafts, mask_drafts_accepted: rows of drafts that masks had proposed, and those that became output.
+        grammar_drafts, grammar_drafts_accepted: the same of drafts that a grammar forced.
+        history_drafts, history_drafts_accepted: the same of drafts from earlier text.
         cached_prompt_tokens: prompt tokens whose KV came from the prefix cache.
         preemptions: times the sequence lost its pages and was recomputed.
         window_mean, max_window: mean and largest number of rows of this sequence in a decode forward.
@@ -271,6 +312,12 @@ class CommitStats:
     mean_logprob: float | None = None
     worst_logprob: float | None = None
     draft_agreement: float | None = None
+    mask_drafts: int = 0
+    mask_drafts_accepted: int = 0
+    grammar_drafts: int = 0
+    grammar_drafts_accepted: int = 0
+    history_drafts: int = 0
+    history_drafts_accepted: int = 0
     cached_prompt_tokens: int = 0
     preemptions: int = 0
     window_mean: float = 0.0
@@ -350,7 +397,13 @@ STATISTICS: tuple[Statistic, ...] = (
     Statistic(name="out_of_order_fills", arrow="int32", of=lambda s: s.total["early"]),
     Statistic(name="mean_logprob", arrow="float64", of=lambda s: _number(s.mean("logprob"))),
     Statistic(name="worst_logprob", arrow=None, of=lambda s: _number(s.negated("largest_surprise"))),
-    Statistic(name="draft_agreement", arrow="float64", of=lambda s: s.ratio("agreed", over="drafts")),
+    Statistic(name="draft_agreement", arrow="float64", of=lambda s: s.ratio("mask_accepted", over="tested")),
+    Statistic(name="mask_drafts", arrow="int32", of=lambda s: s.total["mask_drafts"]),
+    Statistic(name="mask_drafts_accepted", arrow="int32", of=lambda s: s.total["mask_accepted"]),
+    Statistic(name="grammar_drafts", arrow="int32", of=lambda s: s.total["grammar_drafts"]),
+    Statistic(name="grammar_drafts_accepted", arrow="int32", of=lambda s: s.total["grammar_accepted"]),
+    Statistic(name="history_drafts", arrow="int32", of=lambda s: s.total["history_drafts"]),
+    Statistic(name="history_drafts_accepted", arrow="int32", of=lambda s: s.total["history_accepted"]),
     Statistic(name="cached_prompt_tokens", arrow="int32", of=lambda s: s.host.cached_prompt_tokens),
     Statistic(name="preemptions", arrow="int32", of=lambda s: s.host.preemptions),
     Statistic(name="window_mean", arrow="float64", of=lambda s: s.ratio("window_rows", over="forwards") or 0.0),

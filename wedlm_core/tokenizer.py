@@ -65,6 +65,10 @@ class Tokenizer:
             raise WeightsError(explain("model", str(folder), reason, "Download it again.")) from error
         return cls(fast, ends)
 
+    def to_json(self) -> str:
+        """The tokenizer as the text of its ``tokenizer.json``."""
+        return self._backend.to_str()
+
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``; special tokens written in the text are recognised, none are added.
 

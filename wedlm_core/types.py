@@ -11,6 +11,7 @@ from typing import Any
 from wedlm_core.evidence import Evidence, evidence_of
 from wedlm_core.sampling_params import DEFAULT_WINDOW, SamplingParams, Strategy
 from wedlm_core.statistics import CommitStats
+from wedlm_core.structured_outputs import StructuredOutputs
 
 __all__ = [
     "DEFAULT_WINDOW",
@@ -25,6 +26,7 @@ __all__ = [
     "SamplingParams",
     "Score",
     "Strategy",
+    "StructuredOutputs",
     "Timings",
 ]
 

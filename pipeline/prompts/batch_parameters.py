@@ -13,10 +13,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pipeline.codec import RequestError, SamplingParams, explain
+from pipeline.prompts.structures import of_response_format
 
-__all__ = ["IGNORED", "REFUSED", "SAMPLED", "body_params"]
+__all__ = ["IGNORED", "REFUSED", "SAMPLED", "STRUCTURED", "body_params"]
 
-SAMPLED = frozenset(field.name for field in fields(SamplingParams)) - {"logprobs"}
+SAMPLED = frozenset(field.name for field in fields(SamplingParams)) - {"logprobs", "structured_outputs"}
 """Parameters that go to the engine under their own names."""
 
 IGNORED = frozenset({
@@ -47,11 +48,7 @@ _NOT_HERE = _Refused(rule="models are not asked to do this here", remedy="Leave 
 REFUSED: Mapping[str, _Refused] = {
     "stream": _Refused(rule="a batch has whole answers", remedy="Leave it out.", harmless=(False,)),
     "stream_options": _Refused(rule="a batch has whole answers", remedy="Leave it out."),
-    "response_format": _Refused(
-        rule="the form of an answer is not enforced",
-        remedy="Ask for it in the prompt, and check the answers.",
-        harmless=({"type": "text"},),
-    ),
+    "guided_decoding_backend": _Refused(rule="there is one backend", remedy="Leave it out.", harmless=("auto",)),
     "tools": _NO_TOOLS,
     "tool_choice": _NO_TOOLS,
     "functions": _NO_TOOLS,
@@ -69,6 +66,11 @@ REFUSED: Mapping[str, _Refused] = {
 }
 """Parameters that are refused, unless they ask for what is done anyway."""
 
+_GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+"""vLLM's earlier names -> those of ``StructuredOutputs``."""
+_WHITESPACE = "guided_whitespace_pattern"
+STRUCTURED = frozenset({"response_format", "structured_outputs", *_GUIDED, _WHITESPACE})
+"""Parameters that say what the answer has to be."""
 _CHAT_ONLY = frozenset({"max_completion_tokens", "top_logprobs"})
 _COMPLETIONS_ONLY = frozenset({"best_of"})
 
@@ -88,7 +90,7 @@ def body_params(body: Mapping[str, Any], *, chat: bool, own: frozenset[str]) -> 
     for name, value in given.items():
         _check_known(name, value, chat=chat)
     params = {name: value for name, value in given.items() if name in SAMPLED}
-    params |= _max_tokens(given) | (_chat_logprobs(given) if chat else _logprobs(given))
+    params |= _structure(given) | _max_tokens(given) | (_chat_logprobs(given) if chat else _logprobs(given))
     best = given.get("best_of")
     if best is not None and best != given.get("n", 1):
         raise RequestError(explain("body.best_of", best, "answers are not ranked: it is n", "Leave it out."))
@@ -99,11 +101,39 @@ def _check_known(name: str, value: Any, *, chat: bool) -> None:
     refused = REFUSED.get(name)
     if refused is not None and value not in refused.harmless:
         raise RequestError(explain(f"body.{name}", value, refused.rule, refused.remedy))
-    known = {*SAMPLED, *IGNORED, *REFUSED, "logprobs", *(_CHAT_ONLY if chat else _COMPLETIONS_ONLY)}
+    known = {*SAMPLED, *IGNORED, *REFUSED, *STRUCTURED, "logprobs", *(_CHAT_ONLY if chat else _COMPLETIONS_ONLY)}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"Did you mean {near[0]!r}?" if near else "Leave it out."
         raise RequestError(explain(f"body.{name}", value, "no parameter of this endpoint", remedy))
+
+
+def _structure(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the answer has to be, under whichever name; one of them at most."""
+    names = sorted(STRUCTURED & given.keys() - {_WHITESPACE})
+    whitespace = given.get(_WHITESPACE)
+    if len(names) > 1:
+        raise RequestError(
+            explain(f"body.{names[1]}", given[names[1]], f"{names[0]} is there too", "Give one of them.")
+        )
+    if not names:
+        if whitespace is not None:
+            rule = "it is about JSON, and no schema is given"
+            raise RequestError(explain(f"body.{_WHITESPACE}", whitespace, rule, "Leave it out."))
+        return {}
+    (name,) = names
+    value = given[name]
+    if name == "response_format":
+        fields_ = of_response_format(f"body.{name}", value)
+    elif name in _GUIDED:
+        fields_ = {_GUIDED[name]: value}
+    elif isinstance(value, Mapping) and value:
+        fields_ = value
+    else:
+        rule = "an object of fields of StructuredOutputs"
+        raise RequestError(explain(f"body.{name}", value, rule, 'Write {"json": {...}}.'))
+    own = {} if whitespace is None or not fields_ else {"whitespace_pattern": whitespace}
+    return {"structured_outputs": {**fields_, **own}}
 
 
 def _max_tokens(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.sources.finding import file_digest
 from pipeline.storage.first_contact import check_reachable
+from wedlm_core.file_digest import file_digest
 from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint
 from wedlm_core.model.checkpoint_files import how_to_convert, read_json
+from wedlm_core.model.smoothing_names import SMOOTHING_FILE, smoothing_digest, smoothing_path
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
@@ -37,12 +38,17 @@ def model_folder(config: RunConfig) -> Path:
 
 
 def model_digest(config: RunConfig) -> str:
-    """Hash of configuration, tokenizer and weights (of large files: size and samples of the content)."""
-    return folder_digest(model_folder(config))
+    """Hash of configuration, tokenizer and weights, and of their smoothing (of large files: size and samples)."""
+    return _digest(model_folder(config), config.engine.smoothing)
+
+
+def _digest(folder: Path, smoothing: str) -> str:
+    own = smoothing_digest(smoothing, folder)
+    return f"{folder_digest(folder)}+{own}" if own else folder_digest(folder)
 
 
 def folder_digest(folder: Path) -> str:
-    """:func:`model_digest` of a local folder."""
+    """:func:`model_digest` of a local folder, without smoothing."""
     digest = hashlib.blake2b(digest_size=12)
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt":
@@ -51,8 +57,8 @@ def folder_digest(folder: Path) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _check_digest(config_key: str, wanted: str, folder: Path) -> None:
-    if folder_digest(folder) != wanted:
+def _check_digest(config_key: str, wanted: str, folder: Path, smoothing: str) -> None:
+    if _digest(folder, smoothing) != wanted:
         raise ConfigError(
             f"model={config_key!r}: {folder} is not what it was when the run began. Restore it and run again to "
             "continue; or begin anew with mode='new'."
@@ -70,7 +76,7 @@ def check_same_model(config: RunConfig, wanted: str) -> None:
         ConfigError: the model's files have changed since the run began.
     """
     if wanted:
-        _check_digest(config.model_name, wanted, model_folder(config))
+        _check_digest(config.model_name, wanted, model_folder(config), config.engine.smoothing)
 
 
 def check_model(config: RunConfig) -> Checkpoint:
@@ -87,11 +93,19 @@ def check_model(config: RunConfig) -> Checkpoint:
         raise ConfigError(f"model={config.model!r}: {folder} has no tokenizer.json. Save its fast tokenizer there.")
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"model={config.model!r}: {folder} has no weights (*.safetensors). {how_to_convert(folder)}")
+    _check_smoothing(config, folder)
     found = read_checkpoint(folder)
     found.config.check_length(config.engine.max_model_len, config.model_name, "engine.max_model_len")
     if config.chat or config.system_prompt is not None or config.messages_column is not None:
         _check_chat_template(config, folder)
     return found
+
+
+def _check_smoothing(config: RunConfig, folder: Path) -> None:
+    path = smoothing_path(config.engine.smoothing, folder)
+    if path is not None and not path.is_file():
+        remedy = f'Make {SMOOTHING_FILE} with "wedlm-batch smooth", or use "sample".'
+        raise ConfigError(f"engine.smoothing={config.engine.smoothing!r}: there is no file {path}. {remedy}")
 
 
 def _check_chat_template(config: RunConfig, folder: Path) -> None:

@@ -18,6 +18,7 @@ from pipeline.plan.retry_failed import failed_rows, load_place
 from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
+from pipeline.prompts.structures import of_cell
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
@@ -64,6 +65,8 @@ _Prompt = str | list[int] | Failure
 _Params = Mapping[str, Any] | None
 """Sampling parameters of a row's own."""
 
+
+_STRUCTURE = "structured_outputs"
 
 PrepareRows = Callable[[pa.Table, Sequence[int], Unit, Job], pa.Table]
 
@@ -139,7 +142,7 @@ def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, fai
 def _asked(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
     """For each row its prompt, and its own sampling parameters."""
     if job.prompt_kind != "request":
-        return _prompts(table, job), _given_params(table, job)
+        return _with_own_params(_prompts(table, job), table, job)
     lines = zip(*(_values(table[name]) for name in BATCH_COLUMNS.names), strict=True)
     asked = [row_request(line, job) for line in lines]
     return [row.prompt for row in asked], [row.params for row in asked]
@@ -194,13 +197,27 @@ def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list
     return column_row_ids(table[job.config.id_column].to_pylist(), derived)
 
 
-def _given_params(table: pa.Table, job: Job) -> list[_Params]:
-    """For each row its own sampling parameters; None if it has none."""
+def _with_own_params(
+    prompts: list[_Prompt], table: pa.Table, job: Job
+) -> tuple[list[_Prompt], list[_Params]]:  # fmt: skip
+    """The prompts, and for each row its own sampling parameters; None if it has none.
+
+    A row whose cell of ``structured_outputs`` says nothing that can be understood is failed.
+    """
     columns = {name: _values(table[column]) for name, column in job.config.sampling_columns.items()}
     if not columns:
-        return [None] * table.num_rows
+        return prompts, [None] * table.num_rows
+    asked = [*prompts]
+    if _STRUCTURE in columns:
+        name = job.config.sampling_columns[_STRUCTURE]
+        for i, cell in enumerate(columns[_STRUCTURE]):
+            try:
+                columns[_STRUCTURE][i] = None if cell is None else of_cell(name, cell)
+            except Exception as error:  # whatever is wrong with one row's cell must not end the run
+                columns[_STRUCTURE][i] = None
+                asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(error)
     rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, values, strict=True)) for values in rows]
+    return asked, [dict(zip(columns, values, strict=True)) for values in rows]
 
 
 def _max_tokens(given: Sequence[_Params], job: Job) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from pipeline.plan.job import Job
 from pipeline.prompts.model_files import check_same_model, model_folder
 from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
+from wedlm_batch.waiting import wait_passively
 from wedlm_core.cache import one_at_a_time
 from wedlm_core.kernels.cpu.kept import are_kept
 
@@ -34,9 +34,7 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         job: names the model and its engine configuration.
         num_threads: torch threads of this process; None keeps torch's default.
     """
-    # OpenMP threads that spin while they wait take the CPU from other processes: beside one more busy process, two
-    # spinning threads were over 20 times slower than two sleeping ones. torch reads the variable at import.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    wait_passively()
     with stage("torch imported"):
         import torch
 

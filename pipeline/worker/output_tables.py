@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 
 from pipeline import codec
 from pipeline.codec import RowResult
+from pipeline.parsing import Parse
 from pipeline.plan.job import Job
+from pipeline.prompts.structures import special_token, with_tag
 from pipeline.prompts.tokenize import RAW_TEXT
 from pipeline.reporting.samples import lowest_hash
 from pipeline.schema import data_columns
@@ -33,8 +35,8 @@ def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt
     if max(counts, default=1) > 1:
         whole = inputs.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
     arrays = codec.output_arrays(results, job.result_fields, prefix, model)
-    texts = arrays[[field.name for field in job.result_fields].index(f"{prefix}text")]
-    arrays += [parse.values(texts) for parse in job.config.parse.values()]
+    results_table = pa.table(arrays, schema=pa.schema(job.result_fields))
+    arrays += [parse.values(*_ended(job, results_table, parse)) for parse in job.config.parsed.values()]
     out = pa.table([*whole.columns, *arrays], schema=job.schema)
     failed = [i for i, row in enumerate(results) if row.failure is not None]
     if not failed:
@@ -44,6 +46,26 @@ def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt
     raw = table[RAW_TEXT].take(where).to_pylist()
     letters = codec.dead_arrays([results[i] for i in failed], raw, fields, prefix, attempt)
     return out, pa.table([*inputs.take(where).columns, *letters], schema=job.dead_schema)
+
+
+def _ended(job: Job, table: pa.Table, parse: Parse) -> tuple[pa.ChunkedArray, list[str]]:
+    """The texts that a column is read out of, and how each ended."""
+    prefix = job.config.column_prefix
+    texts, reasons = table[f"{prefix}text"], table[f"{prefix}finish_reason"].to_pylist()
+    has_ids = f"{prefix}token_ids" in table.column_names
+    if has_ids and parse.after is not None and (tag := special_token(job.config, parse.after)) is not None:
+        texts = with_tag(job.config, parse.after, tag, texts, table[f"{prefix}token_ids"])
+    return texts, reasons
+
+
+def _unparsed(job: Job, out: pa.Table) -> dict[str, int]:
+    """How many generations have no value in a column of JSON, or not all of it, by column and reason."""
+    return {
+        f"{job.config.column_prefix}{name}:{reason}": count
+        for name, parse in job.config.parsed.items()
+        if parse.json is not None
+        for reason, count in sorted(parse.faults(*_ended(job, out, parse)).items())
+    }
 
 
 def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitRecord:
@@ -82,6 +104,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
             name: f"row {_shortened(row_id, _EXAMPLE_ID)}: {_shortened(text, _EXAMPLE)}"
             for name, text, row_id in reversed(list(zip(classes, messages, ids, strict=True)))
         },
+        unparsed=_unparsed(job, out),
         lowest_hash=lowest_hash(out, prefix),
     )
 

@@ -6,7 +6,7 @@ strategies must give the same tokens as these (docs/DESIGN.md, "Decoding semanti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,14 @@ def choose_token(logits_V: Tensor, params: SamplingParams, seed: int, position: 
     return int((scaled_V + noise_V).argmax())
 
 
+def only(logits_V: Tensor, tokens: Sequence[int]) -> Tensor:
+    """The logits of some tokens, -inf elsewhere."""
+    kept_V = torch.full_like(logits_V, -torch.inf)
+    for token in tokens:
+        kept_V[token] = logits_V[token]
+    return kept_V
+
+
 def autoregressive(
     model: Decoder,
     prompt: Sequence[int],
@@ -112,13 +120,26 @@ def autoregressive(
     seed: int = 0,
     eos: Sequence[int] = (),
     bad_words: Sequence[Sequence[int]] = (),
+    allowed: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ) -> OracleResult:
-    """Decode one token per forward, from the last row's logits. ``eos``: further stop tokens."""
+    """Decode one token per forward, from the last row's logits.
+
+    Args:
+        model: the decoder.
+        prompt: token ids.
+        params: of the request.
+        seed: of its noise.
+        eos: further stop tokens.
+        bad_words: token ids of each.
+        allowed: which tokens may follow an output; None where any may.
+    """
     known, stops = list(prompt), {*params.stop_token_ids, *eos}
     history = History(stop_ids=sorted(stops), bad_words=bad_words)
     while len(known) < len(prompt) + params.max_tokens:
         logits_TV = causal_logits(model, known, range(len(known)))
         logits_V = adjusted(logits_TV[-1], params, prompt, known[len(prompt) :], history)
+        if allowed is not None:
+            logits_V = only(logits_V, allowed(known[len(prompt) :]))
         known.append(choose_token(logits_V, params, seed, len(known)))
         if known[-1] in stops:
             return OracleResult(token_ids=tuple(known[len(prompt) :]), finish_reason=FinishReason.STOP)

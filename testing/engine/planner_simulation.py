@@ -149,7 +149,8 @@ class Planned:
     def observe(self, step: Step) -> None:
         """Learn how drafts fared."""
         outcome, rows = step.outcome, self._slots.rows.copy()
-        self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows)
+        source = self._slots.source[self._every]
+        self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows, source)
         self._planner.record_host_time(step.host_seconds)
 
 

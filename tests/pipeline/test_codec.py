@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.codec import SamplingParams, params_hash, params_of_row
+from pipeline.codec import SamplingParams, StructuredOutputs, params_hash, params_of_row
 from pipeline.config import RunConfig
 from wedlm_core.errors import RequestError
 
@@ -18,7 +18,7 @@ NAMES = [f.name for f in fields(SamplingParams)]
 def changed(name: str) -> SamplingParams:
     """Parameters of which one is another, whatever its type is."""
     params = copy(SamplingParams())
-    object.__setattr__(params, name, "another")
+    object.__setattr__(params, name, StructuredOutputs(regex="a") if name == "structured_outputs" else "another")
     return params
 
 

@@ -13,7 +13,9 @@ from wedlm_core import CommitStats, Generation
 STATS = (
     "struct<decode_forwards: int32, rows_forwarded: int64, tokens_per_forward: double, prefix_cacheability: double, "
     "commit_histogram: list<item: int32>, mean_entropy: double, max_entropy: double, out_of_order_fills: int32, "
-    "mean_logprob: double, draft_agreement: double, cached_prompt_tokens: int32, preemptions: int32, "
+    "mean_logprob: double, draft_agreement: double, mask_drafts: int32, mask_drafts_accepted: int32, "
+    "grammar_drafts: int32, grammar_drafts_accepted: int32, history_drafts: int32, history_drafts_accepted: int32, "
+    "cached_prompt_tokens: int32, preemptions: int32, "
     "window_mean: double, max_window: int32>"
 )
 EVIDENCE = (
@@ -59,7 +61,7 @@ def test_the_schema_carries_its_version_behind_the_input_columns() -> None:
     fields = result_fields(token_ids=True, logprobs=True, top_logprobs=True)
     found = output_schema(pa.schema([("a", pa.int64())]), fields)
     assert found.names == ["a", *(text.partition(":")[0] for text in RESULT)]
-    assert found.metadata == {b"wedlm.schema_version": b"2"}
+    assert found.metadata == {b"wedlm.schema_version": b"3"}
 
 
 def test_version_1_is_version_2_without_the_evidence() -> None:
@@ -71,11 +73,20 @@ def test_version_1_is_version_2_without_the_evidence() -> None:
         check_collisions(["evidence"], "")
 
 
+def test_version_2_is_version_3_without_the_drafts_by_source() -> None:
+    now, before = (result_fields(token_ids=True, logprobs=True, version=version) for version in (3, 2))
+    assert [field for field in before if field.name != "stats"] == [field for field in now if field.name != "stats"]
+    (new,), (old,) = ([field.type for field in fields if field.name == "stats"] for fields in (now, before))
+    assert [field for field in new if "_drafts" not in field.name] == list(old)
+    assert len(new) == len(old) + 6
+
+
 def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed() -> None:
     stats = CommitStats(
         generated_tokens=6, decode_forwards=3, rows_forwarded=8, commit_histogram=(0, 1, 1), mean_entropy=0.5,
         max_entropy=0.75, out_of_order_fills=1, mean_logprob=-0.5, worst_logprob=-2.0, draft_agreement=0.25,
-        cached_prompt_tokens=4, preemptions=2, window_mean=1.5, max_window=5,
+        mask_drafts=5, mask_drafts_accepted=4, grammar_drafts=3, grammar_drafts_accepted=2, history_drafts=6,
+        history_drafts_accepted=1, cached_prompt_tokens=4, preemptions=2, window_mean=1.5, max_window=5,
     )  # fmt: skip
     generation = Generation(request_id="0/0", text="a", token_ids=(7,), prompt_tokens=3, stats=stats)
     rows = [RowResult(row_id="r", generations=(generation,)), RowResult(row_id="s")]
@@ -85,7 +96,9 @@ def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed()
     assert done["stats"] == {
         "decode_forwards": 3, "rows_forwarded": 8, "tokens_per_forward": 2.0, "prefix_cacheability": 0.75,
         "commit_histogram": [0, 1, 1], "mean_entropy": 0.5, "max_entropy": 0.75, "out_of_order_fills": 1,
-        "mean_logprob": -0.5, "draft_agreement": 0.25, "cached_prompt_tokens": 4, "preemptions": 2,
+        "mean_logprob": -0.5, "draft_agreement": 0.25, "mask_drafts": 5, "mask_drafts_accepted": 4, "grammar_drafts": 3,
+        "grammar_drafts_accepted": 2, "history_drafts": 6, "history_drafts_accepted": 1, "cached_prompt_tokens": 4,
+        "preemptions": 2,
         "window_mean": 1.5, "max_window": 5,
     }  # fmt: skip
     assert done["evidence"] == {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,3 +221,9 @@ def test_any_value_can_be_named_in_one_short_line(value: Any) -> None:
         raise RequestError(explain("a", value, "never fits", "Give another."))
 
     assert_refused(refuse, "^a=.+: never fits")
+
+
+@pytest.mark.parametrize("act", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_model_that_is_pickled_or_copied_says_what_to_send_instead(llm: LLM, act: Any) -> None:
+    with pytest.raises(pickle.PicklingError, match=r"cannot be pickled or copied: .*Send the name of the model"):
+        act(llm)

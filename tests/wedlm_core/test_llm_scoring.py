@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers  # whose models are imported when they are first used
 from safetensors.torch import load_file
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import wedlm_core
 from wedlm_core import LLM, SamplingParams
@@ -32,7 +32,8 @@ def theirs() -> torch.nn.Module:
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim",
              "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "attention_bias", "rope_parameters",
              "tie_word_embeddings")  # fmt: skip
-    model = Qwen3ForCausalLM(Qwen3Config(**{name: raw[name] for name in names})).eval()
+    config = transformers.Qwen3Config(**{name: raw[name] for name in names})
+    model = transformers.Qwen3ForCausalLM(config).eval()
     missing, unexpected = model.load_state_dict(load_file(TINY / "model.safetensors"), strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])
     return model

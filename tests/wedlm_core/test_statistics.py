@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wedlm_core.engine.scheduling.slots import SlotTable
-from wedlm_core.statistics import ACCUMULATORS, OUTCOME_KINDS, STATISTICS, CommitStats, StepOutcome
+from wedlm_core.statistics import ACCUMULATORS, OUTCOME_KINDS, STATISTICS, CommitStats, DraftSource, StepOutcome
 
 SLOTS, PLACES = 5, 4
 
@@ -63,11 +63,13 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
     windows: list[int] = []
     emitted: list[int] = []
     rows = drafts = agreed = 0
+    offered, accepted = Counter[int](), Counter[int]()
     for _ in range(forwards):
         slots_D = rng.permutation(SLOTS)[: int(rng.integers(1, SLOTS + 1))]
         outcome = outcome_of(rng, len(slots_D))
         rows_D, emit_D = rng.integers(1, 9, len(slots_D)), rng.integers(0, PLACES + 1, len(slots_D))
         decodes = not (bool(table.head[slot]) and int(table.generated[slot]) == 0)
+        table.source[:] = rng.integers(0, 3, table.source.shape)
         table.record(slots_D, rows_D, outcome, emit_D)
         if slot not in slots_D:
             continue
@@ -83,8 +85,11 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
         if decodes:
             windows.append(int(rows_D[d]))
             emitted.append(emit)
-        drafts += min(int(outcome.drafts_D[d]), emit)
-        agreed += min(int(outcome.agreed_D[d]), emit)
+        source = table.source[slot].tolist()
+        drafts += source[: min(int(outcome.drafts_D[d]), emit)].count(DraftSource.MASK)
+        agreed += source[: min(int(outcome.agreed_D[d]), emit)].count(DraftSource.MASK)
+        offered.update(source[: int(outcome.offered_D[d])] if outcome.drafts_D[d] else ())
+        accepted.update(source[: min(int(outcome.agreed_D[d]), emit)])
     found = table.stats(slot, tokens=7, host=Host())
     assert (found.generated_tokens, found.cached_prompt_tokens, found.preemptions) == (7, 3, 2)
     assert found.decode_forwards == len(windows)
@@ -95,6 +100,9 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
     assert found.mean_logprob == (sum(k[1] for k in kept) / len(kept) if kept else None)
     assert found.worst_logprob == (min(k[1] for k in kept) if kept else None)
     assert found.out_of_order_fills == sum(k[2] for k in kept)
+    for kind in DraftSource:
+        name = f"{kind.name.lower()}_drafts"
+        assert (getattr(found, name), getattr(found, f"{name}_accepted")) == (offered[kind], accepted[kind])
     assert found.draft_agreement == (agreed / drafts if drafts else None)
     assert found.window_mean == (sum(windows) / len(windows) if windows else 0.0)
     assert found.max_window == max(windows, default=0)

@@ -26,6 +26,7 @@ _COUNTS: Mapping[str, int] = {
     "logits_chunk_bytes": 1 << 40,
     "graph_rows": 1 << 20,
     "graph_bytes": 1 << 40,
+    "history_bytes": 1 << 40,
 }
 _OPTIONAL_COUNTS: Mapping[str, int] = {
     "prefill_chunk": MAX_INT,
@@ -38,7 +39,8 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
     "overlap": (True, False, "auto"),
     "cuda_graphs": (True, False, "auto"),
     "kv_cache_dtype": ("auto", "fp8_e4m3"),
-    "weight_dtype": ("auto", "int8", "fp8_e4m3"),
+    "weight_dtype": ("auto", "int8", "int4", "fp8_e4m3"),
+    "history_drafts": (True, False, "auto"),
 }
 _FLAGS = ("prefix_caching", "quantised_head", "trace")
 
@@ -78,9 +80,14 @@ class EngineConfig:
             measured loss of quality (``benchmarks/results``); ``attention="compiled"`` does not support it.
         weight_dtype: "auto" keeps the weights as loaded. "int8" rounds weights and the rows that they are multiplied
             with to 8 bits (:mod:`wedlm_core.model.int8`): a quarter of float32's memory, faster products whose sums
-            are exact. "fp8_e4m3" does the same with 8-bit floats, for GPUs (:mod:`wedlm_core.model.quantised`). Each
-            at a measured loss of quality.
-        quantised_head: whether ``weight_dtype="int8"`` holds for the output head and the embedding too.
+            are exact. "int4" keeps the weights of the layers in 4 bits and expands them to 8 when they are used: half
+            the memory of "int8", the same exactness, slower (:mod:`wedlm_core.model.int4`). "fp8_e4m3" does as "int8"
+            with 8-bit floats, for GPUs (:mod:`wedlm_core.model.quantised`). Each at a measured loss of quality.
+        quantised_head: whether "int8" and "int4" round the output head and the embedding too, to 8 bits.
+        smoothing: what scales channels before "int8" and "int4" round them (:mod:`wedlm_core.model.smoothing`): "off";
+            "sample", found at the first load from a shipped sample and cached; "model", the file
+            ``smoothing.safetensors`` in the model's folder; or the path of such a file, which ``wedlm-batch smooth``
+            makes from rows of a job.
         prefix_caching: share the full KV pages of equal prefixes between sequences.
         batch_invariant: whether a row's result must be bitwise independent of everything else in the forward
             (docs/DESIGN.md, "Batch invariance"). "auto" is true for float32 on CPU. False does not change what
@@ -93,6 +100,10 @@ class EngineConfig:
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and thread count, and stores it in the user's cache folder.
         streaming: the switches of the ``streaming`` strategy, or a mapping of its fields.
+        history_drafts: draft what earlier text of the sequence, or of finished rows, goes on with, for ``verified``
+            decoding with ``window_size="auto"``: any draft is safe there, so no output depends on it. "auto" is true
+            if forwards do not overlap and ``trace`` is false; true turns ``overlap="auto"`` off.
+        history_bytes: memory for the texts that are drafted from, in bytes.
         overlap: launch a forward before the results of the previous one are known, so that the host works while the
             device computes. "auto" is true on CUDA if the attention backend plans on the device and ``trace`` is
             false.
@@ -116,8 +127,9 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: Literal["auto", "fp8_e4m3"] = "auto"
-    weight_dtype: Literal["auto", "int8", "fp8_e4m3"] = "auto"
+    weight_dtype: Literal["auto", "int8", "int4", "fp8_e4m3"] = "auto"
     quantised_head: bool = True
+    smoothing: str = "off"
     prefix_caching: bool = True
     batch_invariant: bool | Literal["auto"] = "auto"
     attention: str = "auto"
@@ -126,6 +138,8 @@ class EngineConfig:
     seed: int = 0
     step_cost: StepCost | None = None
     streaming: StreamingSwitches = field(default_factory=StreamingSwitches)
+    history_drafts: bool | Literal["auto"] = "auto"
+    history_bytes: int = 64 << 20
     overlap: bool | Literal["auto"] = "auto"
     cuda_graphs: bool | Literal["auto"] = "auto"
     graph_rows: int = 2048
@@ -164,6 +178,8 @@ class EngineConfig:
              'Use "auto".'),
             ("streaming", isinstance(self.streaming, StreamingSwitches), "StreamingSwitches or a mapping of its fields",
              "Drop it to use the default."),
+            ("smoothing", isinstance(self.smoothing, str) and bool(self.smoothing),
+             '"off", "sample", "model" or the path of a file', 'Use "off".'),
         )  # fmt: skip
         for name, fits, rule, remedy in checks:
             _require(fits, name, getattr(self, name), rule, remedy)
@@ -181,6 +197,20 @@ class EngineConfig:
             self.max_batch_rows,
             f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
             "Raise max_batch_rows or lower max_window.",
+        )
+        _require(
+            not (self.history_drafts is True and self.overlap is True),
+            "history_drafts",
+            self.history_drafts,
+            "drafts from history need each forward's outcome before the next one runs",
+            'Set overlap="auto", or history_drafts="auto".',
+        )
+        _require(
+            self.smoothing == "off" or self.weight_dtype in ("int8", "int4"),
+            "smoothing",
+            self.smoothing,
+            f'weight_dtype="{self.weight_dtype}" rounds nothing that it could smooth',
+            'Set weight_dtype="int8" or "int4", or drop it.',
         )
         _require(
             not (self.trace and self.overlap is True),

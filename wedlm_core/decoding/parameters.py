@@ -69,8 +69,10 @@ OPTIONAL: tuple[Filter | Adjustment, ...] = (*FILTERS, *ADJUSTMENTS)
 LIST_FIELDS = frozenset(one.field for one in ADJUSTMENTS if one.dtype is None)
 """Fields that the device keeps as lists (:data:`wedlm_core.decoding.adjustments.LISTS`)."""
 
-HOST_FIELDS = frozenset({"stop", "stop_token_ids", "ignore_eos", "n", "logprobs", "strategy", "window_size"})
-"""Fields that the host reads: stops, samples and output by request; strategy and window by the slot table."""
+HOST_FIELDS = frozenset(
+    {"stop", "stop_token_ids", "ignore_eos", "n", "logprobs", "structured_outputs", "strategy", "window_size"}
+)
+"""Fields that the host reads: stops, grammar, samples and output by request; strategy and window by the slot table."""
 
 
 def _check_all_fields() -> None:

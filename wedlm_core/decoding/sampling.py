@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import AdjustedRows, adjust_logits
+from wedlm_core.decoding.allowed_tokens import AllowedRows, restrict_logits
 from wedlm_core.decoding.compact import flagged_rows
 from wedlm_core.decoding.filters import filter_logits, is_filtered
 from wedlm_core.decoding.noise import gumbel_noise
@@ -32,6 +33,8 @@ class SamplingRows:
         suppress_R: bool, rows that may never choose the mask id or padded vocabulary.
         filters: of each filter that any row uses, the values of all rows (:data:`wedlm_core.decoding.filters.FILTERS`).
         adjusted: the same rows, for adjustments that any of them uses; None where none does.
+        allowed: the tokens that a grammar lets the same rows choose; None where no row has a grammar. Rows with
+            ``suppress_R`` have none.
         sampled, suppressing: whether any row needs that stage (known on the host, so that the stage is skipped
             without looking at the device).
         special_rows: rows that a filter or an adjustment applies to at most, padding behind them left out; None
@@ -44,6 +47,7 @@ class SamplingRows:
     suppress_R: Tensor
     filters: Mapping[str, Tensor] = field(default_factory=dict)
     adjusted: AdjustedRows | None = None
+    allowed: AllowedRows | None = None
     sampled: bool
     suppressing: bool
     special_rows: int | None = None
@@ -56,6 +60,7 @@ class SamplingRows:
             **{name: tensor.index_select(0, index_N) for name, tensor in tensors.items()},
             filters={name: value_R.index_select(0, index_N) for name, value_R in self.filters.items()},
             adjusted=None if self.adjusted is None else self.adjusted.take(index_N),
+            allowed=None if self.allowed is None else self.allowed.take(index_N),
         )
 
     def special(self) -> Tensor | None:
@@ -91,6 +96,9 @@ def _entropy(logits_RV: Tensor, log_RV: Tensor) -> Tensor:
 def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
     """Choose one token per row: ``argmax(filter(adjusted / T) + gumbel(seed, position))``, argmax at T = 0.
 
+    Rows with a grammar choose among the tokens that it allows. Where it and the adjustments leave none, the choice is
+    token 0, which the grammar then refuses.
+
     Args:
         logits_RV: floating point ``[R, V]``; computed with in float32.
         rows: sampling inputs of each row.
@@ -104,6 +112,8 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
         allowed_RV[:, mask_token_id].masked_fill_(rows.suppress_R, -torch.inf)
         allowed_RV[:, vocab_limit:].masked_fill_(rows.suppress_R[:, None], -torch.inf)
     adjusted_RV = allowed_RV if rows.adjusted is None else adjust_logits(allowed_RV, rows.adjusted)
+    if rows.allowed is not None:
+        adjusted_RV = restrict_logits(adjusted_RV, rows.allowed)
     token_R = adjusted_RV.max(dim=-1).indices  # the first of equal ones; several times faster than argmax on CPU
     log_RV = torch.log_softmax(allowed_RV, dim=-1)
     entropy_R = _entropy(allowed_RV, log_RV)

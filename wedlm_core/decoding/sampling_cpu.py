@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.sampling import Choice, SamplingRows, with_filters
 
 __all__ = ["choose_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
-    """See :func:`wedlm_core.decoding.sampling.choose`; rows with filters are chosen by it.
+    """See :func:`wedlm_core.decoding.sampling.choose`; rows with filters or adjustments are chosen by it.
 
     Args:
         logits_RV: float32 ``[R, V]``, contiguous; changed where ids are suppressed.
@@ -22,6 +24,7 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
     from wedlm_core.kernels.cpu.sampling import choose_rows
 
     count = logits_RV.shape[0]
+    bits_UW, line_R = _bits(rows.allowed)
     choice = Choice(
         token_R=torch.empty(count, dtype=torch.int64), entropy_R=torch.empty(count), logprob_R=torch.empty(count)
     )
@@ -31,6 +34,8 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
         rows.seed_R.numpy(),
         rows.position_R.numpy(),
         rows.suppress_R.numpy(),
+        bits_UW,
+        line_R,
         mask_token_id,
         vocab_limit,
         choice.token_R.numpy(),
@@ -40,3 +45,13 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
         count,
     )
     return with_filters(choice, logits_RV, rows, mask_token_id=mask_token_id, vocab_limit=vocab_limit)
+
+
+_NO_BITS, _NO_LINES = np.zeros((0, 0), dtype=np.uint32), np.zeros(0, dtype=np.int64)
+
+
+def _bits(allowed: AllowedRows | None) -> tuple[np.ndarray, np.ndarray]:
+    """Bits and lines as the kernel takes them; no lines where no row has a grammar."""
+    if allowed is None:
+        return _NO_BITS, _NO_LINES
+    return allowed.bits_UW.numpy().view(np.uint32), allowed.line_R.numpy()

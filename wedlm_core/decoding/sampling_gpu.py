@@ -60,7 +60,7 @@ def choose_gpu(
 ) -> Choice:
     """See :func:`wedlm_core.decoding.sampling.choose`; a row's result is bitwise the same beside any others.
 
-    Rows with filters are chosen by the oracle, which waits for the device to say which they are; without
+    Rows with filters or adjustments are chosen by the oracle, which waits for the device to say which they are; without
     such rows nothing waits.
 
     Args:
@@ -94,13 +94,16 @@ def choose_gpu(
     best_RP = torch.empty(count, splits, device=device)
     place_RP = torch.empty(count, splits, dtype=torch.int32, device=device)
     stride = logits_RV.stride(0)
+    allowed = rows.allowed
+    # Without a grammar these are read by no one.
+    bits_UW, line_R = (best_RP, best_RP) if allowed is None else (allowed.bits_UW, allowed.line_R)
     with on_device(logits_RV.device):
         reduce_tiles[(count, splits)](
             logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R,
-            partial_4RG, best_RP, place_RP, count * groups, vocab, mask_token_id, vocab_limit,
-            tiles, groups, each,
-            SAMPLED=rows.sampled, TWO_HEATS=two_heats, LIBM=logits_RV.is_cuda, TILE=tile, GROUP=_GROUP,
-            num_warps=_WARPS,
+            bits_UW, line_R, partial_4RG, best_RP, place_RP, count * groups, vocab, bits_UW.shape[1],
+            mask_token_id, vocab_limit, tiles, groups, each,
+            ALLOWED=allowed is not None, SAMPLED=rows.sampled, TWO_HEATS=two_heats, LIBM=logits_RV.is_cuda,
+            TILE=tile, GROUP=_GROUP, num_warps=_WARPS,
         )  # fmt: skip
         combine_tiles[(count,)](
             logits_RV, stride, rows.temperature_R, rows.suppress_R, partial_4RG, best_RP, place_RP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
@@ -21,9 +22,11 @@ from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
 from wedlm_core.engine.compute_dtype import compute_dtype
+from wedlm_core.engine.constraints import Constraints
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import Runner, StepDetail
+from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.measure import cached_or_measured_cost
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launch, overlaps, plain_launch
 from wedlm_core.engine.pool_size import count_pages, say_shortfall
@@ -32,7 +35,7 @@ from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.engine.scheduling.counters import EngineSnapshot
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
-from wedlm_core.engine.scheduling.slots import Emission, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import step_record
 from wedlm_core.engine.windows.planner import WindowPlanner
@@ -134,8 +137,22 @@ class Engine:
             has_mask_token=mask is not None,
         )
         self._table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-        self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._planner = WindowPlanner(self._table, config.max_window, config.max_batch_rows)
+        self._history = None
+        if config.history_drafts if config.history_drafts != "auto" else not (overlapping or config.trace):
+            self._history = HistoryDrafts(
+                self._table, self._planner, max_window=config.max_window, max_bytes=config.history_bytes
+            )
+        self._constraints = Constraints(
+            tokenizer,
+            vocab_size=model.config.vocab_size,
+            eos_token_ids=self.eos_token_ids,
+            table=self._table,
+            planner=self._planner,
+            mask_token_id=mask if mask is not None else 0,
+            threads=max(1, (os.cpu_count() or 2) // 2),
+        )
+        self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
         self._done: list[Generation] = []
@@ -171,6 +188,8 @@ class Engine:
             stops=self._stops_of(params) if params.stop else None,
             bad_words=bad_words,
         )
+        if params.structure is not None:
+            sequence.constraint = self._constraints.compile(params.structure).constraint()
         self._arrivals += 1
         if params.max_tokens == 0:
             sequence.finish = FinishReason.LENGTH
@@ -193,6 +212,8 @@ class Engine:
         """Forget an unfinished request and free what it holds; an unknown id is ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
+            if self._history is not None:
+                self._history.close(sequence.slot, keep=False)
             self._scheduler.finish(sequence)
 
     def scorer(self) -> Scorer:
@@ -306,6 +327,7 @@ class Engine:
         if plan is not None:
             self._sync_pages()
             self._plan_windows()
+            self._constraints.begin(plan, self._runner.state)
         self.profile.lap("schedule")
         return plan
 
@@ -348,6 +370,10 @@ class Engine:
         self._runner.state.set_windows(table)
         requests, words = [s.request for s in sequences], [s.bad_words for s in sequences]
         table.rows[slots] = self._runner.state.setup(requests, slots, groups, stops, words)
+        self._constraints.open(sequences, self._runner.state)
+        if self._history is not None:
+            own = (s for s in sequences if self._decodings[s.request.params.strategy].verifies)
+            self._history.open([s for s in own if s.request.params.adaptive])
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""
@@ -395,12 +421,16 @@ class Engine:
         table.context[slots_D] = table.cached[slots_D] = context_D + outcome.context_D
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
-        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, emit_D, ended_D, prefill)
+        source_DC = table.source[slots_D]
+        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, emit_D, ended_D, prefill, source_DC)
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)
         unsound_D = table.unsound(slots_D)
-        for i in dict.fromkeys((*stopping, *np.flatnonzero(ended_D | unsound_D).tolist())):
+        over_D = ended_D | unsound_D
+        over_D[stopping] = True
+        self._draft(plan, outcome, emit_D, over_D)
+        for i in np.flatnonzero(over_D).tolist():
             sequence = plan.sequences[i]
             if unsound_D[i]:
                 sequence.finish = FinishReason.ERROR
@@ -408,6 +438,28 @@ class Engine:
             elif sequence.finish is None:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
             self._finish(sequence)
+
+    def _draft(self, plan: ForwardPlan, outcome: StepOutcome, emit_D: IntArray, over_D: BoolArray) -> None:
+        """Draft the next windows of sequences with a grammar, and of those whose text repeats what was seen.
+
+        ``over_D`` says which of the decoding sequences go on no longer; those whose grammar refuses what was committed
+        are added to them.
+        """
+        history, state = self._history, self._runner.state
+        slots_D = plan.slots_S[: len(over_D)]
+        found = None
+        if history is not None:
+            history.append(slots_D, outcome, emit_D)
+            found = history.suggest(slots_D, ~over_D)
+        failed = self._constraints.accept(
+            plan.sequences, slots_D, plan.decode_S[: len(over_D)], outcome, emit_D, over_D, found, state
+        )
+        for i, reason in failed.items():
+            plan.sequences[i].finish, plan.sequences[i].error = FinishReason.ERROR, reason
+            over_D[i] = True
+        if history is not None:
+            running, spare = self._scheduler.running_slots(), self.pages.num_free * self.config.page_size
+            history.draft(found, slots_D, ~over_D, outcome, running, spare, state)
 
     def _discard_pages(self, sequence: Sequence) -> None:
         """Clean the pages of a sequence whose KV holds what is no number: a masked entry of that spoils a sum."""
@@ -469,6 +521,8 @@ class Engine:
 
     def _finish(self, sequence: Sequence) -> None:
         self._done.append(self._generation(sequence))
+        if self._history is not None:
+            self._history.close(sequence.slot, keep=sequence.finish != FinishReason.ERROR)
         del self._sequences[sequence.request.request_id]
         self._scheduler.finish(sequence)
 
@@ -494,7 +548,7 @@ class Engine:
             token_ids=tuple(tokens),
             prompt_tokens=sequence.prompt_length,
             finish_reason=sequence.finish or FinishReason.LENGTH,
-            error=_NOT_NUMBERS if failed else None,
+            error=(sequence.error or _NOT_NUMBERS) if failed else None,
             seed=request.seed,
             stats=stats,
             timings=Timings(queue_seconds=started - sequence.added_at, run_seconds=now - started),

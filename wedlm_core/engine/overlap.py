@@ -5,6 +5,9 @@ entries that they can have after it and the decode rows that they can need then.
 spends the row budget as ever, on bounds. When the forward completes, what is known replaces the bounds, the outcome is
 accounted as in the plain loop, and the bounds of the next forward, which is in flight by then, are put in place.
 
+A sequence with a grammar waits for its outcome, from which the host drafts its next window: it runs in every second
+forward, between those of the others.
+
 A sequence that the outcome ends has rows in the next forward as well; they are ignored. Its slot and pages may be
 given to others at once, whose rows run later on the same stream. Where bounds do not fit in the pool, the loop waits
 for the forward in flight and plans exactly, which is also when sequences are preempted.
@@ -41,6 +44,8 @@ logger = logging.getLogger(__name__)
 def overlaps(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
     """What ``EngineConfig.overlap`` means here."""
     if config.overlap == "auto":
+        if config.history_drafts is True:
+            return False
         return device.type == "cuda" and backend.on_device and not config.trace
     if config.overlap and device.type == "cuda" and not backend.on_device:
         logger.warning("attention %r plans on the host: forwards wait for the device, overlap or not", backend.name)
@@ -148,6 +153,8 @@ class OverlapLoop:
         if plan is None or not plan.sequences:
             return  # what completed was the last
         self._in_flight = _Launched(plan=plan, forward=self._launch.launch(self._runner, plan, self._table))
+        decoding_S = plan.slots_S[plan.decode_S > 0]
+        self._table.held[decoding_S] = self._table.constrained[decoding_S]
         if before is not None:
             self._complete(before)
         self._overlay(self._in_flight)
@@ -164,6 +171,7 @@ class OverlapLoop:
             seconds = launched.forward.copy.seconds_since(self._before.copy)
         self._before = launched.forward
         plan, alive_S = launched.plan, _alive(launched.plan)
+        self._table.held[plan.slots_S[alive_S & (plan.decode_S > 0)]] = False
         outcome = take(outcome, alive_S[: len(outcome.count_D)])
         self._consume(CompletedForward(plan=_only(plan, alive_S), outcome=outcome, seconds=seconds))
 

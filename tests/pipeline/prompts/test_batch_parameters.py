@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from pipeline.codec import RequestError, SamplingParams, params_of_row
-from pipeline.prompts.batch_parameters import IGNORED, REFUSED, SAMPLED, body_params
+from pipeline.prompts.batch_parameters import IGNORED, REFUSED, SAMPLED, STRUCTURED, body_params
 
 OWN = frozenset({"model", "messages", "prompt"})
 
@@ -51,6 +51,33 @@ def test_log_probabilities_are_asked_for_in_two_ways(chat: bool, body: dict[str,
     assert params(chat=chat, **body).get("logprobs") is wanted or params(chat=chat, **body).get("logprobs") == wanted
 
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"response_format": {"type": "text"}}, {}),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+            {"json": SCHEMA},
+        ),
+        ({"guided_json": SCHEMA}, {"json": SCHEMA}),
+        ({"guided_json": SCHEMA, "guided_whitespace_pattern": " ?"}, {"json": SCHEMA, "whitespace_pattern": " ?"}),
+        ({"guided_regex": "a"}, {"regex": "a"}),
+        ({"guided_choice": ["a", "b"]}, {"choice": ["a", "b"]}),
+        ({"guided_grammar": "start: x"}, {"grammar": "start: x"}),
+        ({"structured_outputs": {"regex": "a"}}, {"regex": "a"}),
+    ],
+)
+def test_what_the_answer_has_to_be_has_several_names(body: dict[str, Any], fields: dict[str, Any]) -> None:
+    for chat in (True, False):
+        assert params(chat=chat, **body) == {"structured_outputs": fields}
+    made = params_of_row(SamplingParams(structured_outputs={"regex": "b"}), params(**body))
+    assert (made.structure is None) == (fields == {}), "text is free text, whatever the run asks for"
+
+
 @pytest.mark.parametrize(
     ("chat", "body", "words"),
     [
@@ -59,7 +86,13 @@ def test_log_probabilities_are_asked_for_in_two_ways(chat: bool, body: dict[str,
         (True, {"logprobs": True, "top_logprobs": "3"}, "body.top_logprobs='3': an integer"),
         (False, {"logprobs": True}, "body.logprobs=True: an integer"),
         (True, {"stream": True}, "body.stream=True: a batch has whole answers"),
-        (True, {"response_format": {"type": "json_object"}}, "body.response_format=.*not enforced.*check the answers"),
+        (True, {"response_format": "json"}, "body.response_format='json': an object whose type is one of"),
+        (True, {"response_format": {"type": "xml"}}, "body.response_format=.*one of"),
+        (True, {"response_format": {"type": "json_schema"}}, "body.response_format.json_schema=None"),
+        (True, {"response_format": {"type": "text"}, "guided_json": {}}, "body.response_format=.*guided_json is there"),
+        (True, {"structured_outputs": {}}, r"body.structured_outputs=\{\}: an object of fields"),
+        (True, {"guided_whitespace_pattern": " "}, "body.guided_whitespace_pattern=' ': it is about JSON"),
+        (True, {"guided_decoding_backend": "outlines"}, "body.guided_decoding_backend=.*one backend"),
         (True, {"tools": [{"type": "function"}]}, "body.tools=.*tools_column"),
         (True, {"tool_choice": "required"}, "body.tool_choice='required'"),
         (True, {"reasoning_effort": "high"}, "body.reasoning_effort='high'"),
@@ -78,7 +111,7 @@ def test_what_is_not_honoured_is_refused_with_value_rule_and_remedy(
 
 
 def test_what_asks_for_nothing_is_taken() -> None:
-    assert params(stream=False, response_format={"type": "text"}, tools=[], tool_choice="auto", echo=False) == {}
+    assert params(stream=False, tools=[], tool_choice="auto", echo=False) == {}
     assert params(chat=False, best_of=2, n=2) == {"n": 2}
     assert params(**dict.fromkeys(REFUSED)) == {}, "null is as good as absent"
     assert params(**dict.fromkeys(IGNORED, "x")) == {}
@@ -88,7 +121,7 @@ def test_every_parameter_of_the_official_client_is_decided_upon() -> None:
     from openai.types import completion_create_params
     from openai.types.chat import completion_create_params as chat_create_params
 
-    decided = {*SAMPLED, *IGNORED, *REFUSED, "logprobs", *OWN}
+    decided = {*SAMPLED, *IGNORED, *REFUSED, *STRUCTURED, "logprobs", *OWN}
     for module, name, extra in (
         (chat_create_params, "CompletionCreateParamsBase", {"max_completion_tokens", "top_logprobs"}),
         (completion_create_params, "CompletionCreateParamsBase", {"best_of"}),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.engine.oracle import choose_token, positions_to_fill
+from testing.engine.random_bits import random_allowed
+from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
 from wedlm_core.decoding.sampling_cpu import choose_cpu
@@ -101,21 +107,25 @@ def test_suppressed_ids_are_never_chosen_and_do_not_count() -> None:
     assert torch.equal(logits[0], torch.tensor([9.0, 1.0, 2.0, 9.0, 9.0])), "the logits themselves are left alone"
 
 
-@given(st.integers(1, 40), st.integers(1, 130), st.integers(0, 2**31), st.booleans())
+@given(st.integers(1, 40), st.integers(1, 130), st.integers(0, 2**31), st.booleans(), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_the_compiled_sampler_equals_the_plain_one(count: int, vocab: int, seed: int, suppressing: bool) -> None:
+def test_the_compiled_sampler_equals_the_plain_one(
+    count: int, vocab: int, seed: int, suppressing: bool, restricting: bool
+) -> None:
     vocab += 4
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, vocab, generator=generator) * 4
     temperature = torch.rand(count, generator=generator).mul(2).masked_fill_(torch.arange(count) % 2 == 0, 0.0)
     filtered = torch.arange(count) % 3 == 0
+    suppress = torch.arange(count) % 5 == 0 if suppressing else torch.zeros(count, dtype=torch.bool)
     rows = SamplingRows(
         temperature_R=temperature,
         seed_R=torch.randint(0, 2**62, (count,), generator=generator),
         position_R=torch.arange(count),
-        suppress_R=torch.arange(count) % 5 == 0 if suppressing else torch.zeros(count, dtype=torch.bool),
+        suppress_R=suppress,
         sampled=True,
         filters={"top_k": torch.where(filtered, 3, 0), "top_p": torch.where(filtered, 0.8, 1.0)},
+        allowed=random_allowed(suppress, vocab, seed) if restricting else None,
         suppressing=suppressing,
     )
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
@@ -129,3 +139,38 @@ def test_the_compiled_sampler_equals_the_plain_one(count: int, vocab: int, seed:
         alone = choose_cpu(logits[i : i + 1].clone(), one, **limits)
         assert torch.equal(alone.entropy_R[0], got.entropy_R[i])
         assert torch.equal(alone.logprob_R[0], got.logprob_R[i])
+
+
+@pytest.mark.parametrize("chooser", [choose, choose_cpu])
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 3.0])
+def test_a_restricted_row_chooses_as_if_other_tokens_were_not_there(chooser: Any, temperature: float) -> None:
+    vocab, count = 70, 50
+    logits = torch.randn(count, vocab, generator=torch.Generator().manual_seed(3)) * 3
+    free = SamplingRows(
+        temperature_R=torch.full((count,), temperature), seed_R=torch.arange(count), position_R=torch.arange(count),
+        suppress_R=torch.zeros(count, dtype=torch.bool), sampled=temperature > 0, suppressing=False,
+    )  # fmt: skip
+    allowed = random_allowed(free.suppress_R, vocab, 4)
+    limits = {"mask_token_id": 0, "vocab_limit": vocab}
+    restricted = chooser(logits.clone(), replace(free, allowed=allowed), **limits)
+    for row, line in enumerate(allowed.line_R.tolist()):
+        bits = [int(word) & 0xFFFFFFFF for word in allowed.bits_UW[line]] if line >= 0 else [0xFFFFFFFF] * 3
+        may = [token for token in range(vocab) if bits[token // 32] >> token % 32 & 1]
+        only = torch.full((vocab,), -torch.inf)
+        only[may] = logits[row, may]
+        params = SamplingParams(temperature=temperature)
+        assert int(restricted.token_R[row]) == choose_token(only, params, row, row), row
+    plain = chooser(logits.clone(), free, **limits)
+    assert torch.equal(restricted.entropy_R, plain.entropy_R), "of the model's own distribution"
+
+
+@pytest.mark.parametrize("chooser", [choose, choose_cpu])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_nothing_is_allowed_the_choice_is_token_0(chooser: Any, temperature: float) -> None:
+    rows = SamplingRows(
+        temperature_R=torch.tensor([temperature]), seed_R=torch.tensor([1]), position_R=torch.tensor([2]),
+        suppress_R=torch.tensor([False]), sampled=temperature > 0, suppressing=False,
+        allowed=AllowedRows(bits_UW=torch.zeros(1, 2, dtype=torch.int32), line_R=torch.tensor([0])),
+    )  # fmt: skip
+    logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(1))
+    assert chooser(logits, rows, mask_token_id=0, vocab_limit=40).token_R.tolist() == [0]

@@ -1,4 +1,4 @@
-"""What a forward computes for a row is bitwise independent of everything else in it (CPU, float32 and int8).
+"""What a forward computes for a row is bitwise independent of everything else in it (CPU; float32, int8 and int4).
 
 A target request runs alone in a default engine; then among other requests, in other configurations. Every
 hidden state of its rows, and so every logit, entropy and log-probability, must have the same bits.
@@ -45,7 +45,7 @@ CONFIGS = st.builds(
     prefix_caching=st.booleans(),
     logits_chunk_rows=st.sampled_from([1, 5, 1024]),
     trace=st.just(True),
-    weight_dtype=st.sampled_from(["auto", "auto", "int8"]),
+    weight_dtype=st.sampled_from(["auto", "auto", "int8", "int4"]),
 )
 
 

@@ -211,12 +211,12 @@ class Witness:
             return outcome, self._details
 
         def observing_too(slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, *rest: Any) -> None:
-            emit_D, ended_D, prefill_rows = rest
+            _, ended_D, *_ = rest
             if self._details:
                 self._count(slots_D, rows_D, ended_D)
             elif len(slots_D):  # all verified, by the compiled kernel: there is nothing to join
                 self._observe(slots_D, rows_D, ended_D, outcome)
-            observe(slots_D, rows_D, outcome, emit_D, ended_D, prefill_rows)
+            observe(slots_D, rows_D, outcome, *rest)
 
         def clearing_too(slots_S: IntArray, family_S: IntArray) -> None:
             clear(slots_S, family_S)
@@ -256,7 +256,7 @@ def test_acceptance_is_counted_in_a_mixed_batch_as_in_the_verified_sequences_by_
     folder: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
-    engine = engine_of(folder, max_num_seqs=8, page_size=16)
+    engine = engine_of(folder, max_num_seqs=8, page_size=16, history_drafts=False)
     witness = Witness(engine)
     requests = []
     for i in range(16):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import fields
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, LISTS, AdjustmentTables
+from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import Window, WindowParams, empty_windows
@@ -48,6 +49,7 @@ class DeviceState:
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
         tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
+        allowed: gives what grammars let the rows of the next forward choose; None where no row has a grammar.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class DeviceState:
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self.suppresses = np.zeros(slots, dtype=np.bool_)
+        self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
         self._lists = {
@@ -115,6 +118,33 @@ class DeviceState:
     def uses_optional(self, slots_D: IntArray) -> BoolArray:
         """Slots that use any filter or adjustment, whichever it is."""
         return np.logical_or.reduce(self.optional[slots_D], axis=1)
+
+    def allowed_tokens(self) -> AllowedTokens | None:
+        """What grammars let the rows of this forward choose; waits until it is known. None where no row has one."""
+        return None if self.allowed is None else self.allowed()
+
+    def set_drafts(self, slots_G: IntArray, token_GL: IntArray, lead_G: IntArray, length_G: IntArray) -> None:
+        """Replace the windows of slots whose forward has completed, and which none is in flight for.
+
+        Args:
+            slots_G: different slots.
+            token_GL: drafts, and behind them the mask id.
+            lead_G: drafts of each.
+            length_G: drafts and masks of each.
+        """
+        windows, slots = self.windows, to_device(slots_G, self.device)
+        filled_GL = np.arange(token_GL.shape[1]) < lead_G[:, None]
+        windows.token_SL.index_copy_(0, slots, to_device(token_GL, self.device))
+        windows.filled_SL.index_copy_(0, slots, to_device(filled_GL, self.device))
+        windows.lead_S.index_copy_(0, slots, to_device(lead_G, self.device))
+        windows.length_S.index_copy_(0, slots, to_device(length_G, self.device))
+
+    def drafts_of(self, slots_G: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Tokens ``[G, L]``, drafts and places of windows; waits for the device."""
+        slots = to_device(slots_G, self.device)
+        parts = (self.windows.token_SL, self.windows.lead_S, self.windows.length_S)
+        token_GL, lead_G, length_G = (part.index_select(0, slots).cpu().numpy() for part in parts)
+        return token_GL, lead_G, length_G
 
     def note_drafts(self, slots_D: IntArray, context_D: IntArray | Tensor) -> None:
         """Put the drafts of the next forward behind the committed tokens, where its rows' adjustments look for them.

@@ -141,11 +141,13 @@ class Chooser:
         adjustments = [one for place, one in _ADJUSTMENTS if used_O[place]]
         most = int(state.tops[slots_S].max(initial=0))
         longest = state.tokens_SL.shape[1] if picks.longest is None else picks.longest
+        allowed = None  # asked for when the first logits are there: until then it is computed beside the model
         for start in range(0, picks.row_R.shape[0], self._chunk):
             part = slice(start, start + self._chunk)
             rows, slots = picks.row_R[part], picks.slot_R[part]
             padded = F.pad(rows, (0, self._padding(rows.shape[0]) - rows.shape[0]))
             logits_RV = self._head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
+            allowed = state.allowed_tokens() if start == 0 else allowed
             inputs = SamplingRows(
                 temperature_R=state.columns["temperature"].index_select(0, slots),
                 seed_R=state.columns["seed"].index_select(0, slots),
@@ -161,6 +163,7 @@ class Chooser:
                 )
                 if adjustments
                 else None,
+                allowed=None if allowed is None else allowed.rows(slots, picks.position_R[part]),
                 sampled=sampled,
                 suppressing=suppressing,
                 special_rows=picks.special,

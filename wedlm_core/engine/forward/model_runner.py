@@ -5,6 +5,7 @@ Knows the model, attention and the KV pool; knows nothing of windows, slots or s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -25,8 +26,11 @@ from wedlm_core.model.products import RowPadding, plain_padding
 
 if TYPE_CHECKING:
     from wedlm_core.model.decoder_cpu import DecoderCpu
+    from wedlm_core.model.decoder_team import DecoderTeam
 
 __all__ = ["ModelRunner"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class ModelRunner:
@@ -47,13 +51,11 @@ class ModelRunner:
     def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend, *, keep_weights: bool = True) -> None:
         self.model, self.pool, self.backend = model, pool, backend
         self.device = model.device
-        self._decoder_cpu: DecoderCpu | None = None
+        self._decoder_cpu: DecoderCpu | DecoderTeam | None = None
         self.head: Callable[[Tensor], Tensor] = model.lm_head
         self.padding = _padding(self.device)
         if backend.cpu_decoder:
-            from wedlm_core.model.decoder_cpu import DecoderCpu
-
-            self._decoder_cpu = DecoderCpu(model, keep_weights=keep_weights)
+            self._decoder_cpu = _decoder_cpu(model, keep_weights)
             self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
 
     def run(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows) -> Tensor:
@@ -98,3 +100,14 @@ class ModelRunner:
 def _padding(device: torch.device) -> RowPadding:
     """For ``torch.mm``: so that rows are bitwise alike in any number on a CPU, as tiles are padded anyway on a GPU."""
     return plain_padding() if device.type == "cpu" else RowPadding(few=8, many=8)
+
+
+def _decoder_cpu(model: Decoder, keep_weights: bool) -> DecoderCpu | DecoderTeam:
+    """The faster of the two that runs here."""
+    from wedlm_core.model.decoder_cpu import DecoderCpu
+    from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
+
+    if why := why_no_team(model):
+        _LOG.info("forwards are computed step by step: %s", why)
+        return DecoderCpu(model, keep_weights=keep_weights)
+    return DecoderTeam(model, keep_weights=keep_weights)

@@ -203,11 +203,11 @@ class Scheduler:
         slots_R = self.running_slots()
         pending_R = table.context[slots_R] - table.cached[slots_R]
         rows_R = table.rows[slots_R]
-        ready_R = pending_R == 0
+        ready_R = (pending_R == 0) & ~table.held[slots_R]
         decode_R = np.where(ready_R & (np.cumsum(rows_R * ready_R) <= budget), rows_R, 0)
         prefill_R = np.zeros(len(slots_R), dtype=np.int64)
         left = budget - int(decode_R.sum())
-        for i in np.flatnonzero(~ready_R):  # only sequences whose prefill is under way
+        for i in np.flatnonzero(pending_R):  # only sequences whose prefill is under way
             chunk = min(int(pending_R[i]), self.config.prefill_chunk or left, left)
             if chunk <= 0:
                 break

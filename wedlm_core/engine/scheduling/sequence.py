@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wedlm_core.decoding.stopping import StopStrings
+from wedlm_core.grammar import Constraint
 from wedlm_core.kv.pages import SequencePages
 from wedlm_core.types import FinishReason, Request
 
@@ -28,6 +29,8 @@ class Sequence:
         pages: its KV pages; None while it has none.
         stops: watcher of stop strings, if there are any.
         bad_words: token ids of each text that must not be generated.
+        constraint: its place in its grammar, if it has one.
+        error: why it failed, where another reason is known than logits that are no numbers.
         finish: set when the sequence has ended.
     """
 
@@ -39,7 +42,9 @@ class Sequence:
     pages: SequencePages | None = None
     stops: StopStrings | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
+    constraint: Constraint | None = None
     finish: FinishReason | None = None
+    error: str | None = None
     cached_prompt_tokens: int = 0
     preemptions: int = 0
     trace: list[Mapping[str, Any]] = field(default_factory=list)

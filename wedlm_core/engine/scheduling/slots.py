@@ -50,6 +50,11 @@ class SlotTable:
         group: number of the decoding implementation.
         head: bool, the strategy keeps a head token.
         watched: bool, the request has stop strings.
+        constrained: bool, the sequence has a grammar.
+        recalls: bool, the sequence gets drafts from history.
+        held: bool, a forward of the sequence is in flight and its outcome has to be known before the next one.
+        source: int8 ``[slots, places]``, where each draft of the next forward comes from
+            (:class:`wedlm_core.statistics.DraftSource`).
         stop_ids: stop tokens ``[slots, K]``, -1 behind the last.
         output, logprob: generated tokens (int32) and their log-probabilities (float32 nats), ``[slots, places]``.
         tops: the most likely tokens of slots that report them.
@@ -65,6 +70,9 @@ class SlotTable:
         self.adaptive = np.zeros(slots, dtype=np.bool_)
         self.generated, self.limit, self.group = integers(), integers(), integers()
         self.head, self.watched = np.zeros(slots, dtype=np.bool_), np.zeros(slots, dtype=np.bool_)
+        self.constrained, self.held = np.zeros(slots, dtype=np.bool_), np.zeros(slots, dtype=np.bool_)
+        self.recalls = np.zeros(slots, dtype=np.bool_)
+        self.source = np.zeros((slots, widest - 1), dtype=np.int8)
         self.stop_ids = np.full((slots, stop_ids), -1, dtype=np.int64)
         self._stop_counts = integers()
         self.output = np.zeros((slots, 0), dtype=np.int32)
@@ -128,7 +136,7 @@ class SlotTable:
         """Account a forward: ``rows_D`` decode rows ran, ``emit_D`` of the commits were output."""
         # The forward that runs the prompt's last token as head is prefill (CommitStats.decode_forwards).
         decodes_D = ~(self.head[slots_D] & (self.generated[slots_D] == 0))
-        accumulate(self.totals, slots_D, ForwardFacts.of(outcome, rows_D, emit_D, decodes_D))
+        accumulate(self.totals, slots_D, ForwardFacts.of(outcome, rows_D, emit_D, decodes_D, self.source[slots_D]))
         self.generated[slots_D] += emit_D
 
     def unsound(self, slots_S: IntArray) -> BoolArray:

@@ -7,16 +7,56 @@ so it never waits for the device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.engine.windows.acceptance import Acceptance
+from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
 from wedlm_core.engine.windows.allocation import allocate, long_run
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
+from wedlm_core.statistics import DraftSource
 
-__all__ = ["WindowPlanner"]
+__all__ = ["Purchase", "WindowPlanner"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purchase:
+    """Rows that were bought for drafts.
+
+    Attributes:
+        threshold: drafts that are at least as likely get a row.
+        row_price: commits that one more row would have to bring.
+        seconds_per_commit: of the forward with them.
+    """
+
+    threshold: float
+    row_price: float
+    seconds_per_commit: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfMasks:
+    """Masks' drafts of D sequences: offered, agreed, and whether another source's draft ended the test."""
+
+    offered_D: IntArray
+    agreed_D: IntArray
+    censored_D: BoolArray
+
+
+def _of_masks(offered_D: IntArray, agreed_D: IntArray, source_DC: np.ndarray) -> _OfMasks:
+    """What a forward's drafts tell of masks, where other sources' drafts stand among theirs."""
+    place_C = np.arange(source_DC.shape[1])
+    agreed_D = np.minimum(agreed_D, offered_D)
+    other_DC = (source_DC != DraftSource.MASK) & (place_C < offered_D[:, None])
+    if not other_DC.any():
+        return _OfMasks(offered_D=offered_D, agreed_D=agreed_D, censored_D=np.zeros(len(offered_D), dtype=np.bool_))
+    censored_D = (other_DC & (place_C == agreed_D[:, None])).any(axis=1)
+    right_D = agreed_D - (other_DC & (place_C < agreed_D[:, None])).sum(axis=1)
+    offered_D = np.where(censored_D, right_D, offered_D - other_DC.sum(axis=1))
+    return _OfMasks(offered_D=offered_D, agreed_D=right_D, censored_D=censored_D)
 
 
 class WindowPlanner:
@@ -40,6 +80,8 @@ class WindowPlanner:
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
         self._row_price = 0.0  # commits, in the last plan
+        self._load: Load | None = None  # of the last plan
+        self._masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))  # acceptance in the last plan, by slot
         self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
 
     def admit(self, slots_S: IntArray, running: int) -> bool:
@@ -54,6 +96,7 @@ class WindowPlanner:
         if self._new_windows is None or running > 2 * self._planned_for:
             self._new_windows = None
             return False
+        self._masks_2SW[:, slots_S] = self._masks_2SW[:, self._nobody, None]
         own_S = slots_S[table.adaptive[slots_S]]
         masks, stale = self._new_windows
         table.masks[own_S] = table.keep_valid[own_S] = np.minimum(masks, table.widest[own_S])
@@ -68,6 +111,7 @@ class WindowPlanner:
         emit_D: IntArray,
         ended_D: BoolArray,
         prefill_rows: int,
+        source_DC: np.ndarray,
     ) -> None:
         """Take in the outcome of a forward of ``rows_D`` decode rows.
 
@@ -78,6 +122,7 @@ class WindowPlanner:
             emit_D: how much of that is output.
             ended_D: sequences that it ended.
             prefill_rows: rows of prefill that went with it.
+            source_DC: int8, where the drafts came from: only those of masks tell of masks.
         """
         kept = self._tuning.prefill_kept
         self._commits = self._commits * kept + float(emit_D.sum()) + (1 - kept) * self._tuning.prior_commits
@@ -85,13 +130,14 @@ class WindowPlanner:
         self._age += 1
         own = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if own.any():
+            drafts = _of_masks(outcome.offered_D[own], outcome.agreed_D[own], source_DC[own])
             self._acceptance.observe(
                 slots_D[own],
                 outcome.valid_D[own],
-                outcome.offered_D[own],
-                outcome.agreed_D[own],
+                drafts.offered_D,
+                drafts.agreed_D,
                 outcome.next_valid_D[own],
-                ~ended_D[own],
+                ~ended_D[own] & ~drafts.censored_D,
             )
 
     def record_host_time(self, seconds: float) -> None:
@@ -116,10 +162,53 @@ class WindowPlanner:
         if not len(slots_S) or (self._new_windows is not None and self._age < interval):
             return False
         self._age, self._planned_for = 0, len(slots_R)
-        self._apply(slots_S, self._load(slots_R, slots_S, cost, spare_tokens), interval)
+        self._load = self._load_of(slots_R, slots_S, cost, spare_tokens)
+        self._apply(slots_S, self._load, interval)
         return True
 
-    def _load(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
+    # ---- drafts from elsewhere ------------------------------------------------------------------------
+
+    @property
+    def row_price(self) -> float:
+        """Commits that one more row had to bring in the last plan to be worth its time."""
+        return self._row_price
+
+    def mask_acceptance(self, slots_G: IntArray, valid_G: BoolArray) -> FloatArray:
+        """``[G, W]``: probability that masks' drafts up to each offset are all accepted, as of the last plan."""
+        return self._masks_2SW[valid_G.astype(np.int64), slots_G]
+
+    def paying_masks(self, slots_G: IntArray, reached_G: FloatArray, row_price: float) -> IntArray:
+        """Masks that pay behind drafts which are all accepted with these probabilities; each takes two rows."""
+        gain_GW = reached_G[:, None] * self._masks_2SW[1, slots_G].cumsum(axis=1)
+        masks_W = np.arange(1, gain_GW.shape[1] + 1)
+        net_GW = np.concatenate([np.zeros((len(slots_G), 1)), gain_GW - 2 * row_price * masks_W], axis=1)
+        return net_GW.argmax(axis=1)
+
+    def buy(self, acceptance_GD: FloatArray, commits: float, rows: float, spare_tokens: int) -> Purchase:
+        """Buy as many rows, the likeliest first, as maximise commits per second.
+
+        Args:
+            acceptance_GD: probability that each draft is committed; it falls along a sequence.
+            commits: expected of the next forward without them.
+            rows: of that forward.
+            spare_tokens: KV entries that are free.
+        """
+        load = self._load
+        if load is None:
+            return Purchase(threshold=np.inf, row_price=0.0, seconds_per_commit=0.0)
+        likely_N = -np.sort(-acceptance_GD[acceptance_GD > 0])
+        most = int(max(0, min(len(likely_N), self._most_rows - rows, spare_tokens)))
+        total_N = commits + np.append(0.0, likely_N[:most].cumsum())
+        seconds_N = load.seconds(rows + np.arange(most + 1.0), self._planned_for)
+        rate_N = total_N / seconds_N
+        count = int((rate_N >= self._tuning.near_optimal * rate_N.max()).argmax())
+        rate = float(rate_N[count])
+        price = rate * load.slope(rows + count, self._planned_for)
+        return Purchase(
+            threshold=float(likely_N[count - 1]) if count else np.inf, row_price=price, seconds_per_commit=1 / rate
+        )
+
+    def _load_of(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
         table = self._table
         every = float(table.rows[slots_R].sum())
         return Load(
@@ -137,6 +226,7 @@ class WindowPlanner:
         # New sequences are taken to be decoded as most are.
         acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
+        self._masks_2SW[:, slots_N] = stale_NW, valid_NW
         prefill = self._prefill_rows / self._commits
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price).with_prefill(prefill)
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])

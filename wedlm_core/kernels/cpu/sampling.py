@@ -76,8 +76,38 @@ def _entropy(x, at, size, top):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _restrict(logits, at, size, bits, line, out):  # type: ignore[no-untyped-def]
+    """Copy a row of logits, -inf where its bits are 0; most words are all zeros or all ones."""
+    for word in range(bits.shape[1]):
+        may, begin = bits[line, word], word * 32
+        end = min(begin + 32, size)
+        if may == np.uint32(0):
+            for i in range(begin, end):
+                out[i] = F32(-np.inf)
+        elif may == np.uint32(0xFFFFFFFF):
+            for i in range(begin, end):
+                out[i] = logits[at + i]
+        else:
+            for i in range(begin, end):
+                out[i] = logits[at + i] if (may >> np.uint32(i - begin)) & np.uint32(1) else F32(-np.inf)
+
+
+@kernel
 def choose_rows(  # type: ignore[no-untyped-def]
-    logits, temperature, seeds, positions, suppress, mask_token, vocab_limit, tokens, entropies, logprobs, first, last
+    logits,
+    temperature,
+    seeds,
+    positions,
+    suppress,
+    bits,
+    lines,
+    mask_token,
+    vocab_limit,
+    tokens,
+    entropies,
+    logprobs,
+    first,
+    last,
 ):
     """One pass over each row of logits: token, entropy, log-probability (see ``decoding.sampling.choose``).
 
@@ -87,6 +117,8 @@ def choose_rows(  # type: ignore[no-untyped-def]
         seeds: int64 ``[R]``.
         positions: int64 ``[R]``.
         suppress: bool ``[R]``, rows that never choose the mask token or ids from ``vocab_limit`` on.
+        bits: uint32 ``[U, W]`` (:mod:`wedlm_core.decoding.allowed_tokens`).
+        lines: int64 ``[R]``, the line of ``bits`` that restricts a row, -1 for none; empty where none is restricted.
         mask_token: id of the mask.
         vocab_limit: first id of vocabulary padding.
         tokens: int64 ``[R]``, written.
@@ -97,6 +129,8 @@ def choose_rows(  # type: ignore[no-untyped-def]
     """
     size = logits.shape[1]
     scaled = np.empty(size, dtype=np.float32)
+    limited = np.empty(size if len(lines) else 0, dtype=np.float32)
+    flat = logits.reshape(logits.size)
     for r in range(first, last):
         at = r * size
         if suppress[r]:
@@ -107,14 +141,19 @@ def choose_rows(  # type: ignore[no-untyped-def]
         top = logits[r, token]
         log_mass, entropy = _entropy(logits, at, size, top)
         heat = temperature[r]
+        restricted = len(lines) > 0 and lines[r] >= 0
+        if restricted:
+            _restrict(flat, at, size, bits, lines[r], limited)
+            token = _first_max(limited, 0, size)
         if heat > 0:
             if suppress[r]:  # the entropy of the distribution that is sampled from
                 for i in range(0, size, LANES):
                     store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
-                _, entropy = _entropy(scaled, 0, size, scaled[token])
+                _, entropy = _entropy(scaled, 0, size, top / heat)
             gumbel(seeds[r], positions[r], scaled)
             for i in range(0, size, LANES):
-                noise, logit = load(scaled, i, size - i, F32(0.0)), load(logits, at + i, size - i, F32(0.0))
+                noise = load(scaled, i, size - i, F32(0.0))
+                logit = load(limited, i, size - i, F32(0.0)) if restricted else load(logits, at + i, size - i, F32(0.0))
                 store(scaled, i, size - i, noise + logit / heat)
             token = _first_max(scaled, 0, size)
         tokens[r] = token

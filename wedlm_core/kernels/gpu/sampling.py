@@ -99,7 +99,7 @@ def _sharpness(heat, hidden):  # type: ignore[no-untyped-def]
 
 
 # Not specialised: a kernel is compiled once per vocabulary, not again for one row, 16 tiles and so on.
-@triton.jit(do_not_specialize=["plane", "mask_token", "vocab_limit", "tiles", "groups", "groups_each"])
+@triton.jit(do_not_specialize=["plane", "words", "mask_token", "vocab_limit", "tiles", "groups", "groups_each"])
 def reduce_tiles(  # type: ignore[no-untyped-def]
     logits_ptr,
     row_stride,
@@ -107,16 +107,20 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     seed_ptr,
     position_ptr,
     suppress_ptr,
+    bits_ptr,
+    line_ptr,
     partial_ptr,
     best_ptr,
     place_ptr,
     plane,
     vocab,
+    words,
     mask_token,
     vocab_limit,
     tiles,
     groups,
     groups_each,
+    ALLOWED: tl.constexpr,
     SAMPLED: tl.constexpr,
     TWO_HEATS: tl.constexpr,
     LIBM: tl.constexpr,
@@ -132,6 +136,8 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
         seed_ptr: int64 ``[R]``.
         position_ptr: int64 ``[R]``.
         suppress_ptr: bool ``[R]``.
+        bits_ptr: int32 ``[U, words]`` (:mod:`wedlm_core.decoding.allowed_tokens`); read with ``ALLOWED`` only.
+        line_ptr: int64 ``[R]``, the line of bits that restricts a row, -1 for none; read with ``ALLOWED`` only.
         partial_ptr: float32 ``[4, R, groups]``, written: the maximum; then of z, what lies between a logit and the
             maximum (in powers of two, at the entropy's temperature), the sums of 2^z and of 2^z z; the sum of 2^z
             at temperature 1 (only with ``TWO_HEATS``).
@@ -139,11 +145,13 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
         place_ptr: int32 ``[R, splits]``, written: its token.
         plane: R * groups.
         vocab: V.
+        words: ceil(V / 32).
         mask_token: id of the mask.
         vocab_limit: first id of vocabulary padding.
         tiles: ceil(V / TILE).
         groups: ceil(tiles / GROUP).
         groups_each: groups of one program.
+        ALLOWED: whether any row may be restricted by bits.
         SAMPLED: whether any row may have a temperature.
         TWO_HEATS: whether a row may want its entropy at its temperature.
         LIBM: take logarithms from the device's library.
@@ -163,6 +171,11 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     last = tl.minimum(first + groups_each * GROUP, tiles)
     logits_ptr += row * row_stride
     partial_ptr += row * groups
+    restricted = False
+    if ALLOWED:
+        line = tl.load(line_ptr + row)
+        restricted = line >= 0
+        bits_ptr += tl.maximum(line, 0) * words
     top, mass, weighted, raw = _no_sums(TILE)
     ahead = _load_tile(logits_ptr, first * TILE + lane, vocab)
     for tile in range(first, last):
@@ -196,6 +209,11 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
             if TWO_HEATS:
                 tl.store(partial + 3 * plane, tl.sum(raw, axis=0))
             top, mass, weighted, raw = _no_sums(TILE)
+        if ALLOWED:  # noqa: SIM102 - else bits_ptr may be of another type, and the code below must not be compiled
+            if restricted:  # the sums above are of the whole distribution, the choice is not
+                word = tl.load(bits_ptr + token // 32, mask=token < vocab, other=0)
+                x = tl.where(((word >> (token % 32)) & 1) != 0, x, -float("inf"))
+                peak = tl.max(x, axis=0)
         sampling = False
         if SAMPLED:
             sampling = heat > 0

@@ -41,7 +41,7 @@ def windows(
             early_DC=empty.astype(np.bool_), entropy_DC=empty.astype(np.float32),
             logprob_DC=empty.astype(np.float32),
         )  # fmt: skip
-        planner.observe(slots, table.rows.copy(), outcome, 1 + agreed, ~yes, 0)
+        planner.observe(slots, table.rows.copy(), outcome, 1 + agreed, ~yes, 0, table.source[slots])
         found.append(drafts)
     return np.array(found)
 

@@ -7,6 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.engine.random_bits import random_allowed
+from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.noise import gumbel_noise
 from wedlm_core.decoding.sampling import Choice, SamplingRows, choose
 from wedlm_core.decoding.sampling_cpu import choose_cpu
@@ -42,7 +44,10 @@ def test_the_noise_is_the_packages(rows: list[tuple[int, int]]) -> None:
     )
 
 
-def sampling_rows(count: int, seed: int, *, suppressing: bool, filtering: bool = False) -> SamplingRows:
+def sampling_rows(
+    count: int, seed: int, *, suppressing: bool, filtering: bool = False, vocab: int | None = None
+) -> SamplingRows:
+    """Rows of every kind; with ``vocab``, some are restricted to the bits of a grammar."""
     generator = torch.Generator().manual_seed(seed)
     row = torch.arange(count)
     temperature = torch.tensor([0.0, 0.3, 1.0, 2.5])[torch.randint(0, 4, (count,), generator=generator)]
@@ -54,6 +59,7 @@ def sampling_rows(count: int, seed: int, *, suppressing: bool, filtering: bool =
         suppress_R=(row % 2 == 0) & suppressing,
         sampled=bool((temperature > 0).any()),
         filters={"top_k": torch.where(filtered, 3, 0), "top_p": torch.where(filtered, 0.8, 1.0)} if filtering else {},
+        allowed=None if vocab is None else random_allowed((row % 2 == 0) & suppressing, vocab, seed),
         suppressing=suppressing,
     )
     return move(rows)
@@ -61,6 +67,8 @@ def sampling_rows(count: int, seed: int, *, suppressing: bool, filtering: bool =
 
 def move(rows: SamplingRows) -> SamplingRows:
     tensors = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in vars(rows).items()}
+    if rows.allowed is not None:
+        tensors["allowed"] = AllowedRows(**{name: value.to(DEVICE) for name, value in vars(rows.allowed).items()})
     tensors["filters"] = {name: value.to(DEVICE) for name, value in rows.filters.items()}
     return SamplingRows(**tensors)
 
@@ -77,6 +85,7 @@ def assert_chosen_alike(got: Choice, want: Choice) -> None:
     seed=st.integers(0, 2**31),
     suppressing=st.booleans(),
     filtering=st.booleans(),
+    restricting=st.booleans(),
     coarse=st.booleans(),
     dead=st.sampled_from([0.0, 0.5, 0.97]),
     sharpness=st.sampled_from([0.0, 1.0, 30.0]),
@@ -85,7 +94,7 @@ def assert_chosen_alike(got: Choice, want: Choice) -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_it_chooses_as_the_oracle_whatever_the_split(
-    count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, coarse: bool, dead: float,
+    count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, restricting: bool, coarse: bool, dead: float,
     sharpness: float, dtype: torch.dtype, splits: int,
 ) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
@@ -95,7 +104,9 @@ def test_it_chooses_as_the_oracle_whatever_the_split(
     logits[torch.rand(count, vocab, generator=generator) < dead] = -torch.inf
     logits[:, 0] = logits[:, 0].clamp_min(-9.0)  # a row with nothing to choose from has no right answer
     logits = logits.to(dtype).to(DEVICE)
-    rows = sampling_rows(count, seed, suppressing=suppressing, filtering=filtering)
+    rows = sampling_rows(
+        count, seed, suppressing=suppressing, filtering=filtering, vocab=vocab if restricting else None
+    )
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
     kept = logits.clone()
     got = choose_gpu(logits, rows, **limits, splits=splits, tile=TILE)
@@ -104,10 +115,10 @@ def test_it_chooses_as_the_oracle_whatever_the_split(
     once = choose_gpu(logits, rows, **limits, splits=1, tile=TILE)
     for name in ("token_R", "entropy_R", "logprob_R"):
         assert torch.equal(getattr(once, name), getattr(got, name)), "the split changes no bit"
-    for i in range(count):  # and no row knows of the others
-        alone = choose_gpu(logits[i : i + 1], rows.take(torch.tensor([i], device=DEVICE)), **limits, tile=TILE)
-        for name in ("token_R", "entropy_R", "logprob_R"):
-            assert torch.equal(getattr(alone, name)[0], getattr(got, name)[i])
+    i = seed % count  # and it knows nothing of the other rows
+    alone = choose_gpu(logits[i : i + 1], rows.take(torch.tensor([i], device=DEVICE)), **limits, tile=TILE)
+    for name in ("token_R", "entropy_R", "logprob_R"):
+        assert torch.equal(getattr(alone, name)[0], getattr(got, name)[i])
 
 
 def test_a_large_vocabulary_at_every_temperature() -> None:

@@ -1,0 +1,137 @@
+"""What drafts from history bring to a real model: ``verified`` with them and without, beside autoregressive decoding.
+
+    python -m benchmarks.decode.history_engine [--batches 1 8 32] [--rounds 5]
+
+The shipped model on held-out prompts of its corpus. *copying*: the prompt contains the answer. *lists*: so it does, in
+other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and letters. The
+*untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks propose what
+has nothing to do with the text, as those of a checkpoint that was never trained to fill masks do. The
+ways run in turns in one process on engines of their own, so each keeps its history from round to round, as a job does;
+ratios are taken within a round and their median is shown. Outputs of all ways are checked to be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.common import table, write_result
+from wedlm_core import EngineConfig, Generation, Request, SamplingParams
+from wedlm_core.engine import Engine
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.training.corpus import distinct
+
+__all__ = ["main"]
+
+WORKLOADS: Mapping[str, Sequence[str]] = {
+    "copying": ("copying",),
+    "lists": ("bullets", "alphabet"),
+    "templates": ("extraction",),
+    "free text": ("stories", "letters"),
+}
+WAYS = ("verified", "verified without history", "autoregressive")
+_ROWS = 400
+
+
+def engines(trained: bool) -> dict[str, Engine]:
+    """One engine for each way."""
+    folder = resolve("tiny")
+
+    def engine(history: bool) -> Engine:
+        model = load_model(folder)
+        mask = model.config.mask_token_id
+        if not trained and mask is not None:
+            model.embed.weight.data[mask] = model.embed.weight.data.mean(dim=0)
+        return Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=32, history_drafts=history))
+
+    return {way: engine(way == "verified") for way in WAYS}
+
+
+def prompts_of(workload: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """Prompts of a workload, its families in turns."""
+    families = [distinct(name, "train", _ROWS) for name in WORKLOADS[workload]]
+    mixed = [problem for group in itertools.zip_longest(*families) for problem in group if problem is not None]
+    return [
+        tuple(tokenizer.apply_chat_template([{"role": "user", "content": p.prompt}], True, tokenize=True))
+        for p in mixed
+    ]
+
+
+def decode(
+    engine: Engine, way: str, prompts: Sequence[tuple[int, ...]], batch: int, ids: Iterator[int]
+) -> tuple[float, list[Generation]]:
+    """Seconds per token with ``batch`` sequences at once, and what came of it, by prompt."""
+    params = SamplingParams(strategy=way.partition(" ")[0], max_tokens=96)
+    waiting, running = list(enumerate(prompts))[::-1], 0
+    done: list[Generation] = []
+    begin = time.perf_counter()
+    while waiting or running:
+        while waiting and running < batch:
+            number, prompt = waiting.pop()
+            engine.add(Request(request_id=f"{number}/{next(ids)}", prompt_token_ids=prompt, params=params, seed=number))
+            running += 1
+        finished = engine.step()
+        done += finished
+        running -= len(finished)
+    seconds = (time.perf_counter() - begin) / sum(len(one.token_ids) for one in done)
+    return seconds, sorted(done, key=lambda one: int(one.request_id.partition("/")[0]))
+
+
+def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[object, ...]]:
+    """Lines of one workload and batch; fresh engines, and other rows each round."""
+    ids, subjects = itertools.count(), engines(masks == "trained")
+    prompts = prompts_of(workload, subjects["verified"].tokenizer)
+    each = min(len(prompts) // (rounds + 1), 4 * batch + 8)
+    found = []
+    for turn in range(rounds + 1):
+        part = prompts[turn * each : (turn + 1) * each]
+        results = {way: decode(engine, way, part, batch, ids) for way, engine in subjects.items()}
+        outputs = {tuple(one.token_ids for one in done) for _, done in results.values()}
+        if len(outputs) != 1:
+            raise SystemExit(f"{workload}: the outputs of {', '.join(WAYS)} differ")
+        found.append(results)
+    found = found[1:]  # the first warms up
+    lines: list[tuple[object, ...]] = []
+    for way in WAYS:
+        seconds = [one[way][0] for one in found]
+        done = [generation for one in found for generation in one[way][1]]
+        tokens = sum(len(one.token_ids) for one in done)
+        forwards, rows, drafts, accepted = (
+            sum(getattr(one.stats, name) for one in done)
+            for name in ("decode_forwards", "rows_forwarded", "history_drafts", "history_drafts_accepted")
+        )
+        over = [statistics.median(one[other][0] / one[way][0] for one in found) for other in (WAYS[1], WAYS[2])]
+        lines.append((workload, masks, batch, way, f"{1 / statistics.median(seconds):.0f}",
+                      f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", f"{over[0]:.2f}", f"{over[1]:.2f}",
+                      f"{tokens / max(1, forwards):.2f}", f"{rows / tokens:.2f}", f"{drafts / tokens:.2f}",
+                      f"{accepted / drafts:.2f}" if drafts else "-"))  # fmt: skip
+        print(*lines[-1], sep=" | ", flush=True)
+    return lines
+
+
+def main() -> None:
+    """Measure and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    lines = [
+        line
+        for masks in ("trained", "untrained")
+        for name in WORKLOADS
+        for batch in args.batches
+        for line in race(name, masks, batch, args.rounds)
+    ]
+    header = ("workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
+              "over autoregressive", "tokens per forward", "rows per token", "drafts a token", "accepted")  # fmt: skip
+    command = f"python -m benchmarks.decode.history_engine --rounds {args.rounds}"
+    write_result("history-engine", "Drafts from history in the engine", command, table(header, lines))
+
+
+if __name__ == "__main__":
+    main()

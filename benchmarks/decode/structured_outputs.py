@@ -1,0 +1,286 @@
+"""What a grammar costs and brings: constrained verified decoding beside autoregressive, with the grammar and without.
+
+    python -m benchmarks.decode.structured_outputs [--batches 1 8 32] [--rounds 5] [--no-large-vocabulary]
+
+Three ways of decoding the same prompts stand side by side in one process and run in turns; a ratio is taken within a
+round, the median over rounds is shown. ``tiny`` extracts JSON from its held-out prompts; "25m" has random weights and
+fills a schema of long keys, so its masks propose nothing that is accepted, and what it gains is what is forced. The
+accuracy of ``tiny`` is the share of rows whose fields are right.
+
+The last table gives the time to compute which of 151,936 tokens are allowed: the vocabulary is a byte-level BPE that
+is trained here on the sources of the installed packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.common import table, write_result
+from benchmarks.decode.narrow_numbers import SHAPES
+from benchmarks.decode.random_model import random_decoder
+from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
+from wedlm_core.engine import Engine
+from wedlm_core.engine.constraints import mask_lines
+from wedlm_core.grammar import GrammarCompiler, Proposals
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.statistics import DraftSource
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.training.corpus import distinct
+
+__all__ = ["main"]
+
+_TEXT: Mapping[str, Any] = {"type": "string", "maxLength": 20}
+PERSON: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"name": _TEXT, "age": {"type": "integer"}, "city": _TEXT, "likes": _TEXT},
+    "required": ["name", "age", "city", "likes"],
+    "additionalProperties": False,
+}
+_COLOUR = {"enum": ["red", "green", "blue"]}
+LONG_KEYS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "identifier_of_the_customer": {"type": "integer", "minimum": 1, "maximum": 9999},
+        "preferred_colour_of_the_product": _COLOUR,
+        "has_agreed_to_the_terms_and_conditions": {"type": "boolean"},
+        "quantity_of_ordered_items_in_total": {"type": "integer", "minimum": 0, "maximum": 99},
+        "colour_of_the_replacement_product": _COLOUR,
+    },
+    "required": ["identifier_of_the_customer", "preferred_colour_of_the_product",
+                 "has_agreed_to_the_terms_and_conditions", "quantity_of_ordered_items_in_total",
+                 "colour_of_the_replacement_product"],
+    "additionalProperties": False,
+}  # fmt: skip
+WAYS = ("verified, constrained", "autoregressive", "autoregressive, constrained")
+_VOCABULARY = 151_936
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model with prompts, and the schema that its outputs fill."""
+
+    engine: Engine
+    prompts: Sequence[tuple[int, ...]]
+    answers: Sequence[str]
+    schema: Mapping[str, Any]
+    free_tokens: int
+
+
+def tiny() -> Subject:
+    """The shipped model and its held-out extraction."""
+    folder = resolve("tiny")
+    tokenizer = Tokenizer.load(folder)
+    problems = distinct("extraction", "test", 128)
+    prompts = [
+        tuple(tokenizer.apply_chat_template([{"role": "user", "content": p.prompt}], True, tokenize=True))
+        for p in problems
+    ]
+    engine = Engine(load_model(folder), tokenizer, EngineConfig(max_num_seqs=32))
+    return Subject(engine=engine, prompts=prompts, answers=[p.answer for p in problems], schema=PERSON, free_tokens=40)
+
+
+def random_25m() -> Subject:
+    """25 million random weights, the tiny model's vocabulary."""
+    tokenizer = Tokenizer.load(resolve("tiny"))
+    config = replace(SHAPES["25m"], vocab_size=1024, eos_token_ids=tokenizer.eos_token_ids)
+    model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=1024)
+    engine = Engine(model, tokenizer, EngineConfig(max_num_seqs=32, max_model_len=512), keep_weights=False)
+    prompts = [tuple(10 + (n + 7 * i) % 900 for i in range(32)) for n in range(128)]
+    return Subject(engine=engine, prompts=prompts, answers=(), schema=LONG_KEYS, free_tokens=110)
+
+
+def params_of(way: str, subject: Subject) -> SamplingParams:
+    """One way of decoding; without the grammar as many tokens as an output with it has, about."""
+    if way == "autoregressive":
+        return SamplingParams(strategy="autoregressive", max_tokens=subject.free_tokens, ignore_eos=True)
+    wanted = StructuredOutputs(json=dict(subject.schema))
+    return SamplingParams(strategy=way.partition(",")[0], max_tokens=160, structured_outputs=wanted)
+
+
+def decode(subject: Subject, way: str, batch: int, ids: Iterator[int]) -> tuple[float, list[Generation]]:
+    """Seconds per token with ``batch`` sequences at once, and what came of it."""
+    params, waiting = params_of(way, subject), list(range(min(len(subject.prompts), 4 * batch)))[::-1]
+    done: list[Generation] = []
+    engine, running = subject.engine, 0
+    begin = time.perf_counter()
+    while waiting or running:
+        while waiting and running < batch:
+            number = waiting.pop()
+            prompt = subject.prompts[number]
+            engine.add(Request(request_id=f"{next(ids)}/{number}", prompt_token_ids=prompt, params=params, seed=number))
+            running += 1
+        finished = engine.step()
+        done += finished
+        running -= len(finished)
+    return (time.perf_counter() - begin) / sum(len(one.token_ids) for one in done), done
+
+
+def right(subject: Subject, done: Sequence[Generation]) -> str:
+    """The share of outputs whose values are those of the answer."""
+    if not subject.answers:
+        return "-"
+
+    def fits(one: Generation) -> bool:
+        try:
+            return json.loads(one.text) == json.loads(subject.answers[int(one.request_id.partition("/")[2])])
+        except ValueError:
+            return False
+
+    return f"{sum(map(fits, done)) / len(done):.3f}"
+
+
+def race(name: str, subject: Subject, batches: Sequence[int], rounds: int) -> list[tuple[object, ...]]:
+    """Lines of the table of speeds."""
+    ids = itertools.count()
+    lines: list[tuple[object, ...]] = []
+    for way in WAYS:
+        decode(subject, way, 1, ids)
+    for batch in batches:
+        found = [{way: decode(subject, way, batch, ids) for way in WAYS} for _ in range(rounds)]
+        for way in WAYS:
+            seconds = [one[way][0] for one in found]
+            done = found[-1][way][1]
+            forwards = sum(one.stats.decode_forwards for one in done)
+            ratios = [statistics.median(one[other][0] / one[way][0] for one in found) for other in (WAYS[1], WAYS[2])]
+            tokens = sum(len(one.token_ids) for one in done)
+            lines.append((name, batch, way, f"{1 / statistics.median(seconds):.0f}",
+                          f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", f"{tokens / max(1, forwards):.2f}",
+                          f"{sum(one.stats.grammar_drafts_accepted for one in done) / tokens:.2f}",
+                          f"{ratios[0]:.2f}", f"{ratios[1]:.2f}",
+                          right(subject, done) if "constrained" in way else "-"))  # fmt: skip
+            print(*lines[-1], sep=" | ", flush=True)
+    return lines
+
+
+def large_tokenizer(megabytes: int = 40) -> str:
+    """A byte-level BPE of :data:`_VOCABULARY` tokens, trained on the sources of installed packages."""
+    from tokenizers import Tokenizer as Plain
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    def texts() -> Iterator[str]:
+        left = megabytes << 20
+        for path in sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*.py")):
+            text = path.read_text("utf-8", "ignore")
+            left -= len(text)
+            if left < 0:
+                return
+            yield text
+
+    plain = Plain(models.BPE())
+    plain.pre_tokenizer, plain.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY - 8, special_tokens=["<|end|>"], show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                  max_token_length=48)  # fmt: skip
+    plain.train_from_iterator(texts(), trainer)
+    return plain.to_str()
+
+
+def mask_times(tokenizer: str, threads: int) -> list[tuple[object, ...]]:
+    """Milliseconds to compute the allowed tokens of 1 to 32 sequences, a few drafts each."""
+    from llguidance import LLExecutor
+    from tokenizers import Tokenizer as Plain
+
+    compiler, plain = GrammarCompiler(tokenizer, _VOCABULARY, (0,)), Plain.from_str(tokenizer)
+    text = '{"name": "Robert", "age": 31, "city": "Rome", "likes": "apples and figs"}'
+    ids = plain.encode(text).ids
+    lines: list[tuple[object, ...]] = []
+    for name, wanted in (("person", StructuredOutputs(json=dict(PERSON))),
+                         ("any JSON", StructuredOutputs(json_object=True))):  # fmt: skip
+        begin = time.perf_counter()
+        grammar = compiler.compile(wanted)
+        compiled = time.perf_counter() - begin
+        for sequences in (1, 8, 32):
+            constraints = [grammar.constraint() for _ in range(sequences)]
+            for number, one in enumerate(constraints):
+                place = number % (len(ids) - 4)
+                assert one.accept(ids[:place]) is None
+                one.draft(Proposals(tokens=ids[place:], most=4, source=DraftSource.MASK), most=4)
+            executor, seconds, states = LLExecutor(threads), [], 0
+            for _ in range(30):
+                pending = mask_lines([(n, one, 1) for n, one in enumerate(constraints)], sequences, _VOCABULARY)
+                begin = time.perf_counter()
+                pending.fill(executor)
+                seconds.append(time.perf_counter() - begin)
+                states = pending.total
+            middle = 1e3 * float(np.median(seconds))
+            lines.append((name, f"{1e3 * compiled:.1f}", sequences, states, f"{middle:.2f}", f"{middle / states:.3f}"))
+            print(*lines[-1], sep=" | ", flush=True)
+    return lines
+
+
+def large_steps(text: str, rounds: int, batch: int = 32) -> list[tuple[object, ...]]:
+    """Milliseconds of a step of the 25M shape with the large vocabulary, with a grammar and without."""
+    from tokenizers import Tokenizer as Plain
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=Plain.from_str(text), eos_token="<|end|>"), (0,))
+    config = replace(SHAPES["25m"], vocab_size=_VOCABULARY, eos_token_ids=(0,), mask_token_id=_VOCABULARY - 1)
+    model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=512)
+    engine = Engine(model, tokenizer, EngineConfig(max_num_seqs=batch, max_model_len=256), keep_weights=False)
+    wanted = StructuredOutputs(json=dict(LONG_KEYS))
+    ways = {
+        "autoregressive": SamplingParams(strategy="autoregressive", max_tokens=24, ignore_eos=True),
+        "autoregressive, constrained": SamplingParams(strategy="autoregressive", max_tokens=24,
+                                                      structured_outputs=wanted),
+    }  # fmt: skip
+    ids, found = itertools.count(), []
+    for _ in range(rounds + 1):
+        one = {}
+        for way, params in ways.items():
+            for number in range(batch):
+                prompt = tuple(10 + (number + 7 * i) % 900 for i in range(32))
+                engine.add(Request(request_id=str(next(ids)), prompt_token_ids=prompt, params=params, seed=number))
+            seconds = []
+            while engine.has_work():
+                begin = time.perf_counter()
+                engine.step()
+                seconds.append(time.perf_counter() - begin)
+            one[way] = 1e3 * statistics.median(seconds[2:-1])
+        found.append(one)
+    more = statistics.median(one["autoregressive, constrained"] / one["autoregressive"] for one in found[1:])
+    return [
+        (way, f"{statistics.median(one[way] for one in found[1:]):.1f}", f"{more:.3f}" if "constrained" in way else "1")
+        for way in ways
+    ]
+
+
+def main() -> None:
+    """Measure and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-large-vocabulary", action="store_true", help="leave out the table of mask computation")
+    args = parser.parse_args()
+    lines = race("tiny", tiny(), args.batches, args.rounds) + race("25m", random_25m(), args.batches, args.rounds)
+    header = ("model", "sequences", "way", "tokens/s", "over rounds", "tokens per forward", "share forced",
+              "over autoregressive", "over constrained autoregressive", "right")  # fmt: skip
+    body = table(header, lines)
+    if not args.no_large_vocabulary:
+        text = large_tokenizer()
+        masks = mask_times(text, threads=1)
+        steps = large_steps(text, args.rounds)
+        body += (
+            f"\n\nAllowed tokens of a vocabulary of {_VOCABULARY}, computed by one thread beside the model:\n\n"
+            + table(("grammar", "compiled in, ms", "sequences", "states", "ms", "ms per state"), masks)
+            + "\n\nA step of 32 sequences of the 25M shape with that vocabulary:\n\n"
+            + table(("way", "ms", "over autoregressive"), steps)
+        )
+    command = f"python -m benchmarks.decode.structured_outputs --rounds {args.rounds}"
+    write_result("structured-outputs", "Structured outputs", command, body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What rows and requests ask their outputs to be, as fields of ``StructuredOutputs``; and whether that compiles."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.codec import RequestError, SamplingParams, WeDLMError, explain
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.prompts.model_files import load_tokenizer, model_folder
+from pipeline.prompts.prompt import NO_TEXT
+from wedlm_core.grammar import GrammarCompiler
+from wedlm_core.model.checkpoint import load_config
+from wedlm_core.structured_outputs import KINDS
+from wedlm_core.tokenizer import Tokenizer
+
+__all__ = ["FREE", "check_structure", "compile_structure", "of_cell", "of_response_format", "special_token", "with_tag"]
+
+FREE: Mapping[str, Any] = {}
+"""No fields: the output is free, whatever the run asks for."""
+_FORMATS = ("text", "json_object", "json_schema")
+
+
+def of_cell(name: str, value: Any) -> Mapping[str, Any]:
+    """The fields that a cell of the column ``name`` stands for.
+
+    Args:
+        name: of the column.
+        value: JSON text or a mapping: a JSON schema, OpenAI's ``response_format``, or fields of ``StructuredOutputs``.
+            In a mapping of a struct column, a null is what another row has.
+
+    Raises:
+        RequestError: it is none of these.
+    """
+    if isinstance(value, Exception):  # a cell that has no value
+        raise RequestError(f"column {name!r}: {NO_TEXT} ({value}). Re-encode it.")
+    if isinstance(value, (str, bytes)):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            rule = f"not JSON ({str(error) or 'nested too deeply'})"
+            raise RequestError(explain(name, value, rule, "Write a JSON schema, or null.")) from None
+    else:
+        value = _without_nulls(value)
+    if not isinstance(value, Mapping):
+        rule = "a JSON schema is an object, as are response_format and fields of StructuredOutputs"
+        raise RequestError(explain(name, value, rule, 'Write {"type": "object", "properties": {...}}.'))
+    if value.get("type") in _FORMATS:
+        return of_response_format(name, value)
+    return value if any(kind in value for kind in KINDS) else {"json": value}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def of_response_format(name: str, value: Any) -> Mapping[str, Any]:
+    """The fields that OpenAI's ``response_format`` stands for; ``strict`` or not, it is obeyed.
+
+    Raises:
+        RequestError: it is malformed; ``name`` says where it stands.
+    """
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind not in _FORMATS or not isinstance(kind, str):
+        rule = f"an object whose type is one of {list(_FORMATS)}"
+        raise RequestError(explain(name, value, rule, 'Write {"type": "json_schema", "json_schema": {...}}.'))
+    if kind == "text":
+        return FREE
+    if kind == "json_object":
+        return {"json_object": True}
+    given = value.get("json_schema")
+    schema = given.get("schema") if isinstance(given, Mapping) else None
+    if schema is None:
+        remedy = 'Write {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}.'
+        raise RequestError(explain(f"{name}.json_schema", given, "has the schema under the name schema", remedy))
+    return {"json": schema}
+
+
+def check_structure(config: RunConfig) -> None:
+    """Check that what all outputs of a run have to be can be compiled for its model.
+
+    Raises:
+        ConfigError: it cannot; or ``parsed`` could not be read behind ``after``.
+        WeightsError: the model or its tokenizer cannot be read.
+    """
+    if config.sampling.structure is not None:
+        try:
+            compile_structure(config, config.sampling)
+        except WeDLMError as error:
+            raise ConfigError(f"sampling.{error}") from error
+    for name, parse in config.parsed.items():
+        if parse.after is not None and not config.include_token_ids and special_token(config, parse.after) is not None:
+            rule = f"{parse.after!r} is a special token, which text leaves out, so {name} needs token_ids to find it"
+            raise ConfigError(explain("include_token_ids", False, rule, "Leave it out."))
+
+
+def compile_structure(config: RunConfig, params: SamplingParams) -> None:
+    """Compile what the outputs of a row have to be, as its engine would.
+
+    Raises:
+        RequestError: it cannot be compiled, or allows nothing.
+    """
+    if params.structure is not None:
+        _compiler(load_tokenizer(config), model_folder(config)).compile(params.structure)
+
+
+@functools.lru_cache(maxsize=2)
+def _compiler(tokenizer: Tokenizer, folder: Path) -> GrammarCompiler:
+    model = load_config(folder)
+    ends = dict.fromkeys((*tokenizer.eos_token_ids, *model.eos_token_ids))
+    return GrammarCompiler(tokenizer.to_json(), model.vocab_size, [token for token in ends if token < model.vocab_size])
+
+
+@functools.lru_cache(maxsize=2)
+def _special_ids(tokenizer: Tokenizer) -> Mapping[str, int]:
+    raw = json.loads(tokenizer.to_json()).get("added_tokens", ())
+    return {token["content"]: token["id"] for token in raw if token.get("special")}
+
+
+def special_token(config: RunConfig, text: str) -> int | None:
+    """The id of a special token of the model, which texts of generations leave out; None if ``text`` is none."""
+    return _special_ids(load_tokenizer(config)).get(text)
+
+
+def with_tag(config: RunConfig, tag: str, token: int, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts with a special token where it came first; those without it as they are."""
+    decode = load_tokenizer(config).decode
+    found = [
+        text if own is None or token not in own else tag + decode(own[own.index(token) + 1 :])
+        for text, own in zip(texts.to_pylist(), ids.to_pylist(), strict=True)
+    ]
+    return pa.chunked_array([found], pa.string())

@@ -1,0 +1,194 @@
+"""Structured outputs: valid where they end, and the same tokens from every engine and strategy, and from the oracle.
+
+No tolerance between ``verified`` and ``autoregressive``. The verified side runs in engines with small pages, prefill
+chunks, preemption, overlapping forwards and other forms of the kernels; the autoregressive side in a roomy one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from testing.engine.engines import run
+from testing.engine.grammar_oracle import allowed_by
+from testing.engine.oracle import autoregressive
+from testing.engine.schemas import OTHERS, SCHEMAS
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine
+from wedlm_core.errors import RequestError
+from wedlm_core.grammar import GrammarCompiler
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
+
+COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
+TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120, "max_num_seqs": 64}
+ENGINES: dict[str, dict[str, Any]] = {
+    "kernels": TIGHT,
+    "tiled": {**TIGHT, "attention": "tiled", "logits_chunk_rows": 7},
+    "overlapping": {**TIGHT, "overlap": True},
+    "traced": {**TIGHT, "trace": True},
+}
+WANTED = {name: StructuredOutputs(json=schema) for name, schema in SCHEMAS.items()} | dict(OTHERS)
+TOKENS = 40
+
+
+@cache
+def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
+    return load_model(folder), Tokenizer.load(folder)
+
+
+@cache
+def engine_of(folder: Path, name: str = "roomy") -> Engine:
+    return Engine(*loaded(folder), EngineConfig(max_window=16, step_cost=COST, **ENGINES.get(name, {})))
+
+
+@cache
+def compiler_of(folder: Path) -> GrammarCompiler:
+    model, tokenizer = loaded(folder)
+    return GrammarCompiler(tokenizer.to_json(), model.config.vocab_size, engine_of(folder).eos_token_ids)
+
+
+@pytest.fixture(params=["tiny", "agreeing"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    return resolve("tiny") if request.param == "tiny" else request.getfixturevalue("agreeing_folder")
+
+
+def requests(folder: Path, strategy: str, temperature: float, **more: Any) -> list[Request]:
+    """One request for each constraint."""
+    prompt = tuple(loaded(folder)[1].encode("Bob is 31 years old and lives in Rome. To JSON:"))
+    return [
+        Request(
+            request_id=name,
+            prompt_token_ids=prompt[: 3 + number % 9],
+            params=SamplingParams(max_tokens=TOKENS, temperature=temperature, strategy=strategy, logprobs=True,
+                                  structured_outputs=wanted, **more),
+            seed=number,
+        )
+        for number, (name, wanted) in enumerate(WANTED.items())
+    ]  # fmt: skip
+
+
+@cache
+def plainly(folder: Path, temperature: float) -> dict[str, Generation]:
+    done = run(engine_of(folder), requests(folder, "autoregressive", temperature))
+    return {generation.request_id: generation for generation in done}
+
+
+def fits(wanted: StructuredOutputs, text: str) -> bool:
+    """Whether a complete output is what was wanted, judged by other libraries than the one that made it."""
+    answer = text if wanted.after is None else text.partition(wanted.after)[2].strip()
+    if wanted.schema is not None:
+        checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+        jsonschema.validate(json.loads(answer), wanted.schema, jsonschema.Draft202012Validator, format_checker=checker)
+        return True
+    if wanted.regex is not None:
+        return re.fullmatch(wanted.regex, answer) is not None
+    return wanted.choice is None or answer in wanted.choice
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_ends_is_what_was_wanted(folder: Path, temperature: float) -> None:
+    done = plainly(folder, temperature)
+    text_of = loaded(folder)[1].decode
+    ended = [name for name, one in done.items() if one.finish_reason is FinishReason.STOP]
+    for name in ended:
+        assert fits(WANTED[name], text_of(done[name].token_ids[:-1], skip_special_tokens=False)), (name, done[name])
+    assert not [one.error for one in done.values() if one.error]
+    assert len(ended) >= 60, "most of them end within the tokens that they have"
+
+
+# Every constraint in the engine with the kernels of the oracle's; in each other engine a third of them, another third.
+@pytest.mark.parametrize(("number", "engine"), enumerate(ENGINES))
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, engine: str, temperature: float) -> None:
+    expected = plainly(folder, temperature)
+    asked = requests(folder, "verified", temperature)
+    for one in run(engine_of(folder, engine), asked[number - 1 :: 3] if number else asked):
+        plain = expected[one.request_id]
+        assert (one.token_ids, one.finish_reason) == (plain.token_ids, plain.finish_reason), one.request_id
+        if engine in ("kernels", "traced"):  # the same kernels on both sides
+            assert one.logprobs == plain.logprobs
+        assert one.stats.grammar_drafts == 0 or one.stats.grammar_drafts_accepted > 0, "what is forced is accepted"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_tokens_are_those_of_a_matcher_that_is_run_anew_at_each_step(folder: Path, temperature: float) -> None:
+    model, _ = loaded(folder)
+    expected = plainly(folder, temperature)
+    for request in requests(folder, "autoregressive", temperature)[:: 5 if temperature else 4]:
+        wanted = request.params.structure
+        assert wanted is not None
+        grammar = compiler_of(folder).compile(wanted)
+        eos = engine_of(folder).eos_token_ids
+        found = autoregressive(
+            model, request.prompt_token_ids, request.params, request.seed, eos, allowed=allowed_by(grammar)
+        )
+        assert found.token_ids == expected[request.request_id].token_ids, request.request_id
+        assert found.finish_reason == expected[request.request_id].finish_reason
+
+
+def test_forced_tokens_cost_no_forward_of_their_own() -> None:
+    folder = resolve("tiny")
+    wanted = StructuredOutputs(choice=["an answer that is much longer than any window that is drafted by masks"])
+    (one,) = run(engine_of(folder), [Request(request_id="a", prompt_token_ids=(5, 6, 7), params=SamplingParams(
+        max_tokens=200, structured_outputs=wanted))])  # fmt: skip
+    assert one.text == wanted.choice[0] if wanted.choice else ""
+    assert one.finish_reason is FinishReason.STOP
+    assert one.stats.decode_forwards <= 1 + one.stats.generated_tokens // 30
+    assert one.stats.grammar_drafts_accepted >= one.stats.generated_tokens - one.stats.decode_forwards - 1
+    assert one.stats.mask_drafts_accepted == 0
+
+
+def test_an_output_that_is_not_complete_has_no_stop() -> None:
+    folder = resolve("tiny")
+    params = SamplingParams(max_tokens=3, structured_outputs=WANTED["row of a table"])
+    (one,) = run(engine_of(folder), [Request(request_id="a", prompt_token_ids=(5, 6, 7), params=params)])
+    assert (one.finish_reason, one.error, len(one.token_ids)) == (FinishReason.LENGTH, None, 3)
+
+
+@pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
+def test_a_grammar_that_other_rules_leave_nothing_of_fails_alone(strategy: str) -> None:
+    folder = resolve("tiny")
+    wanted = StructuredOutputs(choice=["yes"])
+    banned = SamplingParams(structured_outputs=wanted, bad_words=["yes", "y", "ye"], strategy=strategy, max_tokens=9)
+    plain = SamplingParams(structured_outputs=wanted, strategy=strategy, max_tokens=9)
+    failed, fine = sorted(
+        run(engine_of(folder), [Request(request_id=name, prompt_token_ids=(5, 6), params=params)
+                                for name, params in (("a", banned), ("b", plain))]),
+        key=lambda one: one.request_id,
+    )  # fmt: skip
+    assert (fine.text, fine.error) == ("yes", None)
+    assert failed.finish_reason is FinishReason.ERROR
+    assert failed.error is not None
+    assert failed.error.startswith("structured_outputs.choice=('yes',)")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems=True: this keyword would not be enforced"),
+        ({"json": {"$ref": "#"}}, "allows no output"),
+        ({"json": {"type": "integer", "minimum": 3, "maximum": 2}}, "Unsatisfiable"),
+        ({"regex": "(?=a)b"}, "look-ahead"),
+        ({"regex": "(a"}, "unclosed group"),
+        ({"grammar": "nothing"}, "cannot be compiled"),
+        ({"grammar": 'start: start "a"'}, "allows no output"),
+    ],
+)
+def test_a_constraint_that_cannot_be_held_is_refused_before_it_runs(given: dict[str, Any], words: str) -> None:
+    engine = engine_of(resolve("tiny"))
+    params = SamplingParams(structured_outputs=given)
+    with pytest.raises(RequestError, match=re.escape(words)):
+        engine.add(Request(request_id="a", prompt_token_ids=(5,), params=params))
+    assert not engine.has_work()

@@ -1,0 +1,150 @@
+"""Drafts from history: they change how many forwards a text takes, and no token of it; rows are bought as they pay."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine
+from wedlm_core.engine.history_drafts import HistoryDrafts, _best_prefix
+from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.errors import ConfigError
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
+
+COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
+TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120}
+
+
+@cache
+def engine_of(**settings: Any) -> Engine:
+    folder = resolve("tiny")
+    return Engine(load_model(folder), Tokenizer.load(folder), EngineConfig(max_window=16, step_cost=COST, **settings))
+
+
+def prompts(count: int) -> list[list[int]]:
+    """Counting, copying, and prompts that are alike."""
+    rng, tokenizer = random.Random(3), engine_of().tokenizer
+    texts = [
+        f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        for i in range(count)
+        for text in (
+            f"Count from {i} to {i + 9}.",
+            "Repeat: " + " ".join(rng.choice(["red", "apple", "village", "green", "old"]) for _ in range(8)),
+            f"To JSON: Bob is {20 + i} years old, lives in Rome and likes apples.",
+        )
+    ]
+    return [tokenizer.encode(text) for text in texts]
+
+
+def requests(strategy: str, temperature: float, structure: StructuredOutputs | None = None) -> list[Request]:
+    params = SamplingParams(
+        max_tokens=48, strategy=strategy, temperature=temperature, structured_outputs=structure, logprobs=True
+    )
+    return requests_of(prompts(6), [params] * 18)
+
+
+def tokens(done: list[Generation]) -> dict[str, Any]:
+    return {one.request_id: (one.token_ids, one.finish_reason, one.logprobs) for one in done}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_the_output_does_not_depend_on_drafts_from_history(temperature: float, at_once: int) -> None:
+    expected = tokens(run(engine_of(history_drafts=False), requests("autoregressive", temperature)))
+    plain = run(engine_of(history_drafts=False, **TIGHT), requests("verified", temperature), at_once)
+    found = run(engine_of(**TIGHT), requests("verified", temperature), at_once)
+    assert tokens(found) == tokens(plain) == expected
+    assert sum(one.stats.history_drafts for one in plain) == 0
+
+
+def test_with_a_grammar_as_well() -> None:
+    words = StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
+    for temperature in (0.0, 1.0):
+        expected = tokens(run(engine_of(history_drafts=False), requests("autoregressive", temperature, words)))
+        assert tokens(run(engine_of(**TIGHT), requests("verified", temperature, words), 6)) == expected
+
+
+def test_text_that_was_seen_takes_fewer_forwards() -> None:
+    dear = StepCost.linear(fixed=1.0, per_row=1.0, floor_rows=3)  # no mask pays for two rows
+    folder = resolve("tiny")
+    forwards = {}
+    for history in (True, False):
+        config = EngineConfig(max_window=16, step_cost=dear, history_drafts=history)
+        engine = Engine(load_model(folder), Tokenizer.load(folder), config)
+        same = requests("verified", 0.0)[:3]
+        for turn in range(4):  # the same rows again: all of the text is known
+            done = run(engine, [Request(request_id=f"{turn}{r.request_id}", prompt_token_ids=r.prompt_token_ids,
+                                        params=r.params, seed=r.seed) for r in same], 1)  # fmt: skip
+        forwards[history] = sum(one.stats.decode_forwards for one in done)
+        if history:
+            assert all(one.stats.history_drafts_accepted > one.stats.mask_drafts_accepted for one in done)
+    assert forwards[True] < 0.8 * forwards[False]
+
+
+def test_nothing_is_drafted_from_a_sequence_that_was_aborted() -> None:
+    table = SlotTable(2, 9)
+    history = HistoryDrafts(table, WindowPlanner(table, 4, 99), max_window=4, max_bytes=1 << 20)
+    engine = engine_of()
+    (request,) = requests("verified", 0.0)[:1]
+    engine.add(request)
+    engine.step()
+    engine.abort(request.request_id)
+    assert not engine._table.recalls.any()
+    history.close(0, keep=True)  # one that never was remembered
+
+
+def test_too_little_memory_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="history_bytes=1000"):
+        engine_of(history_bytes=1000)
+    with pytest.raises(ConfigError, match=r"history_drafts=True.*overlap"):
+        EngineConfig(history_drafts=True, overlap=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_prefix_is_that_of_all_prefixes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    reached = rng.random(5)
+    acceptance = reached[:, None] * rng.random((5, 7)).cumprod(axis=1)
+    acceptance[np.arange(7) >= rng.integers(0, 8, 5)[:, None]] = 0
+    later, price = rng.random(5) * 4, float(rng.random())
+    found = _best_prefix(acceptance, reached, later, price)
+    for row in range(5):
+        known = int((acceptance[row] > 0).sum())
+        values = [
+            acceptance[row, :count].sum()
+            - price * count
+            + later[row] * (acceptance[row, count - 1] if count else reached[row])
+            for count in range(known + 1)
+        ]
+        assert np.isclose(found.value_G[row], max(values))
+        assert int((found.acceptance_GD[row] > 0).sum()) == int(np.argmax(values))
+
+
+def test_rows_are_bought_as_a_search_over_all_thresholds_buys_them() -> None:
+    table = SlotTable(8, 9)
+    table.adaptive[:4] = True
+    table.widest[:4], table.limit[:4], table.rows[:4] = 4, 100, 3
+    planner = WindowPlanner(table, 4, 99)
+    cost = StepCost.linear(fixed=1.0, per_row=0.05, floor_rows=6)
+    planner.plan(np.arange(4), cost, 1 << 20)
+    acceptance = np.random.default_rng(1).random((4, 6)).cumprod(axis=1)
+    bought = planner.buy(acceptance, 5.0, 12.0, 1 << 20)
+    flat = np.sort(acceptance.reshape(-1))[::-1]
+    load = planner._load
+    assert load is not None
+    rates = [(5.0 + flat[:n].sum()) / load.seconds(np.array([12.0 + n]), 4)[0] for n in range(len(flat) + 1)]
+    count = int((acceptance >= bought.threshold).sum())
+    assert rates[count] >= 0.999 * max(rates)
+    assert planner.buy(acceptance, 5.0, 12.0, 2).threshold >= flat[2], "no more than there is room for"

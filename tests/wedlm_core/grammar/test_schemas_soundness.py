@@ -1,0 +1,106 @@
+"""Schemas whose outputs could pass the backend and not a validator: said more narrowly, or refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from wedlm_core.errors import RequestError
+from wedlm_core.grammar import Grammar, GrammarCompiler
+from wedlm_core.model.sources import resolve
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.load(resolve("tiny"))
+COMPILER = GrammarCompiler(TOKENIZER.to_json(), TOKENIZER.vocab_size, (2,))
+CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether a text is a complete output."""
+    matcher = grammar.matcher.deep_copy()
+    return bool(matcher.consume_tokens(TOKENIZER.encode(text)) and matcher.is_accepting())
+
+
+def outputs(grammar: Grammar, count: int) -> list[str]:
+    """Complete outputs of random walks."""
+    rng, done = random.Random(1), []
+    for _ in range(count):
+        matcher, taken = grammar.matcher.deep_copy(), list[int]()
+        while len(taken) < 60:
+            bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+            token = int(rng.choice(np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist()))
+            if matcher.is_stopped() or token == 2:
+                done.append(TOKENIZER.decode(taken))
+                break
+            taken.append(token)
+            matcher.consume_tokens([token])
+    return done
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong", "right"),
+    [
+        ({"type": "string", "pattern": r"^\W$"}, '"쮞"', '"-"'),
+        ({"type": "string", "pattern": r"^[^\w]$"}, '"é"', '"-"'),
+        ({"type": "string", "pattern": r"^\D$"}, '"۳"', '"-"'),
+        ({"type": "string", "format": "date"}, '"2023-02-29"', '"2024-02-29"'),
+        ({"type": "string", "format": "date"}, '"0000-01-01"', '"0001-01-31"'),
+        ({"type": "string", "format": "date"}, '"1900-02-29"', '"2000-02-29"'),
+        ({"type": "string", "format": "time"}, '"13:04:60Z"', '"13:04:59Z"'),
+        ({"type": "array", "items": {"type": "string", "format": "date-time"}},
+         '["2024-01-01T13:04:60Z"]', '["2024-01-01T13:04:59Z"]'),
+    ],
+)  # fmt: skip
+def test_only_what_validators_take_is_an_output(schema: dict[str, Any], wrong: str, right: str) -> None:
+    grammar = COMPILER.compile(StructuredOutputs(json=schema))
+    assert accepts(grammar, right)
+    assert not accepts(grammar, wrong)
+    for text in outputs(grammar, 100):
+        jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator, format_checker=CHECKER)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "number", "minimum": 2, "exclusiveMinimum": 2.0, "maximum": 3}, "#/exclusiveMinimum=2.0: beside"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, "less than 1 away"),
+        ({"type": "number", "minimum": -3.5, "allOf": [{"exclusiveMaximum": -3}]}, "less than 1 away"),
+        ({"type": "integer", "minimum": 10**25}, "rounded"),
+        ({"const": 1e30}, "rounded"),
+        ({"enum": [{"a": [2**70]}]}, "rounded"),
+        ({"type": "number", "multipleOf": 0.1}, "computes? in binary"),
+        ({"type": "object", "required": 5}, "required"),
+        ({"anyOf": 5}, "a list of schemas"),
+        ({"properties": 5}, "an object of schemas"),
+        ({"enum": ["\0x"]}, "control characters"),
+        ({"type": "object", "properties": {"\1": {}}}, "control characters"),
+        ({"type": "string", "pattern": r"^\p{L}$"}, "Python cannot read it"),
+        ({"type": "string", "pattern": "^[[:alpha:]]$"}, "sets inside of sets"),
+        ({"type": "string", "pattern": "^[a-c&&b]$"}, "sets inside of sets"),
+        ({"type": "object", "patternProperties": {"^[a--b]$": {}}}, "sets inside of sets"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "cannot be told apart"),
+    ],
+)
+def test_what_the_backend_holds_in_another_way_is_refused(schema: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        COMPILER.compile(StructuredOutputs(json=schema))
+
+
+def test_a_schema_inside_of_a_grammar_is_enforced_or_refused_too() -> None:
+    fine = COMPILER.compile(StructuredOutputs(grammar='start: "x" j\nj: %json {"enum": [1, 2]}'))
+    assert accepts(fine, "x2")
+    with pytest.raises(RequestError, match="x-guidance"):
+        COMPILER.compile(StructuredOutputs(grammar='start: j\nj: %json {"x-guidance": {"lenient": true}, "not": {}}'))
+
+
+@pytest.mark.parametrize("tag", ["\n", "a/b", "\n/\"'\\[x]#\r\t- x", "é\U0001f600", ".*|(a", "\\n", "</think>"])
+def test_the_answer_begins_behind_any_tag(tag: str) -> None:
+    grammar = COMPILER.compile(StructuredOutputs(choice=["yes"], after=tag))
+    assert accepts(grammar, f"so {tag}yes")
+    assert not accepts(grammar, "so yes")

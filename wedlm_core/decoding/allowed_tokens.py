@@ -1,0 +1,77 @@
+"""Allowed tokens: which tokens a grammar lets follow, as bits, and how rows of logits are restricted to them.
+
+The bits of one state are a row of int32 words: bit ``i % 32`` of word ``i // 32`` says whether token i may come next.
+A sequence's forward has one state for each draft and one before the first: its *states* stand behind each other in one
+table. The position of a row's token says which state it is chosen in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+__all__ = ["AllowedRows", "AllowedTokens", "restrict_logits", "words_of_vocabulary"]
+
+WORD = 32
+"""Tokens of a word."""
+
+
+def words_of_vocabulary(vocab_size: int) -> int:
+    """Words of one state."""
+    return -(-vocab_size // WORD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowedRows:
+    """Which bits restrict each of R rows.
+
+    Attributes:
+        bits_UW: int32 ``[U, W]``, one line per state.
+        line_R: int64 ``[R]``, the line of a row; -1 where every token is allowed.
+    """
+
+    bits_UW: Tensor
+    line_R: Tensor
+
+    def take(self, index_N: Tensor) -> AllowedRows:
+        """The rows of ``index_N`` (int64)."""
+        return replace(self, line_R=self.line_R.index_select(0, index_N))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowedTokens:
+    """The states of one forward, by engine slot.
+
+    Attributes:
+        bits_UW: int32 ``[U, W]``, one line per state; a slot's lines stand behind each other.
+        first_S: int64 ``[slots]``, the first line of a slot; -1 without a grammar.
+        count_S: int64 ``[slots]``, lines of a slot: its drafts and one.
+        position_S: int64 ``[slots]``, the absolute position of the token that is chosen in a slot's first state.
+    """
+
+    bits_UW: Tensor
+    first_S: Tensor
+    count_S: Tensor
+    position_S: Tensor
+
+    def rows(self, slot_R: Tensor, position_R: Tensor) -> AllowedRows:
+        """The lines of rows (int64 slots, and positions of the tokens that are chosen).
+
+        The first mask proposes for the place behind the last draft, so it is chosen in that draft's state. What comes
+        after a mask's own token is not known, so later masks may propose any token.
+        """
+        first_R = self.first_S.index_select(0, slot_R)
+        state_R = position_R - self.position_S.index_select(0, slot_R)
+        known_R = (first_R >= 0) & (state_R >= 0) & (state_R < self.count_S.index_select(0, slot_R))
+        return AllowedRows(bits_UW=self.bits_UW, line_R=torch.where(known_R, first_R + state_R, -1))
+
+
+def restrict_logits(logits_RV: Tensor, allowed: AllowedRows) -> Tensor:
+    """A copy of the logits, -inf where a row's bits forbid the token."""
+    vocab = logits_RV.shape[1]
+    token_V = torch.arange(vocab, device=logits_RV.device)
+    word_RV = allowed.bits_UW.index_select(0, allowed.line_R.clamp(min=0)).index_select(1, token_V // WORD)
+    may_RV = (word_RV >> (token_V % WORD).to(torch.int32)) & 1
+    return logits_RV.masked_fill((may_RV == 0) & (allowed.line_R >= 0)[:, None], -torch.inf)

@@ -1,0 +1,288 @@
+"""Sequences with a grammar: their drafts, and the tokens that are allowed on each of their rows.
+
+After each forward a sequence's constraint takes in what was committed and drafts the next window: tokens that the
+grammar forces, which need no mask row, and proposals that it allows. What the rows of a forward may choose is computed
+by threads while the model runs, and waited for when tokens are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from wedlm_core.decoding.allowed_tokens import AllowedTokens, words_of_vocabulary
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.transfer import to_device
+from wedlm_core.engine.history_drafts import LEAST_ACCEPTANCE, Suggestions
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.sequence import Sequence
+from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.errors import explain
+from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.statistics import DraftSource
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+
+__all__ = ["Constraints", "MaskLines", "mask_lines", "refusal"]
+
+_NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
+
+
+def refusal(sequence: Sequence, reason: str) -> str:
+    """Why a sequence with a grammar failed, as its generation's error."""
+    wanted = sequence.request.params.structure
+    assert wanted is not None
+    remedy = "Simplify it, or drop bad_words and logit_bias where they forbid what it needs."
+    return explain(f"structured_outputs.{wanted.kind}", getattr(wanted, wanted.kind), reason, remedy)
+
+
+class Constraints:
+    """The grammars of one engine. What they need is made when the first request brings one.
+
+    Args:
+        tokenizer: the model's.
+        vocab_size: of its logits.
+        eos_token_ids: tokens that end an output.
+        table: slots; ``constrained`` and ``source`` are written, and ``rows`` where windows are drafted.
+        planner: prices rows, and knows how likely masks' drafts are accepted.
+        mask_token_id: the token of a mask.
+        threads: that compute which tokens are allowed.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        table: SlotTable,
+        planner: WindowPlanner,
+        mask_token_id: int,
+        threads: int,
+    ) -> None:
+        self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, eos_token_ids
+        self._table, self._planner, self._mask, self._threads = table, planner, mask_token_id, threads
+        self._compiler: GrammarCompiler | None = None
+        self._background: _Background | None = None
+
+    def compile(self, wanted: StructuredOutputs) -> Grammar:
+        """The compiled grammar of a request.
+
+        Raises:
+            RequestError: it cannot be compiled, or allows nothing.
+        """
+        if self._compiler is None:
+            ends = tuple(token for token in self._eos if token < self._vocab_size)
+            self._compiler = GrammarCompiler(self._tokenizer.to_json(), self._vocab_size, ends)
+        return self._compiler.compile(wanted)
+
+    def open(self, sequences: Iterable[Sequence], state: DeviceState) -> None:
+        """Draft the first windows of new sequences, whose slots are set up."""
+        own = [sequence for sequence in sequences if sequence.constraint is not None]
+        for sequence in own:
+            self._table.constrained[sequence.slot] = True
+        self._write([self._drafted(sequence, _NOTHING) for sequence in own], state)
+
+    def accept(
+        self,
+        sequences: list[Sequence],
+        slots_D: IntArray,
+        rows_D: IntArray,
+        outcome: StepOutcome,
+        emit_D: IntArray,
+        ended_D: BoolArray,
+        found: Suggestions | None,
+        state: DeviceState,
+    ) -> dict[int, str]:
+        """Take in a forward's commits and draft the next windows of the sequences that go on.
+
+        Args:
+            sequences: of the forward, the decoding ones first.
+            slots_D: slots of the decoding ones.
+            rows_D: decode rows of each.
+            outcome: what the forward committed.
+            emit_D: how much of that is output.
+            ended_D: which of them have ended.
+            found: what history proposes for some of them.
+            state: what the device keeps of each slot.
+
+        Returns:
+            Why a sequence fails, by its place: its grammar refuses what was committed.
+        """
+        failed, windows = {}, []
+        for i in np.flatnonzero(self._table.constrained[slots_D]).tolist():
+            constraint = sequences[i].constraint
+            assert constraint is not None
+            chosen = outcome.token_DC[i, : rows_D[i]].tolist()
+            before = constraint.drafts.tokens
+            reason = constraint.accept(chosen[: emit_D[i]])
+            if reason is not None:
+                failed[i] = refusal(sequences[i], reason)
+            elif not ended_D[i]:
+                # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
+                masks = [*before, *chosen[len(before) + 1 :]][int(outcome.count_D[i]) :]
+                valid = bool(outcome.next_valid_D[i])
+                windows.append(self._drafted(sequences[i], self._proposals(sequences[i], masks, valid, found)))
+        self._write(windows, state)
+        return failed
+
+    def _proposals(self, sequence: Sequence, masks: list[int], valid: bool, found: Suggestions | None) -> Proposals:
+        """Those of masks, or of history where these are likelier to be right."""
+        slot = sequence.slot
+        kept = int((self._table.keep_valid if valid else self._table.keep_stale)[slot])
+        own = Proposals(tokens=masks, most=min(kept, len(masks)), source=DraftSource.MASK)
+        line = -1 if found is None else found.line_of(slot)
+        if found is None or line < 0:
+            return own
+        acceptance_D = found.acceptance_GD[line]
+        paying = int((acceptance_D >= max(self._planner.row_price, LEAST_ACCEPTANCE)).sum())
+        promised = float(self._planner.mask_acceptance(np.array([slot]), np.array([valid]))[0, : own.most].sum())
+        if float(acceptance_D[:paying].sum()) <= promised:
+            return own
+        return Proposals(tokens=found.token_GD[line, :paying].tolist(), most=paying, source=DraftSource.HISTORY)
+
+    def _drafted(self, sequence: Sequence, proposals: Proposals) -> _Window:
+        """The next window of a sequence: drafts, and behind them the masks that are planned."""
+        table, slot, constraint = self._table, sequence.slot, sequence.constraint
+        assert constraint is not None
+        left = int(table.limit[slot] - table.generated[slot])
+        places = 2 * int(table.widest[slot])
+        drafts = constraint.draft(proposals, most=min(places, left))
+        ends = constraint.ends
+        masks = 0 if ends else min(int(table.masks[slot]), places - len(drafts.tokens), left - len(drafts.tokens))
+        return _Window(slot=slot, tokens=drafts.tokens, sources=drafts.sources, masks=max(masks, 0))
+
+    def _write(self, windows: list[_Window], state: DeviceState) -> None:
+        if not windows:
+            return
+        table = self._table
+        slots_G = np.array([w.slot for w in windows], dtype=np.int64)
+        lead_G = np.array([len(w.tokens) for w in windows], dtype=np.int64)
+        masks_G = np.array([w.masks for w in windows], dtype=np.int64)
+        token_GL = np.full((len(windows), table.source.shape[1]), self._mask, dtype=np.int64)
+        table.source[slots_G] = 0
+        for line, window in enumerate(windows):
+            token_GL[line, : len(window.tokens)] = window.tokens
+            table.source[window.slot, : len(window.tokens)] = window.sources
+        table.rows[slots_G] = 1 + lead_G + masks_G
+        state.set_drafts(slots_G, token_GL, lead_G, lead_G + masks_G)
+
+    def begin(self, plan: ForwardPlan, state: DeviceState) -> None:
+        """Begin to compute what the rows of a forward may choose; :meth:`DeviceState.allowed_tokens` waits for it."""
+        state.allowed = None
+        decoding = int(np.count_nonzero(plan.decode_S))
+        own = np.flatnonzero(self._table.constrained[plan.slots_S[:decoding]]).tolist()
+        if not own:
+            return
+        if self._background is None:
+            self._background = _Background(self._threads)
+        places = []
+        for i in own:
+            constraint = plan.sequences[i].constraint
+            assert constraint is not None
+            places.append((int(plan.slots_S[i]), constraint, int(plan.cached_S[i] + plan.prefill_S[i]) + 1))
+        lines = mask_lines(places, len(self._table.constrained), self._vocab_size)
+        state.allowed = _Pending(lines, self._background.start(lines), state.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    """A window that was drafted."""
+
+    slot: int
+    tokens: tuple[int, ...]
+    sources: tuple[int, ...]
+    masks: int
+
+
+def mask_lines(places: Iterable[tuple[int, Constraint, int]], slots: int, vocab_size: int) -> MaskLines:
+    """The states of sequences, to be filled.
+
+    Args:
+        places: slot and constraint of each, and the position of the token that is chosen first.
+        slots: of the engine.
+        vocab_size: of the logits.
+    """
+    lines = MaskLines(slots=slots, vocab_size=vocab_size)
+    for slot, constraint, position in places:
+        lines.add(slot, constraint, position)
+    return lines
+
+
+class MaskLines:
+    """The states of a forward's sequences with a grammar, line after line."""
+
+    def __init__(self, *, slots: int, vocab_size: int) -> None:
+        self.facts_3S = np.full((3, slots), -1, dtype=np.int64)  # first line, lines, position of the first
+        self._lines: list[tuple[Constraint, int]] = []
+        self._free: list[int] = []
+        self.total, self._words = 0, words_of_vocabulary(vocab_size)
+        self.bits_UW = np.empty((0, self._words), dtype=np.int32)
+
+    def add(self, slot: int, constraint: Constraint, position: int) -> None:
+        """Add a sequence: a state before its first draft, and one behind each."""
+        drafts = constraint.drafts.tokens
+        self.facts_3S[:, slot] = self.total, len(drafts) + 1, position
+        self._lines.append((constraint, self.total))
+        if constraint.steps < len(drafts):
+            self._free.append(self.total + len(drafts))  # behind an end of sequence anything may come
+        self.total += len(drafts) + 1
+
+    def fill(self, executor: Any) -> None:
+        """Compute all bits; called by a thread of its own."""
+        self.bits_UW = np.empty((self.total, self._words), dtype=np.int32)
+        self.bits_UW[self._free] = -1
+        lines = self._lines
+        self._compute(executor, lines)
+        for fresh in (False, True):  # what reached a limit that it shares with others goes on by itself
+            lines = [line for line in lines if line[0].matcher.is_error()]
+            if lines:
+                for constraint, _ in lines:
+                    constraint.renew(fresh)
+                self._compute(executor, lines)
+
+    def _compute(self, executor: Any, lines: list[tuple[Constraint, int]]) -> None:
+        place = self.bits_UW.ctypes.data, self._words * 4, self.total
+        single = [(one.matcher, line) for one, line in lines if not one.steps]
+        drafted = [(one.matcher, line, list(one.drafts.tokens[: one.steps])) for one, line in lines if one.steps]
+        if single:
+            executor.unsafe_compute_mask_ptr(single, *place)
+        if drafted:
+            executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
+
+
+class _Background:
+    """The threads that compute bits, and one that waits for them, so that the engine's thread need not."""
+
+    def __init__(self, threads: int) -> None:
+        from llguidance import LLExecutor
+
+        self._executor = LLExecutor(threads)
+        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+
+    def start(self, lines: MaskLines) -> Future[None]:
+        """Fill the lines."""
+        return self._waiter.submit(lines.fill, self._executor)
+
+
+class _Pending:
+    """Allowed tokens on their way: waited for, and brought to the device, when they are asked for first."""
+
+    def __init__(self, lines: MaskLines, done: Future[None], device: torch.device) -> None:
+        self._lines, self._done, self._device = lines, done, device
+        self._known: AllowedTokens | None = None
+
+    def __call__(self) -> AllowedTokens:
+        """The allowed tokens."""
+        if self._known is None:
+            self._done.result()
+            first_S, count_S, position_S = to_device(self._lines.facts_3S, self._device)
+            bits_UW = to_device(self._lines.bits_UW, self._device)
+            self._known = AllowedTokens(bits_UW=bits_UW, first_S=first_S, count_S=count_S, position_S=position_S)
+        return self._known

@@ -1,0 +1,137 @@
+"""Compiles structured outputs for one tokenizer, each different one once, within bounds of time and memory."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llguidance
+import numpy as np
+
+from wedlm_core.errors import RequestError, explain, first_line
+from wedlm_core.grammar.constraint import Constraint
+from wedlm_core.grammar.sources import grammar_text
+from wedlm_core.structured_outputs import StructuredOutputs
+
+__all__ = ["Grammar", "GrammarCompiler"]
+
+_KEPT = 256  # compiled grammars; some kilobytes each, megabytes for large ones
+_MOST_STATES = 100_000  # of texts, that the sequences of a grammar share: 40 MB
+_NOTHING_FITS = "NoExtension"  # why the library stops where no token may come
+_REMEDY = "Correct it, or simplify it."
+
+
+@dataclass(kw_only=True)
+class Grammar:
+    """A compiled grammar; its constraints share what was compiled.
+
+    Attributes:
+        matcher: at the beginning; never advanced.
+        make: compiles another.
+        eos_token_ids: any of them ends the output.
+    """
+
+    matcher: Any
+    make: Callable[[], Any]
+    eos_token_ids: tuple[int, ...]
+
+    def renew(self) -> None:
+        """Compile the matcher anew, with nothing that others found out."""
+        self.matcher = self.make()
+
+    def constraint(self) -> Constraint:
+        """A constraint for a new sequence."""
+        return Constraint(self, self.eos_token_ids)
+
+
+class GrammarCompiler:
+    """Grammars over the vocabulary of a model.
+
+    Args:
+        tokenizer: the tokenizer's JSON (``tokenizer.json``).
+        vocab_size: of the model's logits.
+        eos_token_ids: tokens that end an output; each is below ``vocab_size``.
+
+    Raises:
+        RequestError: there is no end-of-sequence token, or the tokenizer is of a kind that the library does not read.
+    """
+
+    def __init__(self, tokenizer: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        if not eos_token_ids:
+            rule = "the model has no end-of-sequence token, so no output could end"
+            raise RequestError(explain("structured_outputs", None, rule, "Set eos_token_id in its config.json."))
+        try:
+            self._tokenizer = llguidance.LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the library's is no Exception, and tokens of 300 bytes are one
+            rule = f"the grammar library cannot read this tokenizer ({first_line(error)})"
+            raise RequestError(explain("structured_outputs", None, rule, "Use a byte-level tokenizer.")) from error
+        self._eos = tuple(eos_token_ids)
+        self._limits = llguidance.LLParserLimits(max_grammar_size=200_000, max_lexer_states=_MOST_STATES)
+        self._special = {
+            token: i for i, token in _added_tokens(tokenizer) if i < vocab_size and self._tokenizer.is_special_token(i)
+        }
+        self._compiled: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
+
+    def compile(self, wanted: StructuredOutputs) -> Grammar:
+        """The grammar of ``wanted``; compiled at the first call (0.1 ms to 1 s), kept for later ones.
+
+        Raises:
+            RequestError: it cannot be compiled, or allows no output at all.
+        """
+        known = self._compiled.get(wanted)
+        if known is None:
+            known = self._compiled[wanted] = self._compile(wanted)
+            while len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(wanted)
+        return known
+
+    def _compile(self, wanted: StructuredOutputs) -> Grammar:
+        value = getattr(wanted, wanted.kind)
+        try:
+            text = grammar_text(wanted, self._special)
+        except RecursionError as error:
+            raise self._refused(wanted, value, "is nested too deeply") from error
+
+        def make() -> Any:
+            return llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+
+        matcher = make()
+        if matcher.is_error():
+            raise self._refused(wanted, value, f"cannot be compiled ({_reason(matcher.get_error())})")
+        first, second = matcher.deep_copy(), matcher.deep_copy()
+        allows = _allows_any(first)
+        second.compute_bitmask()  # what copies share has its limits, which the first may have used up
+        for one in (first, second):
+            if one.is_error() and not one.get_error().startswith(_NOTHING_FITS):
+                raise self._refused(wanted, value, f"cannot be compiled ({_reason(one.get_error())})")
+        if not allows:
+            raise self._refused(wanted, value, "allows no output, or none that this vocabulary can spell")
+        return Grammar(matcher=matcher, make=make, eos_token_ids=self._eos)
+
+    def _refused(self, wanted: StructuredOutputs, value: object, rule: str) -> RequestError:
+        return RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, _REMEDY))
+
+
+def _added_tokens(tokenizer: str) -> list[tuple[int, str]]:
+    """Ids and texts of the tokens that a tokenizer adds to its vocabulary."""
+    return [(token["id"], token["content"]) for token in json.loads(tokenizer).get("added_tokens", ())]
+
+
+def _allows_any(matcher: Any) -> bool:
+    """Whether a token may come first. A matcher that finds none counts as stopped, and its mask names the end."""
+    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+    return bool(bits.any()) and not matcher.is_error() and matcher.stop_reason() in ("NotStopped", "EndOfSentence")
+
+
+def _reason(message: str) -> str:
+    """What a message of the library says, on one line, without its listing of the grammar."""
+    if "coerce_one_of" in message:
+        return 'the parts of oneOf cannot be told apart; use "anyOf", or a "const" of a required field in each'
+    lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
+    return " ".join(lines)[:300]
