@@ -3,6 +3,9 @@
 import sys
 
 from wedlm_batch.names import refuse_hidden
+from wedlm_batch.waiting import wait_passively
+
+wait_passively()  # before a job imports torch
 
 if __name__ == "jobs":
     try:

@@ -16,27 +16,23 @@ Exit status:
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 import pipeline
-from jobs.cli import Parser, add_config_options, collect, show_stages
+from jobs.cli import Parser, add_config_options, collect_with
 from jobs.generate import RUN_ENDS, report_end, stop
+from jobs.next_commands import commands_of_chain, commands_of_stages
 from jobs.quiet_end import end_quietly
-from jobs.resolved_yaml import as_yaml
-from pipeline import Progress, format_progress
+from jobs.showing import add_progress_options, begin_showing
+from pipeline import RunConfig
 from pipeline.commands.chain_config import ChainConfig
 
 __all__ = ["main"]
 
 _ALL_FAILED = 3
-_SECONDS_BETWEEN_LINES = 2.0
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.chain") -> int:
@@ -44,22 +40,23 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.chain") 
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
     parser.add_argument("--redo", metavar="STAGE", help="discard this stage and those after it, and do them again")
-    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
-    return perform(parser.parse_args(argv))
+    add_progress_options(parser)
+    return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 
 
-def perform(args: argparse.Namespace) -> int:
-    """What the parsed options ask for; the exit status."""
+def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
+    """What the parsed options ask for; the exit status. ``prog`` and ``argv``: the command as it was typed."""
     signal.signal(signal.SIGTERM, stop)
-    if not args.quiet:
-        show_stages()
     try:
+        shown = begin_showing(args)
         config = make_config(args)
-        result = pipeline.chain(config, on_progress=None if args.quiet else _Printer())
+        result = pipeline.chain(config, **shown)
     except RUN_ENDS as error:
         return report_end(error)
-    print(result.summary.describe())
-    if not result.summary.all_failed:
+    summary = result.summary
+    of_stages = commands_of_stages(summary, config, prog)
+    summary.table(of_stages, commands_of_chain(summary, config, prog, argv)).write(sys.stdout)
+    if not summary.all_failed:
         return 0
     print(
         "error: every row of a stage failed; correct the cause, then --retry-failed, or --redo STAGE", file=sys.stderr
@@ -74,28 +71,11 @@ def make_config(args: argparse.Namespace) -> ChainConfig:
         ConfigError: an unknown field or a bad value; names it.
         SystemExit: with status 0, after ``--print-config``.
     """
-    apart: dict[str, Any] = {"stages": None}
-    printing, args.print_config = args.print_config, False
-    base = collect(args, apart)
-    config = ChainConfig.of(base, apart["stages"], args.redo)
-    if printing:
-        print(as_yaml(base) + yaml.safe_dump({"stages": apart["stages"]}, sort_keys=False), end="")
-        raise SystemExit(0)
-    return config
 
+    def make(base: RunConfig, given: Any) -> tuple[ChainConfig, Any]:
+        return ChainConfig.of(base, given, args.redo), given
 
-class _Printer:
-    """Prints a line for each stage that got on, at most every two seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last: dict[str, float] = {}
-
-    def __call__(self, name: str, progress: Progress) -> None:
-        now = self._clock()
-        if progress.session.units and now - self._last.get(name, -math.inf) >= _SECONDS_BETWEEN_LINES:
-            self._last[name] = now
-            print(f"{name}: {format_progress(progress)}", flush=True)
+    return collect_with(args, "stages", make)
 
 
 if __name__ == "__main__":

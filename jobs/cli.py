@@ -10,9 +10,9 @@ import difflib
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 
@@ -24,8 +24,10 @@ from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_batch.version import VERSION
 
-__all__ = ["NO_OUTPUT", "Parser", "add_config_options", "collect", "merge", "parse_actors", "parse_options",
-           "parse_setting", "read_mapping", "show_stages"]  # fmt: skip
+__all__ = [
+    "NO_OUTPUT", "Parser", "add_config_options", "collect", "collect_with", "merge", "parse_actors", "parse_options",
+    "parse_setting", "read_mapping", "show_stages",
+]  # fmt: skip
 
 _NAMED = (
     "input", "output", "model", "actors", "mode", "limit", "prompt_column", "messages_column", "prompt_template",
@@ -33,10 +35,13 @@ _NAMED = (
     "repair", "output_format", "storage_options", "input_format", "served_model_names",
 )  # fmt: skip
 _SAMPLING = ("max_tokens", "temperature")
+_OF_COMMANDS = {"stages": "chain", "etl": "etl"}
+"""Fields of a file that one command has beside those of ``RunConfig``."""
 NO_OUTPUT = "."
 """The output of commands that write nothing; the configuration has no default for it."""
 
 
+_T = TypeVar("_T")
 _FIELD = re.compile(r"[A-Za-z_][\w.]*")
 _QUOTED = re.compile(r"'[^'<>]{2,}'")
 _URLS = ("input", "output", "model")
@@ -134,37 +139,64 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                         help="print every setting as YAML for --config, and do nothing else")  # fmt: skip
 
 
-def collect(args: argparse.Namespace, apart: dict[str, Any] | None = None) -> RunConfig:
+def collect(args: argparse.Namespace) -> RunConfig:
     """The configuration that the parsed options describe. With ``--print-config`` it is printed.
-
-    Args:
-        args: the options of :func:`add_config_options`.
-        apart: names that stand beside the fields of ``RunConfig`` in the file; their values are put here.
 
     Raises:
         ConfigError: an unreadable file, an unknown field (the nearest known one is named), or a bad value.
         SystemExit: with status 0, after ``--print-config``.
     """
+    config, _ = _collected(args, ())
+    _end_after_printing(args, config, {})
+    return config
+
+
+def collect_with(args: argparse.Namespace, name: str, make: Callable[[RunConfig, Any], tuple[_T, Any]]) -> _T:
+    """The configuration of a command that has one field of its own beside those of ``RunConfig``.
+
+    Args:
+        args: the options of :func:`add_config_options`.
+        name: of that field.
+        make: gives the command's configuration and the field's value to print, of the run's configuration and the value
+            in the file (None if it is not there).
+
+    Raises:
+        ConfigError, SystemExit: see :func:`collect`.
+    """
+    run, apart = _collected(args, (name,))
+    config, shown = make(run, apart[name])
+    _end_after_printing(args, run, {name: shown})
+    return config
+
+
+def _collected(args: argparse.Namespace, own: Collection[str]) -> tuple[RunConfig, dict[str, Any]]:
+    """The run's configuration, and the values of the command's own fields (None where one is not given)."""
     raw = read_mapping(args.config) if args.config is not None else {}
     named = {name: getattr(args, name) for name in _NAMED if getattr(args, name) is not None}
     sampling = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
     raw = merge(raw, named | ({"sampling": sampling} if sampling else {}))
     for text in args.settings:
         raw = merge(raw, parse_setting(text))
-    if apart is None and "stages" in raw:
-        raise ConfigError("stages: the settings are those of a chain. Give them to the command chain.")
+    for name, command in _OF_COMMANDS.items():
+        if name in raw and name not in own:
+            raise ConfigError(
+                f"{name}: a setting of the command {command} only. Give the file to that, or leave it out."
+            )
     missing = [name for name in ("input", "output") if raw.get(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not given. Use --{' and --'.join(missing)}, or --config.")
-    if apart is not None:
-        apart.update({name: raw.pop(name, None) for name in apart})
+    apart = {name: raw.pop(name, None) for name in own}
     config = RunConfig.from_mapping(raw)
+    if not args.print_config:
+        for given in (named, *map(parse_setting, args.settings)):
+            _warn_of_literals({name: value for name, value in given.items() if name != "storage_options"})
+    return config, apart
+
+
+def _end_after_printing(args: argparse.Namespace, config: RunConfig, more: Mapping[str, Any]) -> None:
     if args.print_config:
-        print(as_yaml(config), end="")
+        print(as_yaml(config) + (yaml.safe_dump(dict(more), sort_keys=False) if more else ""), end="")
         raise SystemExit(0)
-    for given in (named, *map(parse_setting, args.settings)):
-        _warn_of_literals({name: value for name, value in given.items() if name != "storage_options"})
-    return config
 
 
 def _warn_of_literals(given: Mapping[str, Any]) -> None:

@@ -24,16 +24,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import yaml
-
 import pipeline
-from jobs.cli import Parser, add_config_options, collect
+from jobs.cli import Parser, add_config_options, collect_with
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
-from jobs.resolved_yaml import as_yaml
 from jobs.showing import add_progress_options, begin_showing
-from pipeline import ConfigError
+from pipeline import ConfigError, RunConfig
 from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
 from pipeline.plan.intake import ON_CHANGED, Intake
@@ -110,10 +107,17 @@ def make_config(args: argparse.Namespace) -> EtlConfig:
         ConfigError: an unknown field or a bad value; names it.
         SystemExit: with status 0, after ``--print-config``.
     """
-    apart: dict[str, Any] = {"etl": None}
-    printing, args.print_config = args.print_config, False
-    run = collect(args, apart)
-    given = apart["etl"] or {}
+
+    def make(run: RunConfig, given: Any) -> tuple[EtlConfig, dict[str, Any]]:
+        config = EtlConfig(run=run, **_fields(args, given))
+        return config, _schedule(config)
+
+    return collect_with(args, "etl", make)
+
+
+def _fields(args: argparse.Namespace, given: Any) -> dict[str, Any]:
+    """The fields of the schedule: those in the file (``given``), and the options over them."""
+    given = given or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"etl: must be a mapping of fields, is a {type(given).__name__}. Write {{since: ...}}.")
     if unknown := [str(name) for name in given if name not in _OWN]:
@@ -123,12 +127,7 @@ def make_config(args: argparse.Namespace) -> EtlConfig:
         if args.since is not None or args.until is not None:
             raise ConfigError("--backfill has a range of its own. Leave out --since and --until.")
         given = {name: value for name, value in given.items() if name not in ("since", "until")}
-    values: dict[str, Any] = {**given, **named}
-    config = EtlConfig(run=run, **values)
-    if printing:
-        print(as_yaml(run) + yaml.safe_dump({"etl": _schedule(config)}, sort_keys=False), end="")
-        raise SystemExit(0)
-    return config
+    return {**given, **named}
 
 
 def _schedule(config: EtlConfig) -> dict[str, Any]:

@@ -109,6 +109,8 @@ def _validate(config: RunConfig) -> int:
     }
     for name, value in facts.items():
         print(f"{name}: {value}")
+    for line in () if found.memory is None else found.memory.lines:
+        print(line)
     for kind, texts in (("warning", found.warnings), ("problem", found.problems)):
         for text in texts:
             print(redact(f"{kind}: {text}"))

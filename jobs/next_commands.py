@@ -6,15 +6,17 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
-from pipeline import RunConfig, RunSummary, layout
+from pipeline import ChainConfig, ChainSummary, FilterResult, RunConfig, RunSummary, layout
 from pipeline.codec import redact
 from pipeline.progress.final import Fact
 
-__all__ = ["next_commands"]
+__all__ = ["commands_of_chain", "commands_of_stages", "next_commands"]
 
 _FLAGS = {"--retry-failed", "--repair"}
-"""Options of the run that ended, which the next one does not repeat."""
+_ONCE = ("--mode", "--redo")
+"""Options of the run that ended, without and with a value, which the next one does not repeat."""
 
 
 def next_commands(
@@ -38,28 +40,63 @@ def next_commands(
         scheduled: whether the output is a table of scheduled runs.
         retries: whether the command knows ``--retry-failed``.
     """
-    found = []
-    options = config.output_options
-    if summary.publications and redact(summary.output) == summary.output and not config.literal_secrets():
-        if not options:
-            name = json.dumps(summary.output, ensure_ascii=False)  # in double quotes, as the shell needs the others
-            script = f"import wedlm_batch as wb; print(wb.read({name}).to_pandas())"
-            found.append(Fact(label="read", value=shlex.join(["python", "-c", script])))
-        verify = [*_other(prog, "verify"), summary.output]
-        inputs = None if scheduled or not isinstance(config.input, str) else config.input
-        if inputs is not None and (config.input_options == options or "://" not in inputs):
-            verify += ["--input", inputs]
-        if options:
-            verify += ["--storage-options", json.dumps(options)]
-        found.append(Fact(label="verify", value=shlex.join(verify)))
-        page = os.path.join(summary.output, layout.STATE, "report.html")
-        if "://" not in summary.output and os.path.exists(page):
-            found.append(Fact(label="look at the report", value=shlex.join(["python", "-m", "webbrowser", page])))
+    found = _about_output(summary, config, prog, None if scheduled else config.input)
     if summary.total.failed_rows and retries:
-        again = shlex.join([*prog.split(), *_repeatable(argv, config.mode), "--retry-failed"])
-        if redact(again) == again and not config.literal_secrets():
-            found.append(Fact(label="retry failed rows", value=again))
+        found += _retry(config, prog, argv)
     return tuple(found)
+
+
+def commands_of_stages(summary: ChainSummary, config: ChainConfig, prog: str) -> dict[str, tuple[Fact, ...]]:
+    """Name of each stage of a chain -> the commands about its output, as of :func:`next_commands`."""
+    found = {
+        own.name: tuple(_about_output(summary.stages[own.name], own.run, prog, own.run.input)) for own in config.stages
+    }
+    options, before = config.base.output_options, summary.stages[config.stages[-1].name].output
+    for kept in config.filters:
+        # What a filter has read is all that its rows can be compared with.
+        run = replace(kept.run, storage_options=options)
+        found[kept.name] = tuple(_about_output(summary.filters[kept.name], run, prog, before))
+        before = kept.run.output
+    return found
+
+
+def commands_of_chain(summary: ChainSummary, config: ChainConfig, prog: str, argv: Sequence[str]) -> tuple[Fact, ...]:
+    """To retry the failed rows of all stages, if there are any."""
+    failed = any(own.total.failed_rows for own in summary.stages.values())
+    return tuple(_retry(config.base, prog, argv)) if failed else ()
+
+
+def _about_output(
+    summary: RunSummary | FilterResult, config: RunConfig, prog: str, source: object
+) -> list[Fact]:  # fmt: skip
+    """To read, to verify and to look at the report; ``source``: what the output was made of, if that can be named."""
+    found: list[Fact] = []
+    options = config.output_options
+    if not summary.publications or redact(summary.output) != summary.output or config.literal_secrets():
+        return found
+    if not options:
+        name = json.dumps(summary.output, ensure_ascii=False)  # in double quotes, as the shell needs the others
+        script = f"import wedlm_batch as wb; print(wb.read({name}).to_pandas())"
+        found.append(Fact(label="read", value=shlex.join(["python", "-c", script])))
+    verify = [*_other(prog, "verify"), summary.output]
+    if isinstance(source, str) and (config.input_options == options or "://" not in source):
+        verify += ["--input", source]
+    if options:
+        verify += ["--storage-options", json.dumps(options)]
+    found.append(Fact(label="verify", value=shlex.join(verify)))
+    page = os.path.join(summary.output, layout.STATE, "report.html")
+    if "://" not in summary.output and os.path.exists(page):
+        found.append(Fact(label="look at the report", value=shlex.join(["python", "-m", "webbrowser", page])))
+    elif isinstance(summary, FilterResult) and not options:
+        found.append(Fact(label="make a report", value=shlex.join([*_other(prog, "report"), summary.output])))
+    return found
+
+
+def _retry(config: RunConfig, prog: str, argv: Sequence[str]) -> list[Fact]:
+    again = shlex.join([*prog.split(), *_repeatable(argv, config.mode), "--retry-failed"])
+    if redact(again) != again or config.literal_secrets():
+        return []
+    return [Fact(label="retry failed rows", value=again)]
 
 
 def _other(prog: str, command: str) -> list[str]:
@@ -76,8 +113,8 @@ def _repeatable(argv: Sequence[str], mode: str) -> list[str]:
     for word in argv:
         if skip:
             skip = False
-        elif word == "--mode":
+        elif word in _ONCE:
             skip = True
-        elif not word.startswith("--mode=") and word not in _FLAGS:
+        elif not word.startswith(tuple(f"{name}=" for name in _ONCE)) and word not in _FLAGS:
             kept.append(word)
     return kept if mode == "resume" else [*kept, "--mode", "resume"]

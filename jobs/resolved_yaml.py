@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -20,7 +21,19 @@ def as_yaml(config: RunConfig) -> str:
     masks = [f"# {place} is masked: write {{env: NAME}} or {{file: /path}} in its place"
              + (", in storage_options.\n" if place in ("input", "output", "model") else ".\n")
              for place in config.literal_secrets()]  # fmt: skip
-    return "".join(masks) + yaml.safe_dump(masked(_plain(config)), sort_keys=False, allow_unicode=True)
+    plain = masked(_plain(config))
+    # A schema as it is: a field may be called "password", and what is changed is another schema.
+    structure = config.sampling.structure
+    plain["sampling"]["structured_outputs"] = None if structure is None else _schema_apart(structure.as_dict())
+    for name, parse in config.parse.items():
+        if parse.json is not None:
+            plain["parse"][name] = _schema_apart({"json": parse.json, "after": parse.after})
+    return "".join(masks) + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def _schema_apart(own: dict[str, Any]) -> dict[str, Any]:
+    """Fields of which ``json`` is a mapping in place of its text."""
+    return own | {"json": json.loads(own["json"])} if isinstance(own.get("json"), str) else own
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wedlm_batch.names import refuse_hidden
 
 if TYPE_CHECKING:
-    from pipeline.codec import EngineConfig, SamplingParams
+    from pipeline.codec import EngineConfig, SamplingParams, StructuredOutputs
     from pipeline.commands.chain import chain
     from pipeline.commands.chain_config import ChainConfig
     from pipeline.commands.chain_summary import ChainResult, ChainSummary
@@ -106,6 +106,7 @@ __all__ = [
     "SourceError",
     "Stage",
     "StoppedError",
+    "StructuredOutputs",
     "TaskInput",
     "TooManyFailuresError",
     "Validation",
@@ -130,7 +131,7 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("EngineConfig", "SamplingParams"), "codec"),
+    **dict.fromkeys(("EngineConfig", "SamplingParams", "StructuredOutputs"), "codec"),
     "RunConfig": "config",
     "Parse": "parsing",
     "chain": "commands.chain",

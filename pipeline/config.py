@@ -31,7 +31,7 @@ from pipeline.codec import (
     remember,
 )
 from pipeline.errors import ConfigError
-from pipeline.parsing import Parse, parse_settings
+from pipeline.parsing import Parse, parse_settings, parsed_columns
 from pipeline.pools import (
     ActorRange,
     PoolConfig,
@@ -43,6 +43,7 @@ from pipeline.pools import (
     pool_config,
 )
 from pipeline.pools import require as _require
+from pipeline.structured import loaded
 from pipeline.template import check_template
 
 __all__ = [
@@ -97,9 +98,12 @@ class RunConfig:
         chat: wrap each text prompt as a user message in the model's chat template.
         system_prompt: system message in front of each conversation that has none; implies the chat template.
         id_column: column of unique row ids (text or integers); None derives ids from file and row number.
-        sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s.
+        sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s. That of
+            ``structured_outputs`` has JSON schemas, OpenAI's ``response_format``, or fields of ``StructuredOutputs``:
+            JSON text or structs.
         parse: name of a column -> :class:`~pipeline.parsing.Parse`: what to read out of each text, such as a score
-            (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none.
+            (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
+            ``sampling.structured_outputs.json``, and no schemas of rows' own, there is a column ``parsed`` by itself.
         on_long_prompt: a prompt that with its ``max_tokens`` exceeds the model's length: "fail" its row, or cut
             tokens off at its begin ("truncate_left") or end ("truncate_right").
         columns: input columns to pass through (None: all); columns that are read for prompts, ids or
@@ -279,6 +283,12 @@ class RunConfig:
         return [*urls, *(place for name in _OPTIONS for place in literal_secrets(getattr(self, name), name))]
 
     @property
+    def parsed(self) -> dict[str, Parse]:
+        """Every column that is read out of the texts: those of ``parse``, and that of a JSON schema of the run."""
+        per_row = self.input_format == "openai-batch" or "structured_outputs" in self.sampling_columns
+        return parsed_columns(self.parse, self.sampling.structure, per_row=per_row)
+
+    @property
     def model_name(self) -> str:
         """The model as it is written into outputs and records: without credentials."""
         return redact_forms(self.model)
@@ -356,7 +366,7 @@ class RunConfig:
         own = {name: getattr(self, name) for name in names}
         limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant",
                                                                         "kv_cache_dtype", "weight_dtype")}  # fmt: skip
-        if self.engine.weight_dtype == "int8":
+        if self.engine.weight_dtype in ("int8", "int4"):
             limits["engine.quantised_head"] = self.engine.quantised_head
         limits |= {f"engine.streaming.{k}": v for k, v in asdict(self.engine.streaming).items()}
         return {
@@ -365,7 +375,7 @@ class RunConfig:
             **limits,
             **{name: getattr(self, name) for name in _LATER if getattr(self, name)},
             **({"input_format": self.input_format} if self.input_format == "openai-batch" else {}),
-            **({"parse": {name: asdict(parse) for name, parse in self.parse.items()}} if self.parse else {}),
+            **({"parse": {name: parse.as_dict() for name, parse in self.parse.items()}} if self.parse else {}),
             "columns": None if self.columns is None else list(self.columns),
             "sampling_columns": dict(sorted(self.sampling_columns.items())),
         }
@@ -501,6 +511,8 @@ def build(kind: type, raw: Mapping[str, Any], prefix: str = "") -> Any:
         for name, nested in _NESTED.items():
             if name in values and not is_dataclass(values[name]):
                 values[name] = build(nested, values[name] or {}, f"{name}.")
+    if kind is SamplingParams and "structured_outputs" in values:
+        values["structured_outputs"] = loaded(values["structured_outputs"], f"{prefix}structured_outputs")
     try:
         return kind(**values)
     except TypeError as error:

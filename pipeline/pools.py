@@ -35,7 +35,7 @@ _LEAST_SHARE = 1e-4
 _PER_POOL = (
     "max_num_seqs", "max_batch_rows", "prefill_chunk", "page_size", "num_pages", "kv_cache_bytes",
     "gpu_memory_utilization", "prefix_caching", "attention", "logits_chunk_rows", "logits_chunk_bytes", "step_cost",
-    "overlap", "cuda_graphs", "graph_rows", "graph_seconds", "graph_bytes",
+    "history_drafts", "history_bytes", "overlap", "cuda_graphs", "graph_rows", "graph_seconds", "graph_bytes",
 )  # fmt: skip
 """Engine settings that do not bear on tokens; the others are the same for all actors of a run."""
 

@@ -240,6 +240,8 @@ class CommitRecord:
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
         examples: the id and the message of one failed row of each error class, shortened.
+        unparsed: number of generations whose JSON could not be read, or not all of it, by ``column:reason``; the
+            reasons are those of :data:`pipeline.parsing.UNPARSED`.
         made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
         lowest_hash: the lowest hash (:func:`pipeline.reporting.samples.row_hashes`) of its generations; None if it has
             none, or the record is of an earlier version.
@@ -266,6 +268,7 @@ class CommitRecord:
     redone: str = ""
     failures: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
+    unparsed: Mapping[str, int] = field(default_factory=dict)
     more: tuple[Stretch, ...] = ()
     made_of: str = ""
     lowest_hash: int | None = None
@@ -296,7 +299,7 @@ class CommitRecord:
     def to_json(self) -> str:
         """One line of JSON."""
         raw = asdict(self)
-        for name in ("more", "made_of"):
+        for name in ("more", "made_of", "unparsed"):
             if not raw[name]:
                 del raw[name]
         return json.dumps(raw)
@@ -338,7 +341,7 @@ class Revocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over units; ``examples`` has one failed row of each error class."""
+    """Sums over units; ``examples`` has one failed row of each error class, ``unparsed`` counts JSON not read."""
 
     units: int = 0
     rows: int = 0
@@ -350,6 +353,7 @@ class Totals:
     rows_forwarded: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
+    unparsed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[CommitRecord]) -> Totals:
@@ -372,16 +376,18 @@ class Totals:
             rows_forwarded=self.rows_forwarded + record.rows_forwarded,
             failures=_added(self.failures, record.failures),
             examples={**record.examples, **self.examples} if record.examples else self.examples,
+            unparsed=_added(self.unparsed, record.unparsed),
         )
 
     def merged_with(self, other: Totals) -> Totals:
         """The sums of both."""
-        names = [f.name for f in fields(self) if f.name not in ("failures", "examples")]
+        names = [f.name for f in fields(self) if f.name not in ("failures", "examples", "unparsed")]
         own = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Totals(
             **own,
             failures=_added(self.failures, other.failures),
             examples={**other.examples, **self.examples},
+            unparsed=_added(self.unparsed, other.unparsed),
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from testing.pipeline.s3 import S3Server, serve_s3
 from wedlm_core import redaction
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
+# Modules are compiled, and assertions rewritten, once: not by each of the processes that tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 triton_interpreter.set_up()
 

@@ -71,6 +71,6 @@ def _without(config: pipeline.RunConfig, source: Path) -> float:
     shutil.rmtree(config.output, ignore_errors=True)
     storage = _Discarding(config.output, layout.SCRATCH)
     job = resolve_job(config, open_source(str(source), storage), storage)
-    units = plan_units(job.source, config.resolved_unit_rows(), "overhead")
+    units = plan_units(job.sliced, config.resolved_unit_rows(), "overhead")
     executor = RayExecutor(config)
     return max(record.engine_seconds for records in executor.run_units(job, Work.of(units)) for record in records)

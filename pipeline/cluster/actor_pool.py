@@ -77,7 +77,7 @@ def generate(
         while not loop.is_over:
             event = next_event(loop.events)
             now = time.monotonic()
-            if stop.asked and isinstance(event, Failed):
+            if pool.closed or (stop.asked and isinstance(event, Failed)):
                 break  # the next run meets it again, if it lasts
             yield from loop.take(event, now)
             loop.go_on(now)
@@ -129,8 +129,11 @@ class _Loop:
 
     @property
     def is_over(self) -> bool:
-        """Whether all is done, or a run that was asked to stop has no units in flight, or these have had their time."""
-        if self._dispatcher.finished:
+        """Whether all is done, or nobody wants it any more.
+
+        A run that was asked to stop is over once it has no units in flight, or these have had their time.
+        """
+        if self._dispatcher.finished or self._pool.closed:
             return True
         return self._stop.asked and (not self._dispatcher.running or self._stop.overdue)
 

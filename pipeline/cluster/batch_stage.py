@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ _QUEUED = 2
 
 
 class BatchSource:
-    """The source protocol over the columns of a batch; the rows come from the caller."""
+    """A source that knows the columns of a batch; the rows come from the caller."""
 
     files = (SourceFile(key="batch", path="", digest="", stamp=""),)
     remedy = "Correct the rows before the stage."
@@ -53,14 +53,6 @@ class BatchSource:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-
-    def slices(self, rows: int) -> Iterator[Slice]:
-        """One row: a batch is not empty."""
-        yield Slice(file=0, first_row=0, num_rows=1)
-
-    def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-        """Never called: batches are given, not read."""
-        raise NotImplementedError
 
 
 class BatchJobs:

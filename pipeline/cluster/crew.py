@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline import stages
 from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
@@ -33,12 +34,21 @@ class Crew:
     bisection: RemoteBisection
     pool: Pool
     state: CrewState
+    _ending: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def close(self) -> None:
-        """End all of their processes."""
-        self.state.close()
-        self.pool.close()
-        self.bisection.close()
+        """End all of their processes; returns when that is done, whoever began it.
+
+        Only once, and before Ray ends: Ray answers calls that come later by starting a session of its own.
+        """
+        with self._ending:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+            self.state.close()
+            self.pool.close()
+            self.bisection.close()
 
 
 def assemble(
@@ -130,8 +140,16 @@ class Background:
         Raises:
             Exception: it could not be started.
         """
-        found, self._crew = self._crew, None
-        return None if found is None else found.result()
+        if self._crew is None:
+            return None
+        try:
+            crew = self._crew.result()
+        except Exception:
+            self._crew = None
+            raise
+        # Not before: a signal may end the wait, and then it is for `close` to wait, as Ray must not end meanwhile.
+        self._crew = None
+        return crew
 
     def starting(self) -> Crew | None:
         """The crew that nobody has taken yet, if it stands."""

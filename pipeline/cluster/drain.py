@@ -15,11 +15,16 @@ _MAX_WAITING = 4096
 _POLL_SECONDS = 1.0
 
 
-def drain(items: Iterator[_T], check: Callable[[], None] = lambda: None) -> Iterator[list[_T]]:
+def drain(
+    items: Iterator[_T],
+    check: Callable[[], None] = lambda: None,
+    begun: Callable[[threading.Thread], None] = lambda thread: None,
+) -> Iterator[list[_T]]:
     """Lists of the items that became ready since the last list: one item for a fast consumer, many for a slow one.
 
     A thread of its own draws from ``items``. An exception of ``items`` is raised here, after the items before it.
     ``check`` is called about every second while there is nothing, and may raise: ``items`` may never come back.
+    ``begun`` is given the thread, which outlives a consumer that goes early: until the next item comes.
     """
     inbox: queue.Queue[_T | _End] = queue.Queue(_MAX_WAITING)
     stopped = threading.Event()
@@ -43,7 +48,9 @@ def drain(items: Iterator[_T], check: Callable[[], None] = lambda: None) -> Iter
             error = raised
         put(_End(error))
 
-    threading.Thread(target=draw, name="drain", daemon=True).start()
+    thread = threading.Thread(target=draw, name="drain", daemon=True)
+    thread.start()
+    begun(thread)
     try:
         while True:
             ready: list[_T] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ __all__ = ["Executor", "RayExecutor", "units_per_actor"]
 _LOG = logging.getLogger(__name__)
 _ADVICE = re.compile(r"\nFailed to .+? after \d+/\d+ attempts.*", re.DOTALL)
 _POLL_SECONDS = 1.0
+_END_SECONDS = 10.0
+"""How long the end of a session waits for the threads of a run."""
 _SMALL_PART = 64
 """Units of a part that is written by the driver if it is the only one: a task's process takes longer to start."""
 _ROWS_PER_SLOT = 3
@@ -115,6 +118,7 @@ class RayExecutor:
         self._crew: Crew | None = None
         self._tracing = Tracing()
         self._sessions = 0
+        self._threads: list[threading.Thread] = []
 
     @property
     def starts(self) -> Sequence[Mapping[str, float]]:
@@ -131,6 +135,11 @@ class RayExecutor:
             self._sessions -= 1
             if not self._sessions:
                 self._tracing.close()
+                if self._crew is not None:
+                    self._crew.close()
+                # Of a run that ended early: Ray ends a process of which a thread calls it after its end.
+                for thread in self._threads:
+                    thread.join(_END_SECONDS)
                 self._background.close()
 
     def prepare(self, job: Job) -> None:
@@ -139,7 +148,7 @@ class RayExecutor:
         Only as many units are counted as there may be actors. For an input of no rows nothing is started.
         """
         config = job.config
-        first = islice(plan_units(job.source, config.resolved_unit_rows(), "", config.limit), config.most_actors)
+        first = islice(plan_units(job.sliced, config.resolved_unit_rows(), "", config.limit), config.most_actors)
         if units := sum(1 for _ in first):
             self._background.start_crew(lambda: self._assemble(job, units))
 
@@ -169,7 +178,8 @@ class RayExecutor:
         self._crew = crew
         self._lives.append(crew.pool.seconds)
         watch = self._background.watch()
-        return self._reported(crew, work, drain(self._run_graph(job, work, crew, watch, begin), watch.check))
+        graph = self._run_graph(job, work, crew, watch, begin)
+        return self._reported(crew, work, drain(graph, watch.check, self._threads.append))
 
     def _assemble(self, job: Job, units: int) -> Crew:
         return assemble(job, self._load, units, private=self._private, beside=self._beside)

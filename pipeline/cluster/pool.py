@@ -71,6 +71,7 @@ class Pool:
     Attributes:
         seconds: how long they live.
         metrics: of the driver; it is told the dispatcher.
+        closed: whether all actors were ended, and none is started any more.
 
     Args:
         job: the resolved run that every actor works for.
@@ -90,6 +91,7 @@ class Pool:
         self.names: dict[int, str] = {}
         """The pool of each."""
         self._numbers = itertools.count()
+        self.closed = False
         self._load = load
         # Ray warns of references among an actor's arguments: they may be lost before a restart. We pickle them
         # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle below.
@@ -104,7 +106,13 @@ class Pool:
                 self.start(name)
 
     def start(self, pool: str) -> int:
-        """Ask Ray for an actor of a pool; returns its number. Until a node has room it is pending, as a demand."""
+        """Ask Ray for an actor of a pool; returns its number. Until a node has room it is pending, as a demand.
+
+        Raises:
+            RuntimeError: all actors were ended.
+        """
+        if self.closed:
+            raise RuntimeError("the actors of this run were ended")
         number = next(self._numbers)
         make = self._kind.options(**self._options[pool])
         self.actors[number] = make.remote(self._shared, pool, time.time(), self.resources[pool].threads, self._load)
@@ -125,7 +133,8 @@ class Pool:
                 self._bisection.end_process(handle._actor_id.hex())
 
     def close(self) -> None:
-        """End all actors."""
+        """End all actors; none is started any more."""
+        self.closed = True
         self.seconds.ended_all()
         for actor in list(self.actors):
             self.end(actor)

@@ -214,7 +214,8 @@ def _plan(
         return scheduled.plan(job, index, origin)
     new = new_run_record(job, job.model_digest, origin)
     if before is not None:
-        new = replace(new, fingerprint={**new.fingerprint, **before.fingerprint})
+        fingerprint = {**new.fingerprint, **before.fingerprint}
+        new = replace(new, fingerprint=fingerprint, sampled=before.sampled_after)
     lost: DamagedError | None = None
     try:
         old = RunState.load(job.storage)
@@ -230,7 +231,7 @@ def _plan(
     state = new if old is None else old.continued_by(new, job.storage.url)
     if before is None:
         known = recorded_shares(index.records, job.source.files) if old is None else old.files
-        units, small = planned_units(job.source, state, known)
+        units, small = planned_units(job.sliced, state, known)
     else:
         units, small = before.units(state.fingerprint_hash), SmallFiles(known={})
     index.units.fill(units)

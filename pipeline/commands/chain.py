@@ -8,21 +8,23 @@ where a process is lost and reads again.
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
+from pipeline.commands.chain_check import check_before_discarding, check_later_stages
 from pipeline.commands.chain_config import ChainConfig
 from pipeline.commands.chain_filter import run_filters
 from pipeline.commands.chain_flow import Flow
 from pipeline.commands.chain_groups import merged
-from pipeline.commands.chain_stage import StageRun, begin_stage
+from pipeline.commands.chain_stage import StageRun, begin_stage, naming
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.run import check_inputs, publish_committed
@@ -37,7 +39,11 @@ from pipeline.config import RunConfig
 from pipeline.cost import ResourceSeconds
 from pipeline.damage import Damage, FoundDamageError, StageDamageError
 from pipeline.errors import DamagedError
-from pipeline.progress.snapshot import Progress
+from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.monitor import Monitor
+from pipeline.progress.observers import Observer
+from pipeline.progress.snapshot import ExecutorState, Progress, Stage
+from pipeline.progress.views import ProgressMode, views
 from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
@@ -57,6 +63,8 @@ def chain(
     output: str | os.PathLike[str] | None = None,
     redo: str | None = None,
     on_progress: ChainProgress | None = None,
+    progress: ProgressMode | Observer = "auto",
+    progress_seconds: float = LINE_SECONDS,
     **fields: Any,
 ) -> ChainResult:
     """Generate in several stages, each for the rows of the one before, and publish the output of each.
@@ -72,6 +80,8 @@ def chain(
         output: the folder or URL above the outputs of the stages.
         redo: the name of a stage: it and those after it are discarded and done again.
         on_progress: called after each committed unit, with the name of its stage.
+        progress: how the chain is shown while it goes on, all of its stages together; as of :func:`pipeline.run`.
+        progress_seconds: between two lines.
         **fields: of ``RunConfig``, for all stages: model, actors, engine, ...
 
     Raises:
@@ -83,25 +93,39 @@ def chain(
         base = RunConfig.from_mapping({**fields, "input": input, "output": os.fspath(output or "")})
         config = ChainConfig.of(base, stages, redo)
     base = config.base
+    monitor = _monitor_of(config, on_progress, views(progress, progress_seconds))
     storages = [open_storage(own.run.output, layout.SCRATCH, base.output_options) for own in config.stages]
     check_output_url(base.output, base.output_options)
     check_apart(base.input, base.output)
     for storage in storages:
         check_writable(storage)
     stop = Stop(stop_budget(base.stop_seconds))
-    with stop.on_signals():
+    with stop.on_signals(), monitor.shown():  # the view ends before the signal acts
         firsts = [config.stages[members[0]].run for members in config.groups]
         executors = [
             RayExecutor(own, stop=stop, beside=[run for run in firsts if run is not own]) for own in firsts
         ]  # fmt: skip
-        summary = chain_on(executors, config, storages, on_progress or (lambda name, progress: None))
+        summary = chain_on(executors, config, storages, monitor)
     return ChainResult(summary=summary, storage_options=base.output_options)
 
 
+def _monitor_of(
+    config: ChainConfig, on_progress: ChainProgress | None = None, observers: Sequence[Observer] = ()
+) -> Monitor:  # fmt: skip
+    base, models = config.base, dict.fromkeys(own.run.model_name for own in config.stages)
+    return Monitor(
+        observers, on_stage=on_progress, output=base.output_name, model=" and ".join(models),
+        price_per_hour=base.price_per_hour, chain=[own.name for own in config.stages],
+        filters=[own.name for own in config.filters],
+    )  # fmt: skip
+
+
 def chain_on(
-    executors: Sequence[Executor], config: ChainConfig, storages: Sequence[Storage], on_progress: ChainProgress
+    executors: Sequence[Executor], config: ChainConfig, storages: Sequence[Storage], monitor: Monitor | None = None
 ) -> ChainSummary:
-    """:func:`chain` with an executor for each group of stages, and a storage for each stage."""
+    """:func:`chain` with an executor for each group of stages, and a storage for each stage that generates."""
+    monitor = monitor or _monitor_of(config)
+    monitor.begin(lambda: reduce(operator.add, (executor.state() for executor in executors), ExecutorState()))
     for own in config.stages:
         check_setup(own.run)
     with ExitStack() as held:
@@ -111,18 +135,23 @@ def chain_on(
             held.enter_context(executor.session())
         runs: list[StageRun] = []
         with stages.stage("units planned"):
+            check_before_discarding(config, storages)
             for number, (storage, lease, index) in enumerate(zip(storages, leases, indexes, strict=True)):
                 before = runs[-1].as_before if runs else None
-                runs.append(begin_stage(config, number, storage, lease, index, before))
+                runs.append(begin_stage(config, number, storage, lease, index, before, monitor))
+                if before is None:
+                    check_later_stages(config, runs[0].begun.job, storages)
         begin = time.monotonic()
-        _generate_and_publish(executors, runs, on_progress)
+        _generate_and_publish(executors, runs, monitor)
         for run in runs:
             _report(run)
+        if config.filters:
+            monitor.enter(Stage.FILTERING)
         seconds = time.monotonic() - begin
         return ChainSummary(
             output=config.base.output,
             stages={run.name: _summary(run) for run in runs},
-            filters=run_filters(config.filters, storages[-1], config.base.output_options),
+            filters=run_filters(config.filters, storages[-1], config.base.output_options, monitor),
             seconds=seconds,
             start_up=StartUp.of([start for executor in executors for start in executor.starts]),
             used=sum((executor.used() for executor in executors), start=ResourceSeconds()),
@@ -149,9 +178,7 @@ def _report(run: StageRun) -> None:
         put_page(storage, run.lease, run.index)
 
 
-def _generate_and_publish(
-    executors: Sequence[Executor], runs: Sequence[StageRun], on_progress: ChainProgress
-) -> None:  # fmt: skip
+def _generate_and_publish(executors: Sequence[Executor], runs: Sequence[StageRun], monitor: Monitor) -> None:
     """Generate what is due and publish all stages; units that turn out to be damaged are generated again, once.
 
     Raises:
@@ -163,8 +190,9 @@ def _generate_and_publish(
         try:
             flow = Flow(runs, retry_failed=retry_failed)
             if flow.open:
-                _generate(executors, runs, flow, on_progress)
+                _generate(executors, runs, flow)
             retry_failed = False
+            monitor.enter(Stage.PUBLISHING)
             check_inputs(runs[0].begun.job, runs[0].index)
             with stages.stage("published"):
                 for run in runs:
@@ -206,13 +234,11 @@ def _revoke(run: StageRun, damages: Sequence[Damage]) -> set[str]:
     return revoke(damages, run.manifest, run.index, run.begun.ledger)
 
 
-def _generate(
-    executors: Sequence[Executor], runs: Sequence[StageRun], flow: Flow, on_progress: ChainProgress
-) -> None:  # fmt: skip
+def _generate(executors: Sequence[Executor], runs: Sequence[StageRun], flow: Flow) -> None:
     """Generate and commit what is marked, stage beside stage."""
     begin = time.monotonic()
     for run in runs:
-        run.begin_pass(partial(on_progress, run.name))
+        run.begin_pass()
     streams = []
     for group, executor in enumerate(executors):
         first, *later = (run.begun.job for run in runs if run.group == group)
@@ -225,7 +251,8 @@ def _generate(
                 for record in own:
                     flow.settle(run, record)
             for run in runs:
-                run.limit.check(run.session.done)
+                with naming(run.name):
+                    run.limit.check(run.session.done)
     finally:
         flow.end()
         for run in runs:

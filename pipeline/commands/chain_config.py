@@ -51,6 +51,10 @@ class StageConfig:
     run: RunConfig
     where: str | None = None
 
+    def run_after(self, carried: Sequence[str]) -> RunConfig:
+        """The run with its columns, once those are known that the stage before passes on."""
+        return self.run if self.run.columns is not None else replace(self.run, columns=tuple(carried))
+
 
 @dataclass(frozen=True, kw_only=True)
 class FilterStage:
@@ -105,8 +109,9 @@ class ChainConfig:
         for number, given in enumerate(stages):
             found.append(_stage(base, given, number))
             names = [own.name for own in found]
-            if names.count(names[-1]) > 1:
-                raise ConfigError(explain("stages.name", names[-1], "each stage has its own", "Rename one."))
+            if names[-1].lower() in (name.lower() for name in names[:-1]):
+                rule = "each stage has its own, in more than case: some file systems and stores fold it"
+                raise ConfigError(explain("stages.name", names[-1], rule, "Rename one."))
             if isinstance(found[-1], StageConfig) and number and isinstance(found[-2], FilterStage):
                 rule = "filters look at whole outputs, and are the last stages"
                 remedy = "Put it last; in a stage that generates, where says which rows it reads."
@@ -184,8 +189,9 @@ def _run(base: RunConfig, own: Mapping[str, Any], name: str, number: int) -> Run
         values |= {"input": None, "column_prefix": f"{name}_", "id_column": STAGE_ID, "dataset_options": None}
     try:
         if isinstance(own.get("sampling"), Mapping):
-            build(SamplingParams, own["sampling"], "sampling.")  # names what is unknown
-            own = {**own, "sampling": replace(base.sampling, **own["sampling"])}
+            made = build(SamplingParams, own["sampling"], "sampling.")  # names what is unknown
+            given = {name: getattr(made, name) for name in own["sampling"]}
+            own = {**own, "sampling": replace(base.sampling, **given)}
         if isinstance(own.get("engine"), Mapping):
             build(EngineConfig, own["engine"], "engine.")
             own = {**own, "engine": replace(base.engine, **own["engine"])}

@@ -14,6 +14,7 @@ from pipeline.commands.filter_result import FilterResult
 from pipeline.commands.filter_source import FilteredOutput, open_filtered
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
+from pipeline.progress.monitor import Monitor
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 
@@ -21,7 +22,7 @@ __all__ = ["run_filters"]
 
 
 def run_filters(
-    filters: Sequence[FilterStage], source: Storage, options: Mapping[str, Any]
+    filters: Sequence[FilterStage], source: Storage, options: Mapping[str, Any], monitor: Monitor
 ) -> dict[str, FilterResult]:  # fmt: skip
     """Filter the output ``source``, then what is kept of it, and so on; the result of each by its name.
 
@@ -36,7 +37,8 @@ def run_filters(
         opened, storage = open_filtered(source), open_storage(own.run.output, layout.SCRATCH, options)
         run = replace(own.run, input=source.url, output_format=opened.format)  # type: ignore[arg-type]  # any of them
         with naming(own.name):
-            results[own.name] = filter_on(opened, storage, own.filter, _anew(opened, storage, run), options)
+            results[own.name] = done = filter_on(opened, storage, own.filter, _anew(opened, storage, run), options)
+        monitor.filtered(own.name, done.rows, done.kept)
         source = storage
     return results
 

@@ -15,7 +15,14 @@ from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError, DamagedError, FingerprintError
+from pipeline.errors import (
+    ConfigError,
+    DamagedError,
+    FingerprintError,
+    ResourceError,
+    SourceError,
+    TooManyFailuresError,
+)
 from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.stage_before import StageBefore
 from pipeline.progress.monitor import Monitor
@@ -41,6 +48,7 @@ class StageRun:
         lease: on its output.
         before: the stage before; None for the first one.
         settings: hash of everything that changes its output.
+        monitor: of the chain, which counts this stage under its name.
     """
 
     name: str
@@ -53,8 +61,8 @@ class StageRun:
     before: StageBefore | None
     settings: str
     manifest: Manifest
+    monitor: Monitor
     seconds: float = 0.0
-    monitor: Monitor | None = field(default=None, init=False)
     limit: FailureLimit = field(init=False)
 
     @property
@@ -65,7 +73,10 @@ class StageRun:
     @property
     def as_before(self) -> StageBefore:
         """It, as the next stage sees it."""
-        return StageBefore(name=self.name, settings=self.settings, job=self.begun.job, index=self.index)
+        sampled = 0 if self.before is None else self.before.sampled_after
+        return StageBefore(
+            name=self.name, settings=self.settings, job=self.begun.job, index=self.index, sampled=sampled
+        )  # fmt: skip
 
     def mark(self, earlier: Callable[[int], bool], *, retry_failed: bool) -> None:
         """Mark the units to generate; results that were made of other rows than are committed now are revoked.
@@ -113,13 +124,14 @@ class StageRun:
     @property
     def session(self) -> Progress:
         """Progress of this call, over all passes."""
-        return Progress() if self.monitor is None else self.monitor.now()
+        return self.monitor.now(self.name)
 
-    def begin_pass(self, listen: Callable[[Progress], None]) -> None:
+    def begin_pass(self) -> None:
         """Begin to count what is committed."""
-        if self.monitor is None:
-            self.monitor = Monitor(on_progress=listen)
-        self.monitor.plan(self.index.units.rows, self.index.settled(), self.index.units.work_units)
+        units = self.index.units
+        self.monitor.plan(
+            units.rows, self.index.settled(), units.work_units, stage=self.name, estimated=self.before is not None
+        )
         self.limit = FailureLimit(self.config.max_failed_fraction)
 
     def commit(self, records: list[CommitRecord]) -> None:
@@ -129,9 +141,8 @@ class StageRun:
             LeaseLostError: another run took the output over.
         """
         self.lease.check()
-        assert self.monitor is not None
         for record, before in zip(records, self.begun.ledger.commit(records), strict=True):
-            self.monitor.add(record, before)
+            self.monitor.add(record, before, stage=self.name)
 
     def end_pass(self, seconds: float) -> None:
         """Keep what this pass has done."""
@@ -146,7 +157,13 @@ class StageRun:
 
 
 def begin_stage(
-    chain: ChainConfig, number: int, storage: Storage, lease: Lease, index: Index, before: StageBefore | None
+    chain: ChainConfig,
+    number: int,
+    storage: Storage,
+    lease: Lease,
+    index: Index,
+    before: StageBefore | None,
+    monitor: Monitor,
 ) -> StageRun:
     """Recover a stage's output, check that it may be continued, and plan its units; see :func:`begin`.
 
@@ -154,12 +171,12 @@ def begin_stage(
         FingerprintError: it was begun with other settings; names the stage and each difference.
         DamagedError: published files or its record are lost.
     """
-    name, config = chain.stages[number].name, chain.stages[number].run
+    own = chain.stages[number]
+    name, config = own.name, own.run
     group = next(group for group, members in enumerate(chain.groups) if number in members)
     if before is not None:
-        before = replace(before, where=chain.stages[number].where)
-    if before is not None and config.columns is None:
-        config = replace(config, columns=before.carried)
+        before = replace(before, where=own.where)
+        config = own.run_after(before.carried)
     with naming(name):
         origin = prepare_output(config, storage, lease)
         begun = begin(config, storage, lease, index, origin, before=before)
@@ -169,7 +186,7 @@ def begin_stage(
         before.check_all_planned(state.fingerprint_hash, index)
     return StageRun(
         name=name, number=number, group=group, place=chain.groups[group].index(number), begun=begun, index=index,
-        lease=lease, before=before, settings=state.fingerprint_hash, manifest=begun.manifest,
+        lease=lease, before=before, settings=state.fingerprint_hash, manifest=begun.manifest, monitor=monitor,
     )  # fmt: skip
 
 
@@ -185,5 +202,5 @@ def naming(name: str) -> Iterator[None]:
         ) from error
     except DamagedError as error:
         raise DamagedError(f"stage {name!r}: {error}") from error
-    except ConfigError as error:
-        raise ConfigError(f"stage {name!r}: {error}") from error
+    except (ConfigError, SourceError, ResourceError, TooManyFailuresError) as error:
+        raise type(error)(f"stage {name!r}: {error}") from error

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.codec import redact
-from pipeline.commands.failure_limit import describe_failures
 from pipeline.commands.filter_result import FilterResult
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
 from pipeline.cost import ResourceSeconds, describe_cost
+from pipeline.progress.final import Fact, FinalTable
 
 __all__ = ["ChainResult", "ChainSummary"]
 
@@ -43,33 +43,39 @@ class ChainSummary:
         """Whether the first stage has rows and all failed, or a later one."""
         return any(own.total.all_failed for own in self.stages.values())
 
-    def describe(self) -> str:
-        """A few lines for people: of each stage, how many rows came, failed and were generated."""
-        wide = max(len(name) for name in (*self.stages, *self.filters))
-        lines = [f"Output: {redact(self.output)}, a folder for each stage"]
-        for name, own in self.stages.items():
-            total = own.total
-            lines.append(
-                f"{name:{wide}}  {total.rows} rows in, {total.failed_rows} failed, {total.samples} generations "
-                f"({own.session.rows} rows in this run); {total.completion_tokens} tokens, "
-                f"{total.tokens_per_forward:.2f} per forward"
-            )
-            if total.failed_rows:
-                reasons = describe_failures(total.failures)
-                lines.append(f"{'':{wide}}  failed by reason: {reasons}; they stay in this stage's dead letters")
-        for name, result in self.filters.items():
-            dropped = ", ".join(f"{reason} {count}" for reason, count in result.dropped.items())
-            lines.append(f"{name:{wide}}  {result.rows} rows in, {result.kept} kept; dropped: {dropped or 'none'}")
-        tokens = sum(own.session.completion_tokens for own in self.stages.values())
+    def table(
+        self, of_stages: Mapping[str, tuple[Fact, ...]] | None = None, commands: tuple[Fact, ...] = ()
+    ) -> FinalTable:  # fmt: skip
+        """What to say at the end: of the chain, then of each stage.
+
+        Args:
+            of_stages: name of a stage -> commands about its output that may be typed next.
+            commands: those about the chain.
+        """
+        facts = {"Output": f"{redact(self.output)}, a folder for each stage", "This run": "nothing was left to do"}
         if any(own.session.units for own in self.stages.values()):
-            lines.append(f"This run: {tokens} tokens in {self.seconds:.1f} s")
+            tokens = sum(own.session.completion_tokens for own in self.stages.values())
+            generating = max(own.generating_seconds for own in self.stages.values())
+            rate = f": {tokens / generating:.0f} tokens/s" if generating > 0 else ""
+            facts["This run"] = f"{tokens} tokens in {self.seconds:.1f} s, of which {generating:.1f} s generating{rate}"
             if self.used.priced:
-                lines.append(f"Cost of this run: {describe_cost(self.used, tokens, self.price_per_hour)}")
-        else:
-            lines.append("This run: nothing was left to do")
-        globs = [*(own.glob for own in self.stages.values()), *(own.glob for own in self.filters.values())]
-        lines.append(f"Files of the last stage: {redact(globs[-1])}")
-        return "\n".join(lines)
+                facts["Cost of this run"] = describe_cost(self.used, tokens, self.price_per_hour)
+        elif any(own.added for own in self.filters.values()):
+            facts["This run"] = "nothing was left to generate"
+        if self.start_up.actors:
+            label, _, value = self.start_up.describe().partition(": ")
+            facts[label] = value
+        next_ones = of_stages or {}
+        outputs: Mapping[str, RunSummary | FilterResult] = {**self.stages, **self.filters}
+        return FinalTable(
+            facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
+            sections=tuple(own.section(f"Stage {name}", next_ones.get(name, ())) for name, own in outputs.items()),
+            commands=commands,
+        )
+
+    def describe(self) -> str:
+        """A few lines for people: what the chain did, and of each stage, rows, failures and files."""
+        return self.table().plain()
 
 
 @dataclass(frozen=True, kw_only=True)

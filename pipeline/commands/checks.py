@@ -20,6 +20,7 @@ from pipeline.plan.job import Job
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model
 from pipeline.prompts.row_faults import row_faults
+from pipeline.prompts.structures import check_structure
 from pipeline.prompts.tokenize import PROMPT_IDS, ROW_ID
 from pipeline.sinks import FORMATS
 from pipeline.storage.protocol import Storage
@@ -35,6 +36,7 @@ __all__ = [
     "check_setup",
     "check_writable",
     "first_rows_fail",
+    "on_this_cpu",
     "plan_index",
     "sample_rows",
 ]
@@ -50,11 +52,13 @@ def check_setup(config: RunConfig) -> None:
 
     Raises:
         ConfigError: see :func:`check_secrets`.
-        WeightsError, ConfigError: see :func:`~pipeline.prompts.model_files.check_model`.
+        WeightsError, ConfigError: see :func:`~pipeline.prompts.model_files.check_model` and
+            :func:`~pipeline.prompts.structures.check_structure`.
         ResourceError: see :func:`check_resources`.
     """
     check_secrets(config)
     check_model(config)
+    check_structure(config)
     if is_private():
         check_resources(config, runs=True)
 
@@ -156,6 +160,12 @@ def check_resources(config: RunConfig, *, runs: bool = False) -> None:
     fit_pools(config, [here], private=runs or not config.expect_autoscaling)
 
 
+def on_this_cpu(config: RunConfig) -> bool:
+    """Whether the actors of a run run on the CPU of this machine, as far as can be told without torch."""
+    run = next(iter(config.runs_of_pools().values()))
+    return is_private() and (run.device == "cpu" or (run.device == "auto" and not local_node()["GPU"]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """Rows of the input, and which of them would fail.
@@ -186,7 +196,7 @@ def plan_index(job: Job, config: RunConfig) -> Index:
         SourceError: the input has no rows.
     """
     index = Index()
-    index.units.fill(plan_units(job.source, config.resolved_unit_rows(), "sample", config.limit))
+    index.units.fill(plan_units(job.sliced, config.resolved_unit_rows(), "sample", config.limit))
     check_any_rows(len(index.units), config.input)
     return index
 
@@ -205,7 +215,7 @@ def sample_rows(job: Job, units: PlannedUnits, rows: int = SAMPLE_ROWS, spread: 
 def first_rows_fail(job: Job, config: RunConfig) -> bool:
     """Whether there is no row, or the rows of the first unit would all fail; reads no more than that unit."""
     with Index() as index:
-        units = plan_units(job.source, config.resolved_unit_rows(), "sample", config.limit)
+        units = plan_units(job.sliced, config.resolved_unit_rows(), "sample", config.limit)
         index.units.fill(itertools.islice(units, 1))
         if not len(index.units):
             return True

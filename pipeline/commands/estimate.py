@@ -7,18 +7,20 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commands.checks import plan_index
+from pipeline.commands.checks import on_this_cpu, plan_index
 from pipeline.commands.sample import prepared_sample
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan.job import Job, resolve_job
 from pipeline.prompts.model_files import check_model
+from pipeline.prompts.model_memory import ModelMemory, model_memory
+from pipeline.prompts.structures import check_structure
 from pipeline.sinks import FORMATS
 from pipeline.sources import source_of
 from pipeline.storage.local import LocalStorage
@@ -71,6 +73,7 @@ class Estimate:
         tokens_per_second: generated tokens of one engine on the sample, on this machine.
         engine_slots: sequences that an engine runs at once.
         seconds: number of actors -> time of the run, model loading included, if each actor is as fast as this engine.
+        memory: what the model takes of an actor's memory, in each dtype.
     """
 
     rows: int
@@ -83,6 +86,7 @@ class Estimate:
     tokens_per_second: float
     engine_slots: int
     seconds: dict[int, Spread]
+    memory: ModelMemory | None = None
 
     def describe(self) -> str:
         """A few lines for people."""
@@ -107,6 +111,9 @@ class Estimate:
                 f"The sample filled {self.sampled_rows} of the engine's {self.engine_slots} slots: a full engine "
                 "generates more tokens/s. Sample more rows to see."
             )
+        if self.memory is not None:
+            lines += [line[0].upper() + line[1:] for line in self.memory.lines]
+            lines += [] if self.memory.shortfall is None else [f"Warning: {self.memory.shortfall}"]
         if self.failed_rows:
             lines.append(f"{self.failed_rows} of the sampled rows failed. See --validate for reasons.")
         return "\n".join(lines)
@@ -125,7 +132,8 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
     """
     if rows < 1:
         raise ConfigError(f"rows={rows}: at least 1. Ask for more.")
-    check_model(config)
+    memory = model_memory(config, check_model(config).config, on_cpu=on_this_cpu(config))
+    check_structure(config)
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
         job = resolve_job(config, source_of(config, storage), storage)
@@ -139,7 +147,8 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
         warm = time.monotonic()
         out = preview_table(job, engine, unit, table)
         seconds = time.monotonic() - warm
-        return _extrapolated(job, total, table.num_rows, out, load_seconds=ready - begin, seconds=seconds)
+        found = _extrapolated(job, total, table.num_rows, out, load_seconds=ready - begin, seconds=seconds)
+        return replace(found, memory=memory)
 
 
 def _extrapolated(

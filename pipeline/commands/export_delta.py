@@ -20,6 +20,7 @@ from pipeline.codec import redact
 from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, DamagedError, OutputError, SinkError
+from pipeline.sinks.delta_options import check_delta_options
 from pipeline.sinks.delta_table import ConflictError, DeltaCommit, DeltaFile, DeltaLake, table_options
 from pipeline.sinks.delta_types import check_columns
 from pipeline.sinks.hashed import HashedFile
@@ -71,7 +72,7 @@ def export_delta(
         delta_options: further options of the table's store, in the names of ``deltalake``; secrets by reference, too.
 
     Raises:
-        ConfigError: ``deltalake`` is not installed, or a column that a Delta table cannot hold.
+        ConfigError: ``deltalake`` is not installed, an option is unknown, or a column that a Delta table cannot hold.
         OutputError: nothing is published there, or the table is not one that can take it.
         DamagedError: a published file is missing or not as it was published.
         SinkError: the table could not be written; the same call continues.
@@ -81,6 +82,7 @@ def export_delta(
         raise ConfigError(f"table={redact(name)!r} lies inside the output, which readers list. Write elsewhere.")
     url = name if is_url(name) else str(local_path(name))
     options = (storage_options if table_storage_options is None else table_storage_options) or {}
+    check_delta_options(url, delta_options or {})
     given = {name: str(value) for name, value in with_secrets(delta_options or {}, "delta_options").items()}
     lake = DeltaLake(url, table_options(url, with_secrets(options) if is_url(url) else {}, given))
     source = open_storage(output, layout.SCRATCH, storage_options)

@@ -108,7 +108,8 @@ def filter_on(
     options: Mapping[str, Any] | None = None,
 ) -> FilterResult:
     """:func:`filter` of given outputs; of ``run`` the mode and the size of parts count."""
-    with Selection(config, source.schema, source.prefix) as selection, hold_lease(storage) as lease:
+    selects = Selection(config, source.schema, source.prefix, source.state.sampled)
+    with selects as selection, hold_lease(storage) as lease:
         origin = prepare_output(run, storage, lease)
         state = _state_of(source, config, run, origin)
         found = recover(storage, lease, origin)
@@ -177,6 +178,7 @@ def _state_of(source: FilteredOutput, config: FilterConfig, run: RunConfig, orig
         units=0,
         rows=identity["source.rows"],
         derived=Derived(command=_COMMAND, source=source.storage.url),
+        sampled=source.state.sampled,
     )
 
 

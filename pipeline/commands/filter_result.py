@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.codec import redact
 from pipeline.commands.read import read
+from pipeline.progress.final import Fact, FinalTable
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 
@@ -76,6 +77,20 @@ class FilterResult:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows_kept)
+
+    def section(self, title: str, commands: tuple[Fact, ...] = ()) -> FinalTable:
+        """What to say of it as a stage of a chain."""
+        dropped = ", ".join(f"{reason} {count}" for reason, count in self.dropped.items())
+        facts = {
+            "Rows": f"{self.rows} read, {self.kept} kept, {self.rows - self.kept} dropped",
+            **({"Dropped": dropped} if dropped else {}),
+            **({} if self.added else {"This run": "nothing was left to do"}),
+            "Files": redact(self.glob),
+        }
+        return FinalTable(
+            title=title, facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
+            commands=commands,
+        )  # fmt: skip
 
     def describe(self) -> str:
         """A few lines for people."""

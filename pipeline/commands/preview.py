@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.plan.job import resolve_job
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model
+from pipeline.prompts.structures import check_structure
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.sources import source_of
 from pipeline.storage.local import LocalStorage
@@ -31,12 +32,13 @@ def preview(config: RunConfig, rows: int = 5) -> pa.Table:
     if rows < 1:
         raise ConfigError(f"rows={rows}: at least 1. Ask for more.")
     check_model(config)
+    check_structure(config)
     config = replace(config, limit=rows)
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
         job = resolve_job(config, source_of(config, storage), storage)
-        units = plan_units(job.source, rows, "preview", rows)
-        prepared = [(u, prepare_table(next(job.source.read([u.rows])), u, job)) for u in units]
+        units = plan_units(job.sliced, rows, "preview", rows)
+        prepared = [(u, prepare_table(next(job.sliced.read([u.rows])), u, job)) for u in units]
         check_any_rows(len(prepared), config.input)
         engine = load_engine(job, config.num_threads)
         return pa.concat_tables([preview_table(job, engine, unit, table) for unit, table in prepared])

@@ -53,4 +53,4 @@ def prepared_sample(job: Job, units: PlannedUnits, rows: int, spread: int | None
 
 
 def _prepared(unit: Unit, job: Job) -> pa.Table:
-    return prepare_table(next(job.source.read([unit.rows])), unit, job)
+    return prepare_table(next(job.sliced.read([unit.rows])), unit, job)

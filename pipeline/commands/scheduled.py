@@ -98,7 +98,7 @@ class ScheduledRun:
         new = new_run_record(job, job.model_digest, origin, scheduled=True)
         state = new if old is None else old.followed_by(new, job.storage.url)
         known = {} if old is None else _pending(old.files, job.source.files)
-        units, small = planned_units(job.source, state, known, self._group)
+        units, small = planned_units(job.sliced, state, known, self._group)
         index.units.fill(units)
         return state.shared_by(small.shares), old, small
 

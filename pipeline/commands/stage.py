@@ -12,6 +12,7 @@ from pipeline.commands.checks import check_secrets
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import check_model
+from pipeline.prompts.structures import check_structure
 
 if TYPE_CHECKING:
     from pipeline.cluster.ray_dataset import Dataset
@@ -89,4 +90,5 @@ def stage(*, batch_rows: int = _ROWS, batches_in_flight: int = _BATCHES, **field
     config = RunConfig.from_mapping(given)
     check_secrets(config)
     check_model(config)
+    check_structure(config)
     return Stage(config=config, batch_rows=batch_rows, batches_in_flight=batches_in_flight)

@@ -57,6 +57,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "rows_committed": total.rows,
         "rows_failed": total.failed_rows,
         "failed_by_reason": dict(total.failures),
+        **({"unparsed": dict(total.unparsed)} if total.unparsed else {}),
         "failure_examples": dict(total.examples),
         "units_by_attempt": attempts,
         "samples": total.samples,

@@ -10,6 +10,7 @@ from pipeline.codec import redact
 from pipeline.commands.read import read
 from pipeline.commands.start_up import StartUp
 from pipeline.cost import ResourceSeconds, describe_cost
+from pipeline.parsing import describe_unparsed
 from pipeline.progress.final import Fact, Failed, FinalTable
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
@@ -105,12 +106,10 @@ class RunSummary:
         total, session = self.total, self.session
         facts = {
             "Output": f"{redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
-            "Rows": f"{total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
-            f"{total.samples} generations",
-            "Tokens": f"{total.prompt_tokens} prompt, {total.completion_tokens} generated; "
-            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability (p_cache) "
-            f"{total.prefix_cacheability:.2f}",
+            **self._counts(),
         }
+        if total.unparsed:
+            facts["Not parsed"] = describe_unparsed(total.unparsed, total.samples)
         if session.units:
             facts["This run"] = (
                 f"{session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
@@ -128,6 +127,28 @@ class RunSummary:
             facts[label] = value
         if self.publications:
             facts["Files"] = f"{redact(self.glob)} (a glob for Polars, DuckDB, Spark, datasets)"
+        return self._table(facts, commands)
+
+    def section(self, title: str, commands: tuple[Fact, ...] = ()) -> FinalTable:
+        """What to say of a stage of a chain, for which time and cost are not counted."""
+        facts = self._counts()
+        if self.session.rows < self.total.rows:
+            facts["This run"] = f"{self.session.rows} rows" if self.session.units else "nothing was left to do"
+        facts["Files"] = redact(self.glob) if self.publications else "nothing published"
+        return replace(self._table(facts, commands), title=title)
+
+    def _counts(self) -> dict[str, str]:
+        total = self.total
+        return {
+            "Rows": f"{total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
+            f"{total.samples} generations",
+            "Tokens": f"{total.prompt_tokens} prompt, {total.completion_tokens} generated; "
+            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability (p_cache) "
+            f"{total.prefix_cacheability:.2f}",
+        }
+
+    def _table(self, facts: Mapping[str, str], commands: tuple[Fact, ...]) -> FinalTable:
+        total = self.total
         failures = sorted(total.failures.items(), key=lambda item: (-item[1], item[0]))
         return FinalTable(
             facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),

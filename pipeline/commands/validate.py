@@ -16,6 +16,7 @@ from pipeline.commands.checks import (
     check_resources,
     check_secrets,
     check_writable,
+    on_this_cpu,
     plan_index,
     sample_rows,
 )
@@ -26,6 +27,8 @@ from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, OutputError, PipelineError
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length
+from pipeline.prompts.model_memory import ModelMemory, model_memory
+from pipeline.prompts.structures import check_structure
 from pipeline.sinks import check_format
 from pipeline.sources import check_apart, source_of
 from pipeline.storage.local import LocalStorage
@@ -44,13 +47,14 @@ class Validation:
 
     Attributes:
         problems: reasons why the run cannot begin; empty if it can.
-        warnings: actors that would have nothing to do, and rows of a sample that would fail with their reasons (10 at
-            most).
+        warnings: a model that does not fit in this machine's memory, actors that would have nothing to do, and rows of
+            a sample that would fail with their reasons (10 at most).
         rows, files: size of the input.
         prompt_column: the column of prompts ("prompt_template" if a template makes them).
         sampled_rows, failed_rows: size of a sample spread over the input, and how many of its rows would fail.
         max_prompt_tokens: longest prompt of the sample.
         model_length: limit of prompt tokens plus ``max_tokens``.
+        memory: what the model takes of an actor's memory, in each dtype.
     """
 
     problems: tuple[str, ...]
@@ -62,6 +66,7 @@ class Validation:
     failed_rows: int = 0
     max_prompt_tokens: int | None = None
     model_length: int | None = None
+    memory: ModelMemory | None = None
 
     @property
     def ok(self) -> bool:
@@ -88,8 +93,10 @@ def validate(config: RunConfig) -> Validation:
     attempt(lambda: check_secrets(config))
     attempt(lambda: check_apart(config.input, config.output))
     attempt(lambda: check_writable(open_storage(config.output, layout.SCRATCH, config.output_options)))
-    attempt(lambda: check_model(config))
+    found_model = attempt(lambda: check_model(config))
     tokenizer = attempt(lambda: load_tokenizer(config)) if not problems else None
+    if tokenizer is not None:
+        attempt(lambda: check_structure(config))
     attempt(lambda: check_resources(config))
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
@@ -103,6 +110,10 @@ def validate(config: RunConfig) -> Validation:
             attempt(lambda: check_format(config.output_format, job.schema))
             if tokenizer is not None:
                 attempt(lambda: _check_continues(config, job))
+    if found_model is not None:
+        facts["memory"] = memory = model_memory(config, found_model.config, on_cpu=on_this_cpu(config))
+        short = () if memory.shortfall is None else (memory.shortfall,)
+        facts["warnings"] = (*short, *facts.get("warnings", ()))
     return Validation(problems=tuple(problems), **facts)
 
 

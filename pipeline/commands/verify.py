@@ -26,7 +26,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import OutputError
 from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
-from pipeline.sources import ROWS, Source, source_of
+from pipeline.sources import ROWS, SlicedSource, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -186,7 +186,7 @@ def _not_proved(*, against_source: bool) -> tuple[str, ...]:
 
 
 @contextmanager
-def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]) -> Iterator[Source]:
+def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]) -> Iterator[SlicedSource]:
     """The source of ``input``; in-memory input is kept in a temporary folder for the duration of the block."""
     names = ("id_column", "limit", "columns")
     own = {name: state.fingerprint[name] for name in names}
@@ -236,7 +236,7 @@ def _check_foreign_files(storage: Storage, manifest: Manifest, found: Findings) 
             found.problem(f"{key}: no publication has this file; remove it")
 
 
-def _check_source(source: Source, state: RunState, manifest: Manifest, index: Index, found: Findings) -> None:
+def _check_source(source: SlicedSource, state: RunState, manifest: Manifest, index: Index, found: Findings) -> None:
     """Plan the input's units and check that they are the published ones, in input order."""
     changed = [f.key for f in source.files if f.key in state.files and state.files[f.key].digest != f.digest]
     for key in changed:
@@ -258,5 +258,5 @@ def _check_source(source: Source, state: RunState, manifest: Manifest, index: In
             found.problem(f"{publication.name}: its units are not in input order")
 
 
-def _where(source: Source, unit: Unit) -> str:
+def _where(source: SlicedSource, unit: Unit) -> str:
     return " and ".join(map(str, unit.stretches(source.files)))

@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.codec import StructuredOutputs
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
-from pipeline.parsing import Parse
+from pipeline.parsing import Parse, parsed_columns
 from pipeline.schema import KNOWN_VERSIONS, SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.storage.protocol import Storage
 
@@ -28,6 +29,8 @@ _OTHER_VERSION = (
 )
 _LOOKED_AT = 50
 """Folders that are searched for outputs where there is none, for the message."""
+_SHOWN = 400
+"""Characters of a setting in a message."""
 _VERSION = 2
 """Version of the state folder. 1 had one ``run.json``, and objects without checksums."""
 
@@ -81,6 +84,8 @@ class RunState:
         schema_version: version of the output's columns, see :mod:`pipeline.schema`; a continuation keeps it.
         derived: of an output that was made from another one: by what, and from where; None for generated ones. Then
             ``fingerprint`` says what it was made of, and how.
+        sampled: of a later stage of a chain, how often a number of a sample was added to the id of an input row, with
+            ``#`` before it; the same of what is made of its output.
     """
 
     begun: int
@@ -95,6 +100,7 @@ class RunState:
     scheduled: bool = False
     schema_version: int = SCHEMA_VERSION
     derived: Derived | None = None
+    sampled: int = 0
 
     @property
     def fingerprint_hash(self) -> str:
@@ -105,13 +111,20 @@ class RunState:
     def schema(self) -> pa.Schema:
         """Schema of the output's rows."""
         settings = self.fingerprint
+        structured = settings.get("sampling.structured_outputs")
+        parse = {name: Parse(**own) for name, own in settings.get("parse", {}).items()}
         requests = settings.get("input_format") == "openai-batch"  # any of them may ask for all of it
+        parsed = parsed_columns(
+            parse,
+            None if structured is None else StructuredOutputs(**structured),
+            per_row=requests or "structured_outputs" in settings["sampling_columns"],
+        )
         fields = result_fields(
             token_ids=settings["include_token_ids"],
             logprobs=requests or bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
             top_logprobs=requests or bool(settings.get("sampling.top_logprobs")),
             prefix=settings["column_prefix"],
-            parsed=[Parse(**parse).field(name) for name, parse in settings.get("parse", {}).items()],
+            parsed=[own.field(name) for name, own in parsed.items()],
             version=self.schema_version,
         )
         return output_schema(self.columns, fields, self.schema_version)
@@ -138,6 +151,7 @@ class RunState:
             "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
             **({"scheduled": True} if self.scheduled else {}),
             **({} if self.derived is None else {"derived": asdict(self.derived)}),
+            **({"sampled": self.sampled} if self.sampled else {}),
         }
         storage.put(layout.run_record(epoch), seal(raw))
         storage.delete_objects([key for key in storage.keys(layout.RUN) if layout.epoch_of(key) < epoch])
@@ -201,6 +215,7 @@ class RunState:
             scheduled=raw.get("scheduled", False),
             schema_version=raw["schema_version"],
             derived=Derived(**raw["derived"]) if "derived" in raw else None,
+            sampled=raw.get("sampled", 0),
         )
 
     def followed_by(self, new: RunState, url: str) -> RunState:
@@ -232,7 +247,7 @@ class RunState:
         self._check(differences, url)
         shared = {key: replace(file, unit=self.files[key].unit, rows=self.files[key].rows)
                   for key, file in new.files.items() if key in self.files}  # fmt: skip
-        return replace(self, files={**self.files, **new.files, **shared})
+        return replace(self, files={**self.files, **new.files, **shared}, sampled=new.sampled)
 
     def check_generated(self, url: str) -> None:
         """Refuse to go on with an output that was made from another one.
@@ -307,10 +322,24 @@ def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list
     new = json.loads(json.dumps(new))
     absent = "(not set)"
     return [
-        f"{name}: was {old.get(name, absent)!r}, is {new.get(name, absent)!r}"
+        "{}: was {}, is {}".format(name, *_apart(repr(old.get(name, absent)), repr(new.get(name, absent))))
         for name in sorted({*old, *new})
         if old.get(name, absent) != new.get(name, absent)
     ]
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Two texts; of long ones, such as schemas, what stands around the place where they begin to differ."""
+    place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return _around(one, place), _around(other, place)
+
+
+def _around(text: str, place: int) -> str:
+    if len(text) <= _SHOWN:
+        return text
+    first = max(0, min(place - _SHOWN // 4, len(text) - _SHOWN))
+    piece = text[first : first + _SHOWN]
+    return f"{'...' * (first > 0)}{piece}{'...' * (first + _SHOWN < len(text))}"
 
 
 def _names(schema: pa.Schema) -> str:

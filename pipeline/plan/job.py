@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.units import check_any_rows
 from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
-from pipeline.sources import Source
+from pipeline.sources import SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.storage.protocol import Storage
 from pipeline.template import WHOLE_ROW, PromptTemplate
@@ -69,6 +69,12 @@ class Job:
         return self if stage == 0 else self.later[stage - 1]
 
     @property
+    def sliced(self) -> SlicedSource:
+        """The input, where it is cut into slices: not that of a later stage of a chain."""
+        assert isinstance(self.source, SlicedSource)
+        return self.source
+
+    @property
     def rows(self) -> Rows:
         """The output table."""
         return self._rows(self.schema, aggregated=self.config.report)
@@ -107,7 +113,7 @@ class Job:
     @property
     def parsed_columns(self) -> list[str]:
         """Names of the columns that are parsed of the text; the last ones of the output."""
-        return [self.config.column_prefix + name for name in self.config.parse]
+        return [self.config.column_prefix + name for name in self.config.parsed]
 
 
 def resolve_job(
@@ -133,7 +139,7 @@ def resolve_job(
     if source.input_format == OpenAIBatchSource.input_format:
         config = _of_requests(config)
     names = source.schema.names
-    if not names and next(source.slices(1), None) is None:
+    if not names and isinstance(source, SlicedSource) and next(source.slices(1), None) is None:
         check_any_rows(0, config.input)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -147,7 +153,8 @@ def resolve_job(
     first = [] if leading is None else leading.names
     kept.sort(key=lambda field: first.index(field.name) if field.name in first else len(first))
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
-    check_collisions(columns.names, config.column_prefix, version, list(config.parse))
+    parsed = config.parsed
+    check_collisions(columns.names, config.column_prefix, version, list(parsed))
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
     requests = kind == "request"  # any of them may ask for all of it
@@ -156,7 +163,7 @@ def resolve_job(
         logprobs=requests or bool(config.sampling.logprobs) or per_row is not None,
         top_logprobs=requests or config.sampling.top_logprobs > 0 or counted,
         prefix=config.column_prefix,
-        parsed=[parse.field(name) for name, parse in config.parse.items()],
+        parsed=[parse.field(name) for name, parse in parsed.items()],
         version=version,
     )
     schema = output_schema(columns, fields, version)

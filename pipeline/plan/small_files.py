@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pipeline.commit.index import CommittedUnits
 from pipeline.commit.run_record import FileIdentity, RunState
 from pipeline.plan.units import plan_units, unit_id_of
-from pipeline.sources.base import Source
+from pipeline.sources.base import SlicedSource
 from pipeline.types import Slice, SourceFile, Stretch, Unit
 
 __all__ = ["SmallFiles", "planned_units", "recorded_shares"]
@@ -123,7 +123,7 @@ class SmallFiles:
 
 
 def planned_units(
-    source: Source,
+    source: SlicedSource,
     state: RunState,
     known: Mapping[str, FileIdentity],
     group: Callable[[SourceFile], Hashable] | None = None,

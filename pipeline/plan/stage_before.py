@@ -70,6 +70,8 @@ class StageBefore:
         job: its job.
         index: its planned, committed and published units.
         where: an SQL expression over its columns; the next stage reads the rows for which it holds. None reads all.
+        sampled: how often a number of a sample was added to the ids of its rows; see
+            :class:`pipeline.commit.run_record.RunState`.
     """
 
     name: str
@@ -77,6 +79,12 @@ class StageBefore:
     job: Job
     index: Index
     where: str | None = None
+    sampled: int = 0
+
+    @property
+    def sampled_after(self) -> int:
+        """``sampled`` of the next stage."""
+        return self.sampled + self._several
 
     @property
     def rows(self) -> StageRows:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.plan.later_units import LaterUnits
-from pipeline.sources.base import NO_ROWS, Source
+from pipeline.sources.base import NO_ROWS, SlicedSource, Source
 from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.concurrent import map_ahead
 from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit
@@ -81,7 +81,7 @@ def check_any_rows(units: int, given: Any) -> None:
         raise SourceError(f"{name}: {NO_ROWS}")
 
 
-def plan_units(source: Source, unit_rows: int, fingerprint: str, limit: int | None = None) -> Iterator[Unit]:
+def plan_units(source: SlicedSource, unit_rows: int, fingerprint: str, limit: int | None = None) -> Iterator[Unit]:
     """All units of the source, each of one file, in input order; the same on every run over the same files.
 
     Args:
@@ -150,6 +150,7 @@ def read_units(source: Source, units: Sequence[Unit]) -> Iterator[pa.Table]:
     if isinstance(source, StageRows):
         yield from map(source.rows_of, units)
         return
+    assert isinstance(source, SlicedSource)
     slices = (piece for unit in units for piece in unit.slices)
     tables = _read_files(source, (list(own) for _, own in itertools.groupby(slices, key=lambda piece: piece.file)))
     for unit in units:
@@ -157,7 +158,7 @@ def read_units(source: Source, units: Sequence[Unit]) -> Iterator[pa.Table]:
         yield own[0] if len(own) == 1 else pa.concat_tables(own, promote_options="default")
 
 
-def _read_files(source: Source, files: Iterable[list[Slice]]) -> Iterator[pa.Table]:
+def _read_files(source: SlicedSource, files: Iterable[list[Slice]]) -> Iterator[pa.Table]:
     for alone, some in itertools.groupby(files, key=lambda slices: len(slices) == 1):
         if alone:
             yield from itertools.chain.from_iterable(map_ahead(lambda slices: list(source.read(slices)), some))

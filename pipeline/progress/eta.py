@@ -3,11 +3,12 @@
 Committed units are counted in buckets of time, a bounded number: when there are too many, neighbours are merged. A
 bucket knows how many actor-seconds it had, so a run whose actors come and go is judged by what one actor does.
 
-The remaining time is the remaining rows, less the work that is done in units not committed yet, over rows per
-actor-second over the actors there are. Its spread has two parts: how well the rate is known, and how evenly the
-remaining units will come. Both follow from the dispersion of the units over equal stretches of actor-seconds (variance
-over mean; 1 for a Poisson process), which is measured, and drawn towards 1 while little is known. Later buckets weigh
-more: rates drift with the length of rows.
+The remaining time is the remaining work, less what is done of it in units not committed yet, over work per actor-second
+over the actors there are. Work is rows; of a chain, whose stages have rows of unlike cost, it is token rows. The
+estimate's spread has two parts: how well the rate is known, and how evenly the remaining units will come. Both follow
+from the dispersion of the units over equal stretches of actor-seconds (variance over mean; 1 for a Poisson process),
+which is measured, and drawn towards 1 while little is known. Later buckets weigh more: rates drift with the length of
+rows.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ class _Bucket:
     rows: int = 0
     tokens: int = 0
     forwards: int = 0
+    work: float = 0.0
 
     def merged_with(self, other: _Bucket) -> _Bucket:
         return _Bucket(
             seconds=self.seconds + other.seconds, exposure=self.exposure + other.exposure,
             units=self.units + other.units, rows=self.rows + other.rows, tokens=self.tokens + other.tokens,
-            forwards=self.forwards + other.forwards,
+            forwards=self.forwards + other.forwards, work=self.work + other.work,
         )  # fmt: skip
 
 
@@ -86,13 +88,14 @@ class RateTracker:
             last.exposure += step * actors
             left -= step
 
-    def add(self, *, rows: int, tokens: int, forwards: int) -> None:
-        """A unit was committed at the time of the last :meth:`advance`."""
+    def add(self, *, rows: int, tokens: int, forwards: int, work: float | None = None) -> None:
+        """A unit was committed at the time of the last :meth:`advance`. ``work``: that it was; None: its rows."""
         last = self._buckets[-1]
         last.units += 1
         last.rows += rows
         last.tokens += tokens
         last.forwards += forwards
+        last.work += rows if work is None else work
 
     @property
     def seconds(self) -> float:
@@ -109,34 +112,34 @@ class RateTracker:
                 break
         return Rates(seconds=seconds if units else 0.0, rows=rows, tokens=tokens, decode_forwards=forwards)
 
-    def eta(self, rows: int, actors: int, running: int = 0, ahead: float | None = None) -> Eta | None:
-        """When all rows will be committed; None if nothing can be said of it.
+    def eta(self, work: float, actors: int, running: int = 0, ahead: float | None = None) -> Eta | None:
+        """When all work will be committed; None if nothing can be said of it.
 
         Args:
-            rows: that are left.
+            work: that is left, in the measure of :meth:`add`.
             actors: that are ready.
             running: units that they hold.
-            ahead: work that is done in these units already, in rows; None if it is not known.
+            ahead: work that is done in these units already; None if it is not known.
         """
         total = sum(bucket.units for bucket in self._buckets)
-        if rows <= 0 or actors <= 0 or total < _LEAST_UNITS:
+        if work <= 0 or actors <= 0 or total < _LEAST_UNITS:
             return None
         half_life = max(_HALF_LIFE, _HALF_LIFE_UNITS / total)
         weights = _weights([bucket.seconds for bucket in self._buckets], half_life)
         pairs = list(zip(weights, self._buckets, strict=True))
-        weighted_rows = math.fsum(w * bucket.rows for w, bucket in pairs)
+        weighted_work = math.fsum(w * bucket.work for w, bucket in pairs)
         weighted_exposure = math.fsum(w * bucket.exposure for w, bucket in pairs)
-        if weighted_rows <= 0 or weighted_exposure <= 0:
+        if weighted_work <= 0 or weighted_exposure <= 0:
             return None
-        all_rows = sum(bucket.rows for bucket in self._buckets)
-        coming = max(1.0, rows * total / all_rows)
-        left = float(rows)
+        all_work = math.fsum(bucket.work for bucket in self._buckets)
+        coming = max(1.0, work * total / all_work)
+        left = float(work)
         if ahead is not None:
             # Units are half done on average once a run is under way, which commits alone make up for: at the beginning
             # too few are counted, at the end as many too many. In between the first buckets weigh nothing any more.
-            weighted_rows += ahead * weights[0]
-            left = max(left / 2, left - ahead + min(running, coming) * all_rows / total / 2)
-        seconds = left * weighted_exposure / weighted_rows / actors
+            weighted_work += ahead * weights[0]
+            left = max(left / 2, left - ahead + min(running, coming) * all_work / total / 2)
+        seconds = left * weighted_exposure / weighted_work / actors
         known = math.fsum(w * bucket.units for w, bucket in pairs) ** 2 / math.fsum(
             w * w * bucket.units for w, bucket in pairs
         )

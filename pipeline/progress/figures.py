@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.progress.snapshot import Eta, Progress, Snapshot, Stage
+from pipeline.progress.snapshot import ChainFilter, ChainStage, Eta, Progress, Snapshot, Stage
 
-__all__ = ["Cell", "StageMark", "cells_of", "clock_time", "count", "format_progress", "short_time", "stage_marks"]
+__all__ = [
+    "Cell", "ChainRow", "StageMark", "cells_of", "chain_rows", "clock_time", "count", "format_progress", "short_time",
+    "stage_marks",
+]  # fmt: skip
 
 _UNKNOWN = "-"
 _NO_TIME = 0.05
@@ -31,6 +34,25 @@ class StageMark:
     seconds: float
     state: str
     """``past``, ``present`` or ``future``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainRow:
+    """A stage of a chain.
+
+    Attributes:
+        name: of the stage.
+        state: ``past``, ``present`` or ``future``.
+        share: that is done; None of a filter, which nobody counts.
+        text: its rows.
+        failed: how many of them failed; empty if none did.
+    """
+
+    name: str
+    state: str
+    share: float | None
+    text: str
+    failed: str = ""
 
 
 def count(number: float) -> str:
@@ -59,16 +81,46 @@ def stage_marks(snapshot: Snapshot) -> list[StageMark]:
     for place, stage in enumerate(Stage):
         seconds = snapshot.stages.get(stage, 0.0)
         begun = seconds >= _NO_TIME
-        if stage is not Stage.DONE and (begun or place >= now):
+        to_come = place >= now and (stage is not Stage.FILTERING or bool(snapshot.filters))
+        if stage is not Stage.DONE and (begun or to_come):
             state = "present" if place == now else "past" if begun else "future"
             marks.append(StageMark(label=stage.label, seconds=seconds, state=state))
     return marks
 
 
+def chain_rows(snapshot: Snapshot) -> list[ChainRow]:
+    """The stages of a chain in their order, its filters after them; none of a run that is no chain."""
+    rows = [_stage_row(own) for own in snapshot.chain]
+    due = next((own.name for own in snapshot.filters if own.rows is None), None)
+    for own in snapshot.filters:
+        present = own.name == due and snapshot.stage is Stage.FILTERING
+        state = "past" if own.rows is not None else "present" if present else "future"
+        rows.append(ChainRow(name=own.name, state=state, share=None, text=_filter_text(own)))
+    return rows
+
+
+def _stage_row(own: ChainStage) -> ChainRow:
+    done = own.done
+    ended = own.units > 0 and done.units == own.units
+    state = "past" if ended else "present" if done.units else "future"
+    about = "" if not own.estimated else "about " if done.units else "at most "
+    text = f"{count(done.rows)} of {about}{count(own.total_rows)}" if own.units else _UNKNOWN
+    failed = f"{count(done.failed_rows)} failed" if done.failed_rows else ""
+    return ChainRow(name=own.name, state=state, share=own.share, text=text, failed=failed)
+
+
+def _filter_text(own: ChainFilter) -> str:
+    return "filter" if own.rows is None or own.kept is None else f"{count(own.kept)} of {count(own.rows)} kept"
+
+
 def cells_of(snapshot: Snapshot) -> list[Cell]:
-    """The figures of a run, always the same ones in the same order; ``-`` where one is not known yet."""
+    """The figures of a run, always the same ones in the same order; ``-`` where one is not known yet.
+
+    Of a chain, the number of rows is the sum over its stages.
+    """
     done, total = snapshot.done, snapshot.total_rows
-    rows = f"{count(done.rows)} of {count(total)}" if total else _UNKNOWN
+    about = "about " if any(own.estimated for own in snapshot.chain) else ""
+    rows = f"{count(done.rows)} of {about}{count(total)}" if total else _UNKNOWN
     going = snapshot.recent.seconds > 0
     load = snapshot.load
     return [

@@ -1,7 +1,8 @@
 """Progress as lines of text, for logs: ``progress stage=generating rows=96 total_rows=228 ...``.
 
-Every line has the same keys in the same order, so that ``grep`` and ``cut`` find them; ``-`` stands for what is not
-known. There are neither escape codes nor carriage returns.
+Every line of a run has the same keys in the same order, so that ``grep`` and ``cut`` find them; ``-`` stands for what
+is not known. Those of a chain end with keys of each stage: ``judge.rows=40 judge.total_rows=96 judge.failed=0``. There
+are neither escape codes nor carriage returns.
 """
 
 from __future__ import annotations
@@ -72,4 +73,11 @@ def format_line(snapshot: Snapshot) -> str:
         "eta_low_s": f"{eta.low:.0f}" if eta is not None else _UNKNOWN,
         "eta_high_s": f"{eta.high:.0f}" if eta is not None else _UNKNOWN,
     }
+    for own in snapshot.chain:
+        values[f"{own.name}.rows"] = str(own.done.rows)
+        values[f"{own.name}.total_rows"] = str(own.total_rows) if own.units else _UNKNOWN
+        values[f"{own.name}.failed"] = str(own.done.failed_rows)
+    for filtered in snapshot.filters:
+        values[f"{filtered.name}.rows"] = _UNKNOWN if filtered.rows is None else str(filtered.rows)
+        values[f"{filtered.name}.kept"] = _UNKNOWN if filtered.kept is None else str(filtered.kept)
     return " ".join(["progress", *(f"{key}={value}" for key, value in values.items())])

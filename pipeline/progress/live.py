@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from typing import TextIO
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.progress.figures import cells_of, clock_time, short_time, stage_marks
+from pipeline.progress.figures import cells_of, chain_rows, clock_time, short_time, stage_marks
 from pipeline.progress.snapshot import Snapshot, Stage
 
 __all__ = ["Frame", "LiveView", "can_show"]
@@ -23,6 +23,8 @@ _CELL_WIDTH = 30
 """Columns that a figure with its label takes at least."""
 _RATIOS = (5, 4, 5)
 """Widths of the columns of figures, where all of them fit side by side."""
+_GAP = 1
+_LEAST_BAR = 8
 _SHOW_CURSOR = "\x1b[?25h"
 _MARKS = {"past": ("✓ ", "green"), "present": ("● ", "bold cyan"), "future": ("  ", "dim")}
 _PLAIN_MARKS = {"past": "+ ", "present": "> ", "future": "  "}
@@ -50,17 +52,19 @@ class Frame:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render within ``options.max_width``, less one column: some terminals wrap a line that is full."""
-        snapshot = self.snapshot
+        snapshot, plain = self.snapshot, options.ascii_only
+        cut: OverflowMethod = "crop" if plain else "ellipsis"  # an ellipsis is no ASCII
         width = max(_LEAST_WIDTH, options.max_width - 1)
         inner = options.update(width=width, max_width=width)
         head = Table.grid(expand=True, padding=(0, 1))
-        head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        head.add_column(ratio=1, no_wrap=True, overflow=cut)
         head.add_column(justify="right", no_wrap=True)
         title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
         head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
-        stages = self._stages(width, plain=options.ascii_only)
-        note = Text(snapshot.note, style="dim", no_wrap=True, overflow="ellipsis")
-        parts = (head, stages, self._bar(width, plain=options.ascii_only), self._cells(width), note)
+        stages = self._stages(width, plain=plain)
+        note = Text(snapshot.note, style="dim", no_wrap=True, overflow=cut)
+        bars = self._chain(width, cut, plain=plain) if snapshot.chain else self._bar(width, plain=plain)
+        parts = (head, stages, bars, self._cells(width, cut), note)
         lines = [line for part in parts for line in console.render_lines(part, inner, pad=False)]
         self._heights[width] = max(len(lines), self._heights.get(width, 0))
         for line in [*lines, *([[]] * (self._heights[width] - len(lines)))]:
@@ -87,20 +91,38 @@ class Frame:
         snapshot = self.snapshot
         grid = Table.grid(padding=(0, 1))
         share = f"{int(snapshot.share * 100)}%" if snapshot.total_rows else ""
-        if plain:
-            filled = int(snapshot.share * (width - 8))
-            grid.add_row(Text("#" * filled + "." * (width - 8 - filled)), Text(share))
-        else:
-            bar = ProgressBar(total=max(1, snapshot.total_rows), completed=snapshot.done.rows, width=width - 6,
-                              complete_style="cyan", finished_style="green")  # fmt: skip
-            grid.add_row(bar, Text(share))
+        grid.add_row(_bar(snapshot.share, width - (8 if plain else 6), plain=plain), Text(share))
         return grid
 
-    def _cells(self, width: int) -> Table:
+    def _chain(self, width: int, cut: OverflowMethod, *, plain: bool) -> Table | Text:
+        """The stages of a chain, a line each: name, bar and rows; where there is no room for that, two lines each."""
+        rows = chain_rows(self.snapshot)
+        texts = [Text(row.text, style="dim" if row.state == "future" else "") for row in rows]
+        for row, text in zip(rows, texts, strict=True):
+            text.append(f"  {row.failed}" if row.failed else "", style="bold red")
+        marks = _PLAIN_MARKS if plain else {state: sign for state, (sign, _) in _MARKS.items()}
+        names = [Text(marks[row.state] + row.name, style=_MARKS[row.state][1]) for row in rows]
+        shares = ["" if row.share is None else f"{int(row.share * 100)}%" for row in rows]
+        widest = min(max(name.cell_len for name in names), width // 3)
+        room = width - widest - max(text.cell_len for text in texts) - len("100%") - 3 * _GAP
+        if room < _LEAST_BAR:
+            lines = zip(names, shares, texts, strict=True)
+            pairs = ((name.append(f" {share}"), Text("  ").append(text)) for name, share, text in lines)
+            return Text("\n", no_wrap=True, overflow=cut).join(line for pair in pairs for line in pair)
+        grid = Table.grid(padding=(0, _GAP, 0, 0))
+        grid.add_column(width=widest, no_wrap=True, overflow=cut)
+        grid.add_column(width=room)
+        grid.add_column(width=len("100%"), justify="right")
+        grid.add_column(no_wrap=True)
+        for row, name, share, text in zip(rows, names, shares, texts, strict=True):
+            grid.add_row(name, Text() if row.share is None else _bar(row.share, room, plain=plain), share, text)
+        return grid
+
+    def _cells(self, width: int, cut: OverflowMethod) -> Table:
         per_line = max(1, min(len(_RATIOS), width // _CELL_WIDTH))
         grid = Table.grid(expand=True, padding=(0, 1))
         for place in range(per_line):
-            grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="ellipsis")
+            grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow=cut)
         texts = [
             Text(f"{cell.label} ", style="dim").append(
                 cell.value, style="not dim bold red" if cell.alarming else "not dim"
@@ -110,6 +132,13 @@ class Frame:
         for first in range(0, len(texts), per_line):
             grid.add_row(*texts[first : first + per_line])
         return grid
+
+
+def _bar(share: float, width: int, *, plain: bool) -> Text | ProgressBar:
+    if plain:
+        filled = int(share * width)
+        return Text("#" * filled + "." * (width - filled))
+    return ProgressBar(total=1.0, completed=share, width=width, complete_style="cyan", finished_style="green")
 
 
 class LiveView:

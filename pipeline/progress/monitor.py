@@ -1,22 +1,28 @@
-"""Follows a run: counts what is committed, knows its stage, and makes the snapshots that observers are shown."""
+"""Follows a run: counts what is committed, knows its stage, and makes the snapshots that observers are shown.
+
+A chain is followed by one monitor, too: it counts each of its stages for itself, and a snapshot has the sums.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
+from pipeline.progress.counts import Counts, work_of
 from pipeline.progress.eta import RateTracker
 from pipeline.progress.observers import Observer, Pulse
-from pipeline.progress.snapshot import ExecutorState, Progress, Snapshot, Stage, Units
+from pipeline.progress.snapshot import ChainFilter, ExecutorState, Progress, Snapshot, Stage, Units
 from pipeline.stages import announced_to
 from pipeline.types import CommitRecord, Totals
 
 __all__ = ["Monitor"]
 _NOTE_SECONDS = 60.0
 """What was announced is news for so long."""
+_ONLY = ""
+"""Name of the stage of a run that is no chain."""
 
 
 class Monitor:
@@ -25,9 +31,12 @@ class Monitor:
     Args:
         observers: are shown snapshots, for as long as :meth:`shown` lasts.
         on_progress: called by :meth:`plan` and after each committed unit, in the run's own thread.
+        on_stage: the same of a chain: with the name of the stage, and its progress.
         output: where the run writes, without credentials.
         model: its name.
         price_per_hour: of one accelerator or CPU, if it is known.
+        chain: names of a chain's stages that generate, in order; a run that is no chain has none.
+        filters: names of the filters after them.
         clock: seconds.
     """
 
@@ -36,21 +45,25 @@ class Monitor:
         observers: Sequence[Observer] = (),
         on_progress: Callable[[Progress], None] | None = None,
         *,
+        on_stage: Callable[[str, Progress], None] | None = None,
         output: str = "",
         model: str = "",
         price_per_hour: float | None = None,
+        chain: Sequence[str] = (),
+        filters: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock, self._begin = clock, clock()
         self._output, self._model, self._price = output, model, price_per_hour
-        self._listen = on_progress
+        self._listen, self._listen_to_stage = on_progress, on_stage
         self._lock = threading.Lock()
         self._read: Callable[[], ExecutorState] = ExecutorState
         self._stage, self._since = Stage.PLANNING, self._begin
         self._spent: dict[Stage, float] = {Stage.PLANNING: 0.0}
         self._rates = RateTracker()
-        self._past = self._own = Progress()  # of the runs before, and of this one; its seconds but for the last pass
-        self._units, self._seconds = 0, 0.0
+        self._chain = tuple(chain)
+        self._counts = {name: Counts() for name in self._chain or (_ONLY,)}
+        self._filters = {name: ChainFilter(name=name) for name in filters}
         self._note, self._noted = "", self._begin
         self._pulse = Pulse(self.snapshot, observers)
 
@@ -73,8 +86,8 @@ class Monitor:
         """
         self._read = read
         with self._lock:
-            self._past, self._units = self._whole(), 0
-            self._own, self._seconds = Progress(), 0.0
+            for counts in self._counts.values():
+                counts.begin()
             self._enter(Stage.PLANNING, self._clock())
 
     def enter(self, stage: Stage) -> None:
@@ -82,50 +95,57 @@ class Monitor:
         with self._lock:
             self._enter(stage, self._clock())
 
-    def plan(self, total_rows: int, done: Totals, units: int) -> None:
+    def plan(
+        self, total_rows: int, done: Totals, units: int, *, stage: str = _ONLY, estimated: bool = False
+    ) -> None:  # fmt: skip
         """Generating begins, or begins again.
 
         Args:
             total_rows: input rows of the run.
             done: totals over the units that need not be done.
             units: to be done now.
+            stage: of a chain.
+            estimated: ``total_rows`` is the most that there may be; what there is follows from the units so far.
         """
         with self._lock:
-            own = self._own
-            self._units = own.session.units + units
-            self._own = replace(own, total_rows=total_rows, done=done, seconds=own.seconds + self._seconds)
-            self._seconds = 0.0
+            self._counts[stage].plan(total_rows, done, units, estimated=estimated)
             self._enter(Stage.STARTING, self._clock())
-        self._tell()
+        self._tell(stage)
 
-    def add(self, record: CommitRecord, before: CommitRecord | None = None) -> None:
+    def add(self, record: CommitRecord, before: CommitRecord | None = None, *, stage: str = _ONLY) -> None:
         """Count a unit; ``before``: the record that it replaces, if its failed rows were generated again."""
         new = record if before is None else record.since(before)
         with self._lock:
-            own = self._own
-            self._own = replace(own, done=own.done.plus(record), session=own.session.plus(new))
-            self._seconds = max(self._seconds, record.engine_seconds)
-            self._rates.add(rows=new.num_rows, tokens=new.completion_tokens, forwards=new.decode_forwards)
-        self._tell()
+            self._counts[stage].add(record, new)
+            work = work_of(new) if self._chain else new.num_rows
+            self._rates.add(rows=new.num_rows, tokens=new.completion_tokens, forwards=new.decode_forwards, work=work)
+        self._tell(stage)
 
-    def now(self) -> Progress:
-        """The committed part of this run, without those before."""
+    def filtered(self, name: str, rows: int, kept: int) -> None:
+        """A filter of a chain is done."""
         with self._lock:
-            return self._committed()
+            self._filters[name] = ChainFilter(name=name, rows=rows, kept=kept)
+
+    def now(self, stage: str = _ONLY) -> Progress:
+        """The committed part of this run (of a chain: of one stage), without those before."""
+        with self._lock:
+            return self._counts[stage].committed
 
     def snapshot(self) -> Snapshot:
         """The run at this moment."""
         state = self._read()
         with self._lock:
             now = self._clock()
-            generating = self._stage not in (Stage.PUBLISHING, Stage.DONE)
+            generating = self._stage not in (Stage.PUBLISHING, Stage.FILTERING, Stage.DONE)
             self._rates.advance(now, state.actors.ready if generating else 0)
+            counts = self._counts.values()
             if self._stage in (Stage.STARTING, Stage.LOADING, Stage.COMPILING):
-                self._enter(Stage.GENERATING if state.actors.ready or self._own.session.units else state.phase, now)
+                begun = state.actors.ready or any(own.committed.session.units for own in counts)
+                self._enter(Stage.GENERATING if begun else state.phase, now)
             else:
                 self._enter(self._stage, now)
-            left = self._own.total_rows - self._own.done.rows if self._stage is Stage.GENERATING else 0
-            whole = self._whole()
+            whole = functools.reduce(Progress.merged_with, (own.whole for own in counts))
+            left = self._work_left() if self._stage is Stage.GENERATING else 0
             return Snapshot(
                 total_rows=whole.total_rows,
                 done=whole.done,
@@ -137,36 +157,35 @@ class Monitor:
                 stage=self._stage,
                 stages=dict(self._spent),
                 recent=self._rates.recent(),
-                units=Units(total=self._past.session.units + self._units, waiting=state.waiting, running=state.running,
+                units=Units(total=sum(own.units for own in counts), waiting=state.waiting, running=state.running,
                             committed=whole.session.units),
                 actors=state.actors,
                 load=state.load,
                 used=state.used,
                 price_per_hour=self._price,
                 note=self._note if now < self._noted + _NOTE_SECONDS else "",
-                eta=self._rates.eta(left, state.actors.ready, state.running, self._ahead(state)),
+                eta=self._rates.eta(left, state.actors.ready, state.running, self._ahead(state, whole.session)),
+                chain=tuple(self._counts[name].as_stage(name) for name in self._chain),
+                filters=tuple(self._filters.values()),
             )  # fmt: skip
 
-    def _committed(self) -> Progress:
-        return replace(self._own, seconds=self._own.seconds + self._seconds)
+    def _work_left(self) -> float:
+        """In rows; of a chain, in token rows, and 0 (nothing is known) before every stage has committed a unit."""
+        if not self._chain:
+            own = self._counts[_ONLY].committed
+            return own.total_rows - own.done.rows
+        known = [left for own in self._counts.values() if (left := own.work_left) is not None]
+        return sum(known) if len(known) == len(self._counts) else 0.0
 
-    def _whole(self) -> Progress:
-        """The runs before and this one."""
-        past, own = self._past, self._committed()
-        return Progress(
-            total_rows=past.total_rows + own.total_rows, done=past.done.merged_with(own.done),
-            session=past.session.merged_with(own.session), seconds=past.seconds + own.seconds,
-        )  # fmt: skip
-
-    def _ahead(self, state: ExecutorState) -> float | None:
-        """Work that is done in units not committed yet, in rows, by what the engines count; None if they do not say."""
-        session = self._whole().session
+    def _ahead(self, state: ExecutorState, session: Totals) -> float | None:
+        """Work that is done in units not committed yet, by what the engines count; None if they do not say."""
         if state.load is None or not session.completion_tokens:
             return None
         tokens = state.load.counters.get("tokens", 0) - session.completion_tokens
+        work = work_of(session) if self._chain else session.rows
         # Work that is lost or done twice is counted too; no more is ahead than units are held.
-        most = state.running * session.rows / session.units
-        return min(max(0.0, tokens * session.rows / session.completion_tokens), most)
+        most = state.running * work / session.units
+        return min(max(0.0, tokens * work / session.completion_tokens), most)
 
     def _enter(self, stage: Stage, now: float) -> None:
         """Count the time since the last look, and go on in a stage."""
@@ -177,6 +196,8 @@ class Monitor:
     def _take_note(self, text: str) -> None:
         self._note, self._noted = text, self._clock()
 
-    def _tell(self) -> None:
+    def _tell(self, stage: str) -> None:
         if self._listen is not None:
-            self._listen(self.now())
+            self._listen(self.now(stage))
+        if self._listen_to_stage is not None:
+            self._listen_to_stage(stage, self.now(stage))

@@ -6,7 +6,7 @@ import sys
 from html import escape
 from typing import Any
 
-from pipeline.progress.figures import cells_of, clock_time, short_time, stage_marks
+from pipeline.progress.figures import ChainRow, cells_of, chain_rows, clock_time, short_time, stage_marks
 from pipeline.progress.lines import format_line
 from pipeline.progress.snapshot import Snapshot, Stage
 
@@ -37,11 +37,26 @@ def to_html(snapshot: Snapshot) -> str:
         f"<b{' style=color:#d33' if cell.alarming else ''}>{escape(cell.value)}</b></span>"
         for cell in cells_of(snapshot)
     )
+    rows = [_bar(row) for row in chain_rows(snapshot)]
+    bars = "".join(rows) or _progress(snapshot.done.rows, snapshot.total_rows)
     return (
         f'<div style="font-family:monospace;max-width:52em"><div><b>{escape(snapshot.model)}</b> to '
         f"{escape(snapshot.output)}, {clock_time(snapshot.at)}</div><div>{stages}</div>"
-        f'<progress style="width:100%" max="{max(1, snapshot.total_rows)}" value="{snapshot.done.rows}"></progress>'
-        f'<div>{cells}</div><div style="opacity:.6">{escape(snapshot.note)}</div></div>'
+        f'{bars}<div>{cells}</div><div style="opacity:.6">{escape(snapshot.note)}</div></div>'
+    )
+
+
+def _progress(value: float, most: float, width: str = "100%") -> str:
+    return f'<progress style="width:{width}" max="{max(1, most)}" value="{value}"></progress>'
+
+
+def _bar(row: ChainRow) -> str:
+    """A stage of a chain: its name, its bar and its rows."""
+    bar = "" if row.share is None else _progress(row.share, 1, "40%")
+    failed = f' <b style="color:#d33">{escape(row.failed)}</b>' if row.failed else ""
+    return (
+        f'<div><span style="display:inline-block;min-width:9em;{_STYLES[row.state]}">{_MARKS[row.state]}'
+        f"{escape(row.name)}</span>{bar} {escape(row.text)}{failed}</div>"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,11 +11,17 @@ from enum import StrEnum
 from pipeline.cost import ResourceSeconds
 from pipeline.types import Totals
 
-__all__ = ["Actors", "Eta", "ExecutorState", "Load", "Progress", "Rates", "Snapshot", "Stage", "Units"]
+__all__ = [
+    "Actors", "ChainFilter", "ChainStage", "Eta", "ExecutorState", "Load", "Progress", "Rates", "Snapshot", "Stage",
+    "Units",
+]  # fmt: skip
 
 
 class Stage(StrEnum):
-    """What a run does at the moment. They come in this order; a run may go back to generating if it finds damage."""
+    """What a run does at the moment. They come in this order; a run may go back to generating if it finds damage.
+
+    Only a chain with filters at its end is ``filtering``. The stages of a chain are others: :class:`ChainStage`.
+    """
 
     PLANNING = "planning"
     STARTING = "starting"
@@ -21,6 +29,7 @@ class Stage(StrEnum):
     COMPILING = "compiling"
     GENERATING = "generating"
     PUBLISHING = "publishing"
+    FILTERING = "filtering"
     DONE = "done"
 
     @property
@@ -60,6 +69,13 @@ class Progress:
     def eta_seconds(self) -> float | None:
         """Seconds to the end at this session's rate; None before the first unit. See :class:`Eta` for the spread."""
         return (self.total_rows - self.done.rows) / self.rows_per_second if self.rows_per_second else None
+
+    def merged_with(self, other: Progress) -> Progress:
+        """Both together: the seconds are those of the one that had more."""
+        return Progress(
+            total_rows=self.total_rows + other.total_rows, done=self.done.merged_with(other.done),
+            session=self.session.merged_with(other.session), seconds=max(self.seconds, other.seconds),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +143,13 @@ class Actors:
         """That the run works with as soon as all are ready."""
         return self.ready + self.starting
 
+    def __add__(self, other: Actors) -> Actors:
+        """Both."""
+        return Actors(
+            ready=self.ready + other.ready, starting=self.starting + other.starting,
+            leaving=self.leaving + other.leaving, most=self.most + other.most,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
@@ -177,6 +200,13 @@ class Load:
         """Share of the KV pages that some sequence holds; 0 where none are known."""
         return self.kv_pages_used / self.kv_pages if self.kv_pages else 0.0
 
+    def __add__(self, other: Load) -> Load:
+        """The sums of both."""
+        names = ("actors", "running", "slots", "queue_depth", "kv_pages_used", "kv_pages")
+        own, more = self.counters, other.counters
+        counted = {name: own.get(name, 0) + more.get(name, 0) for name in {**own, **more}}
+        return Load(**{name: getattr(self, name) + getattr(other, name) for name in names}, counters=counted)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorState:
@@ -197,10 +227,56 @@ class ExecutorState:
     load: Load | None = None
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
 
+    def __add__(self, other: ExecutorState) -> ExecutorState:
+        """Two executors that work for one chain."""
+        loads = [own.load for own in (self, other) if own.load is not None]
+        return ExecutorState(
+            actors=self.actors + other.actors,
+            waiting=self.waiting + other.waiting,
+            running=self.running + other.running,
+            phase=max(self.phase, other.phase, key=list(Stage).index),
+            load=functools.reduce(operator.add, loads) if loads else None,
+            used=self.used + other.used,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainStage(Progress):
+    """A stage of a chain at one moment. ``total_rows`` of a later one is an estimate until all of its units are done.
+
+    Attributes:
+        name: of the stage.
+        units: that it has in all, those of earlier sessions included; 0 before they are planned.
+        estimated: whether ``total_rows`` is an estimate: how many rows the stage before will give is not known yet.
+    """
+
+    name: str = ""
+    units: int = 0
+    estimated: bool = False
+
+    @property
+    def share(self) -> float:
+        """Share of its units that are committed."""
+        return self.done.units / self.units if self.units else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainFilter:
+    """A filter at the end of a chain.
+
+    Attributes:
+        name: of the stage.
+        rows, kept: how many it has read and kept; None before it is done.
+    """
+
+    name: str
+    rows: int | None = None
+    kept: int | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(Progress):
-    """A run at one moment: what is committed, and what is going on.
+    """A run at one moment: what is committed, and what is going on. Of a chain, the sums over its stages.
 
     Attributes:
         output: where it writes, without credentials.
@@ -216,6 +292,8 @@ class Snapshot(Progress):
         price_per_hour: of one accelerator or CPU, if it was given.
         note: what was announced lately (:func:`pipeline.stages.announce`), such as what is waited for; mostly empty.
         eta: None before enough is committed, and when nothing is left.
+        chain: of a chain, its stages that generate, in order.
+        filters: of a chain, the filters at its end, in order.
     """
 
     output: str = ""
@@ -231,6 +309,8 @@ class Snapshot(Progress):
     price_per_hour: float | None = None
     note: str = ""
     eta: Eta | None = None
+    chain: tuple[ChainStage, ...] = ()
+    filters: tuple[ChainFilter, ...] = ()
 
     @property
     def cost(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import re
@@ -10,6 +11,8 @@ from typing import Any
 __all__ = ["Safe", "el", "escape", "join", "script_json"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
+_PLAIN = re.compile(r"[ !#-%(-;=?-~\t\n]*")
+"""ASCII text that stands in HTML as it is."""
 _VOID = frozenset({"meta", "br", "input", "hr"})
 
 
@@ -23,6 +26,8 @@ def escape(text: str) -> Safe:
     """Any text as text of a page or a quoted attribute: of what may not stand in HTML there is a replacement mark."""
     if isinstance(text, Safe):
         return text
+    if _PLAIN.fullmatch(text):  # most of a page's thousands of attributes
+        return Safe(text)
     clean = _CONTROL.sub("\ufffd", text.encode("utf-8", "replace").decode())
     return Safe(html.escape(clean, quote=True))
 
@@ -40,12 +45,17 @@ def el(_tag: str, /, *children: str | None, **attributes: Any) -> Safe:
     for name, value in attributes.items():
         if value is None or value is False:
             continue
-        plain = name.rstrip("_").replace("_", "-")
+        plain = _attribute(name)
         parts.append(f" {plain}" if value is True else f' {plain}="{escape(_shown(value))}"')
     opened = f"<{_tag}{''.join(parts)}>"
     if _tag in _VOID:
         return Safe(opened)
     return Safe(f"{opened}{join(*children)}</{_tag}>")
+
+
+@functools.cache
+def _attribute(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def join(*children: str | None) -> Safe:
@@ -62,6 +72,6 @@ def script_json(name: str, value: Any) -> Safe:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.2f}".rstrip("0").rstrip(".")
-    return value if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return value
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

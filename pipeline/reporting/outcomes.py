@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.codec import redact
+from pipeline.parsing import describe_unparsed
 from pipeline.reporting.bars import Bar, ranked
 from pipeline.reporting.chart import Chart
 from pipeline.reporting.facts import Facts
@@ -24,8 +25,10 @@ def outcome(facts: Facts) -> Safe:
         for name, own in sorted(found.finish_reasons.items(), key=lambda item: -item[1])
     ]
     charts = [ranked(Chart(name="finish", title="Finish reasons", about="How each output row ended."), reasons)]
+    unread = el("p", f"Not parsed: {describe_unparsed(totals.unparsed, totals.samples)}.", class_="hint")
+    notes = [unread] if totals.unparsed else []
     if not totals.failures:
-        return section("outcome", "How rows ended", "", grid(*charts))
+        return section("outcome", "How rows ended", "", grid(*charts), *notes)
     worst = sorted(totals.failures.items(), key=lambda item: (-item[1], item[0]))
     classes = [Bar(label=name, value=own, tip=f"{count(own)} ({percent(own / totals.failed_rows)})")
                for name, own in worst]  # fmt: skip
@@ -37,7 +40,7 @@ def outcome(facts: Facts) -> Safe:
     )
     hint = el("p", "All of them: ", el("code", 'pipeline.read(output, table="dead_letters")'),
               ". Once the cause is gone: ", el("code", "--retry-failed"), ".", class_="hint")  # fmt: skip
-    return section("outcome", "How rows ended", "", grid(*charts), examples, hint)
+    return section("outcome", "How rows ended", "", grid(*charts), *notes, examples, hint)
 
 
 def sampled(facts: Facts) -> Safe | None:

@@ -101,18 +101,18 @@ class Candidates:
             f"UPDATE rows SET reason = '{Reason.DUPLICATE}', other = ?2, similarity = ?3 WHERE ordinal = ?1", found
         )
 
-    def keep_best(self, keep: Keep, groups: str) -> None:
+    def keep_best(self, keep: Keep, reason: Reason) -> None:
         """Rank what is left within groups, and drop what is not among the best.
 
         Args:
             keep: how many are kept.
-            groups: the column that tells the group: ``row_id`` or ``grp``.
+            reason: of those that are dropped.
         """
         scratch = self.scratch
         scratch.run("DROP TABLE IF EXISTS ranked")
         scratch.run(
-            f"CREATE TEMP TABLE ranked AS SELECT ordinal, {groups} AS own, "
-            f"row_number() OVER (PARTITION BY {groups} ORDER BY {_ORDER}) AS rank FROM rows WHERE reason IS NULL"
+            "CREATE TEMP TABLE ranked AS SELECT ordinal, grp AS own, "
+            f"row_number() OVER (PARTITION BY grp ORDER BY {_ORDER}) AS rank FROM rows WHERE reason IS NULL"
         )
         scratch.run("DROP TABLE IF EXISTS sizes")
         scratch.run("CREATE TEMP TABLE sizes (number INTEGER PRIMARY KEY, own TEXT UNIQUE, candidates INTEGER, most)")
@@ -124,7 +124,7 @@ class Candidates:
             "UPDATE rows SET rank = r.rank, candidates = s.candidates, "
             "reason = CASE WHEN r.rank > s.most THEN ? END "
             "FROM ranked r JOIN sizes s ON s.own = r.own WHERE r.ordinal = rows.ordinal",
-            (Reason.SAMPLE if groups == "row_id" else Reason.BELOW,),
+            (reason,),
         )
 
     def best_first(self) -> Iterator[tuple[int, str]]:
@@ -159,20 +159,19 @@ class Candidates:
             for reason, detail, score, rank, candidates, other, sample, similarity in found
         ]
 
-    def scores_of(self, row_ids: Sequence[str]) -> Mapping[str, list[float | None]]:
-        """The scores of all ranked samples of some rows, from the best on. Needs :meth:`index_row_ids`."""
-        marks = ", ".join("?" * len(row_ids))
+    def scores_of(self, groups: Sequence[str]) -> Mapping[str, list[float | None]]:
+        """The scores of all ranked rows of some groups, from the best on. Needs :meth:`index_groups`."""
+        marks = ", ".join("?" * len(groups))
         found: dict[str, list[float | None]] = {}
-        for row_id, score in self.scratch.all(
-            f"SELECT row_id, score FROM rows WHERE row_id IN ({marks}) AND rank IS NOT NULL ORDER BY {_ORDER}",
-            row_ids,
+        for group, score in self.scratch.all(
+            f"SELECT grp, score FROM rows WHERE grp IN ({marks}) AND rank IS NOT NULL ORDER BY {_ORDER}", groups
         ):
-            found.setdefault(row_id, []).append(score)
+            found.setdefault(group, []).append(score)
         return found
 
-    def index_row_ids(self) -> None:
+    def index_groups(self) -> None:
         """Make :meth:`scores_of` fast."""
-        self.scratch.run("CREATE INDEX by_row_id ON rows (row_id)")
+        self.scratch.run("CREATE INDEX by_group ON rows (grp)")
 
     def counts(self) -> dict[str, int]:
         """Number of dropped rows by reason."""

@@ -64,19 +64,20 @@ class Selection:
         dropped_schema: of the notes of those that are dropped.
     """
 
-    def __init__(self, config: FilterConfig, schema: pa.Schema, prefix: str = "") -> None:
+    def __init__(self, config: FilterConfig, schema: pa.Schema, prefix: str = "", sampled: int = 0) -> None:
         """Check that the filter fits the table.
 
         Args:
             config: what to keep.
             schema: of the table.
             prefix: of its result columns.
+            sampled: how often a number of a sample was added to the id of an input row, with ``#`` before it.
 
         Raises:
             ConfigError: a column is not there or of another kind than is needed.
             ResourceError: a library that the filter needs is not installed.
         """
-        self._config, self._rule, self._prefix = config, config.rule, prefix
+        self._config, self._rule, self._prefix, self._sampled = config, config.rule, prefix, sampled
         if config.selection_column in schema.names:
             raise ConfigError(f"selection_column={config.selection_column!r}: the output has a column of this name. "
                               'Use another one, for example "selection_2".')  # fmt: skip
@@ -130,12 +131,12 @@ class Selection:
                 'without the next-token head have no log-probabilities: use score="mean_entropy", or an expression.'
             )
         if rule.per_row:
-            candidates.keep_best(rule, "row_id")
-            candidates.index_row_ids()
+            candidates.keep_best(rule, Reason.SAMPLE)
+            candidates.index_groups()
         if self._duplicates is not None:
             candidates.drop_duplicates(self._duplicates.duplicates(candidates.best_first()))
         if self._ranks and not rule.per_row:
-            candidates.keep_best(rule, "grp")
+            candidates.keep_best(rule, Reason.BELOW)
         return candidates.counts()
 
     def divide(self, tables: Iterable[pa.Table]) -> Iterator[Chosen]:
@@ -170,8 +171,13 @@ class Selection:
                 reason = Reason.FAILED
             elif not holds[i]:
                 reason, detail = Reason.CONDITION, "false" if holds[i] is False else "no value"
-            group = json.dumps(next(groups), default=str) if groups is not None else ""
+            group = self._input_row(row_id) if self._rule.per_row else ""
+            group = json.dumps(next(groups), default=str) if groups is not None else group
             yield first + i, row_id, sample, group, scores[i], lengths[i], scripts[i], reason, detail
+
+    def _input_row(self, row_id: str) -> str:
+        """The id of the input row that a row is a sample of, or was made of."""
+        return row_id.rsplit("#", self._sampled)[0] if self._sampled else row_id
 
     def _ids(self, table: pa.Table) -> list[tuple[str, int]]:
         columns = (table[f"{self._prefix}{name}"].to_pylist() for name in ("row_id", "sample_index"))
@@ -182,13 +188,14 @@ class Selection:
         return ("\n".join(value or "" for value in values) for values in zip(*columns, strict=True))
 
     def _choices(self, rows: Sequence[tuple[tuple[str, int], Verdict]]) -> pa.Array:
-        scores = self._candidates.scores_of(list({own[0] for own, _ in rows})) if self._rule.per_row else {}
+        per_row = self._rule.per_row
+        scores = self._candidates.scores_of(list({self._input_row(own[0]) for own, _ in rows})) if per_row else {}
         values = [
             {
                 "score": verdict.score,
                 "rank": verdict.rank,
                 "candidates": verdict.candidates,
-                "scores": scores.get(own[0]),
+                "scores": scores.get(self._input_row(own[0])),
             }
             for own, verdict in rows
         ]

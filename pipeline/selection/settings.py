@@ -94,7 +94,8 @@ class FilterConfig:
 
     Attributes:
         keep: an SQL expression over the row's columns, ``"best 50%"``, ``"best 1000"``, or ``"best 1 per row"`` (of the
-            samples of an input row); each of the last three may go on ``"... where EXPRESSION"``. None keeps all.
+            samples of an input row; in a chain, of a row of the chain's input); each of the last three may go on
+            ``"... where EXPRESSION"``. None keeps all.
         score: what is best: a name of :data:`pipeline.selection.score.SCORES`, or an SQL expression that gives a
             number; higher is better, null the worst. Equals are ranked by row id, then sample. None is "confidence" for
             ``best N per row``, else "mean_entropy".

@@ -24,14 +24,20 @@ def check_columns(schema: pa.Schema) -> None:
     Raises:
         ConfigError: names the others, and the remedy.
     """
-    names = [field.name for field in schema if _NOT_IN_NAMES & set(field.name)]
+    names = [field.name for field in schema if not _is_named(field)]
     kinds = [f"{field.name}: {field.type}" for field in schema if not _is_held(field.type)]
     if names or kinds:
         rule = "Delta has no unsigned integers, half floats, times, durations, nanoseconds or mapped names"
         raise ConfigError(
             f"a Delta table cannot hold columns {[*names, *kinds]} ({rule}). Rename or cast them in the input, or "
-            "leave them out with columns=[...]."
+            "leave them out with columns=[...]; of a JSON schema, parse={parsed: {json: true}} writes JSON text."
         )
+
+
+def _is_named(field: pa.Field) -> bool:
+    """Whether a column and all fields in it have names that need no mapping."""
+    inside = [field.type.field(i) for i in range(field.type.num_fields)]
+    return not _NOT_IN_NAMES & set(field.name) and all(map(_is_named, inside))
 
 
 def _is_held(kind: pa.DataType) -> bool:

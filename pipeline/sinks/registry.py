@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Mapping
 
@@ -33,7 +34,7 @@ def check_format(name: str, schema: pa.Schema) -> None:
     if deep:
         raise ConfigError(f"columns {deep}: nested too deeply for any format. Flatten them, or leave them out with "
                           "columns=[...].")  # fmt: skip
-    bad = [f"{field.name}: {field.type}" for field in schema if not _holds(FORMATS[name], field)]
+    bad = [f"{field.name}: {field.type}" for field in schema if not _holds(name, field)]
     if bad:
         raise ConfigError(
             f"output_format={name!r}: it cannot hold columns {bad}. Use output_format='ipc', or leave them out with "
@@ -50,8 +51,10 @@ def _depth(kind: pa.DataType) -> int:
     return level
 
 
-def _holds(format: PartFormat, field: pa.Field) -> bool:
+@functools.lru_cache(1000)  # scheduled runs and stages of a chain ask for the same columns again and again
+def _holds(name: str, field: pa.Field) -> bool:
     """Whether an empty column can be written and read back."""
+    format = FORMATS[name]
     schema = pa.schema([field])
     file = io.BytesIO()
     try:

@@ -4,7 +4,7 @@ Knows files, Arrow and row numbers, and the output's storage, to which in-memory
 Ray or units.
 """
 
-from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, Source
+from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, SlicedSource, Source
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
 from pipeline.sources.opening import ROWS, check_apart, open_source, source_of
 
@@ -15,6 +15,7 @@ __all__ = [
     "RESTORE_INPUT",
     "ROWS",
     "FileSource",
+    "SlicedSource",
     "Source",
     "check_apart",
     "open_source",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
+from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -20,7 +20,8 @@ from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remo
 from pipeline.types import Slice, SourceFile
 
 __all__ = [
-    "BAD", "HIDDEN", "NO_ROWS", "RAW", "FileSource", "Source", "cut", "each_of", "open_input", "read_with_retries",
+    "BAD", "HIDDEN", "NO_ROWS", "RAW", "FileSource", "SlicedSource", "Source", "cut", "each_of", "open_input",
+    "read_with_retries",
 ]  # fmt: skip
 
 BAD = "__wedlm_bad"
@@ -39,7 +40,11 @@ _T = TypeVar("_T")
 
 
 class Source(Protocol):
-    """The rows of an input. Picklable; :meth:`read` runs in tasks, everything else in the driver."""
+    """What a job knows of its input: columns, files, and what to do about faults. Picklable.
+
+    How rows are got differs: an input's are cut and read (:class:`SlicedSource`), those of a stage before are where it
+    has put them (:class:`pipeline.sources.stage_rows.StageRows`), and batches of a Ray Data pipeline are given.
+    """
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -53,13 +58,18 @@ class Source(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of every table that :meth:`read` yields, without the hidden ones."""
+        """Columns of every table of rows, without the hidden ones."""
         ...
 
     @property
     def remedy(self) -> str:
         """What to do about a file that was changed after rows of it were read, as sentences."""
         ...
+
+
+@runtime_checkable
+class SlicedSource(Source, Protocol):
+    """An input that is cut into slices in the driver, and read in tasks."""
 
     def slices(self, rows: int) -> Iterator[Slice]:
         """All rows in input order, ``rows`` to a slice; slices do not span files."""

@@ -7,11 +7,12 @@ import hashlib
 import itertools
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.codec import file_digest, sampled_stretches
 from pipeline.errors import SourceError
 from pipeline.sources.identity import stamp_now, stamp_of_info
 from pipeline.sources.partitions import partitions_in
@@ -20,11 +21,9 @@ from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
-__all__ = ["Found", "check_name", "digest_now", "file_digest", "find_files", "has_wildcards", "is_hidden",
+__all__ = ["Found", "check_name", "digest_now", "find_files", "has_wildcards", "is_hidden",
            "source_file"]  # fmt: skip
 
-_SAMPLES = 64
-_SAMPLE_BYTES = 64 * 1024
 _STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
 """Names under which object stores report the hash of an object's content."""
 
@@ -189,17 +188,6 @@ def digest_now(path: str, options: Mapping[str, Any]) -> str:
         return _remote_digest(Found(key="", path=path, info=fs.info(inner)), options)
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """Hash of a file's size and content: of all of it up to 4 MiB, else of 64 stretches from begin to end."""
-    size = os.path.getsize(path)
-    digest = hashlib.blake2b(str(size).encode(), digest_size=12)
-    with open(path, "rb") as file:
-        for begin, end in _samples(size):
-            file.seek(begin)
-            digest.update(file.read(end - begin))
-    return digest.hexdigest()
-
-
 def _remote_digest(found: Found, options: Mapping[str, Any]) -> str:
     """From the store's own hash and the size, where the listing has them; else as :func:`file_digest`."""
     size = found.info.get("size")
@@ -211,18 +199,9 @@ def _remote_digest(found: Found, options: Mapping[str, Any]) -> str:
         if size is None:
             pieces, size = [fs.cat_file(path)], 0
         else:
-            begins, ends = zip(*_samples(size), strict=True)
+            begins, ends = zip(*sampled_stretches(size), strict=True)
             pieces = fs.cat_ranges([path] * len(begins), list(begins), list(ends), on_error="raise")
     digest = hashlib.blake2b(str(size).encode(), digest_size=12)
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
-
-
-def _samples(size: int) -> Sequence[tuple[int, int]]:
-    """The stretches of a file of ``size`` bytes that its digest sees."""
-    if size <= _SAMPLES * _SAMPLE_BYTES:
-        return [(0, size)]
-    last = size - _SAMPLE_BYTES
-    begins = (last * i // (_SAMPLES - 1) for i in range(_SAMPLES))
-    return [(begin, begin + _SAMPLE_BYTES) for begin in begins]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, Source
+from pipeline.sources.base import FileSource, SlicedSource
 from pipeline.sources.finding import Found, find_files, has_wildcards, source_file
 from pipeline.sources.formats import all_formats, all_suffixes, dialects_of, is_dialect
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
@@ -25,7 +25,7 @@ ROWS = FileSource.input_format
 """Input format of tables that are nothing but rows."""
 
 
-def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) -> Source:
+def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) -> SlicedSource:
     """The source of a configuration; in-memory input is first written to ``storage``.
 
     Args:
@@ -63,7 +63,7 @@ def open_source(
     dataset_options: Mapping[str, Any] | None = None,
     partitioned: bool = True,
     input_format: str = "auto",
-) -> Source:
+) -> SlicedSource:
     """The source of what ``RunConfig.input`` may be.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +11,7 @@ from pipeline.damage import FoundDamageError, StageDamageError
 from pipeline.sinks.stored_rows import PlaceReader
 from pipeline.sources.identity import RESTORE_INPUT
 from pipeline.storage.protocol import Storage
-from pipeline.types import Slice, SourceFile, Unit
+from pipeline.types import SourceFile, Unit
 
 __all__ = ["STAGE_ID", "KeepRows", "StageRows", "carried_columns"]
 
@@ -40,7 +40,7 @@ def carried_columns(schema: pa.Schema, inputs: int, prefix: str, extra: Sequence
 
 
 class StageRows:
-    """A source over the output of a stage.
+    """A source over the output of a stage. It is not cut into slices.
 
     Units of the next stage are made of units of this one, each with the place of its rows
     (:attr:`pipeline.types.Unit.place`).
@@ -78,14 +78,6 @@ class StageRows:
     def remedy(self) -> str:
         """What to do about rows that are not what was read."""
         return RESTORE_INPUT
-
-    def slices(self, rows: int) -> Iterator[Slice]:
-        """None: what there is to read is known by units of the stage."""
-        return iter(())
-
-    def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-        """Not for this source: see :meth:`rows_of`."""
-        raise NotImplementedError
 
     def rows_of(self, unit: Unit) -> pa.Table:
         """The input rows of a unit of the next stage: the rows of a unit of this one that succeeded, in order.

@@ -1,6 +1,6 @@
 """Compile every kernel for one architecture and print the resources of each.
 
-    python -m testing.ahead_of_time 80|90 [--json]
+    python -m testing.ahead_of_time 80|90 [--brief] [--json]
 
 ``TRITON_INTERPRET`` must not be set. Exit code 1 if a kernel exceeds a limit of the device.
 """
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("capability", type=int, choices=sorted(SHARED_BYTES))
+    parser.add_argument("--brief", action="store_true", help="what the default test run compiles: half of it")
     parser.add_argument("--json", action="store_true", help="a list of objects")
     options = parser.parse_args(arguments)
 
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from wedlm_core.model.weights import load_config
 
     shapes = {"8B": WEDLM_8B, "tiny": load_config(Path(resolve("tiny")))}
-    found = [asdict(v) for v in variants(shapes, eight_bits=options.capability >= 89)]
+    eight_bits = options.capability >= 89
+    found = [asdict(v) for v in variants(shapes, eight_bits=eight_bits, brief=options.brief)]
     if options.json:
         print(json.dumps(found))
         return 0

@@ -14,10 +14,12 @@ from testing.pretend import LOG
 from wedlm_core.attention.paged_gpu import TritonPlan
 from wedlm_core.attention.protocol import DeviceRows
 from wedlm_core.config import EngineConfig, ModelConfig
+from wedlm_core.decoding.allowed_tokens import AllowedRows, words_of_vocabulary
 from wedlm_core.decoding.sampling import SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder_gpu import DecoderGpu
+from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.quantised import round_in_one_pass
 
@@ -60,27 +62,31 @@ _FEW = (
 )
 
 
-def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool) -> Iterator[Variant]:
+def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = False) -> Iterator[Variant]:
     """Compile what engines with these shapes launch, in float32 and bfloat16; more variants of the first shape.
 
     Args:
         shapes: model configurations by name.
         eight_bits: whether the device converts 8-bit floats.
+        brief: the first shape only; of a device that converts 8-bit floats, which has more shared memory than one that
+            does not, bfloat16 only and few forms of attention.
     """
-    for number, (name, shape) in enumerate(shapes.items()):
+    few = brief and eight_bits
+    for number, (name, shape) in enumerate(list(shapes.items())[: 1 if brief else None]):
         one = replace(shape, num_hidden_layers=1)  # all layers launch the same kernels
-        for dtype in (torch.bfloat16, torch.float32):
+        for dtype in (torch.bfloat16,) if few else (torch.bfloat16, torch.float32):
             label = f"{name} {str(dtype).removeprefix('torch.')}"
-            many = _FULL if number == 0 and dtype == torch.bfloat16 else _FEW
-            for kind in many:
+            main = number == 0 and dtype == torch.bfloat16
+            for kind in _FULL if main and not few else _FEW:
                 yield from _taken(f"{label} {kind}", partial(_attend, one, dtype, kind, None))
-            if eight_bits and many is _FULL:
+            if eight_bits and main:
                 for kind in _FEW:
                     yield from _taken(f"{label} fp8 {kind}", partial(_attend, one, dtype, kind, _FP8))
             yield from _taken(f"{label} layer", partial(_layer, one, dtype))
             yield from _taken(f"{label} sampler", partial(_sample, one, dtype))
             if eight_bits:
                 yield from _taken(f"{label} rounding", partial(_round, one, dtype))
+            yield from _taken(f"{label} int8", partial(_round_int8, one, dtype))
 
 
 def _taken(label: str, launch: Callable[[], None]) -> Iterator[Variant]:
@@ -122,7 +128,10 @@ def _layer(shape: ModelConfig, dtype: torch.dtype) -> None:
 
 def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
     most = EngineConfig().logits_rows(shape.vocab_size)
-    for rows, sampled, suppressing in ((1, False, False), (64, True, False), (most, True, True)):
+    words = words_of_vocabulary(shape.vocab_size)
+    for rows, sampled, suppressing, grammars in (
+        (1, False, False, False), (64, True, False, False), (most, True, True, False), (64, True, False, True),
+    ):  # fmt: skip
         inputs = SamplingRows(
             temperature_R=torch.empty(rows, device=_DEVICE),
             seed_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
@@ -130,9 +139,24 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
             suppress_R=torch.empty(rows, dtype=torch.bool, device=_DEVICE),
             sampled=sampled,
             suppressing=suppressing,
+            allowed=AllowedRows(
+                bits_UW=torch.empty(rows, words, dtype=torch.int32, device=_DEVICE),
+                line_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
+            )
+            if grammars
+            else None,
         )
         logits = torch.empty(rows, shape.vocab_size, dtype=dtype, device=_DEVICE)
         choose_gpu(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
+
+
+def _round_int8(shape: ModelConfig, dtype: torch.dtype) -> None:
+    for width in {shape.hidden_size, shape.intermediate_size, shape.num_attention_heads * shape.head_dim}:
+        rounded_gpu(torch.empty(8, width, dtype=dtype, device=_DEVICE))
+    sums = torch.empty(8, shape.intermediate_size, dtype=torch.int32, device=_DEVICE)
+    scale_R, scale_O = torch.empty(8, device=_DEVICE), torch.empty(shape.intermediate_size, device=_DEVICE)
+    for bias_O in (None, torch.empty(shape.intermediate_size, dtype=dtype, device=_DEVICE)):
+        scaled_gpu(sums, scale_R, scale_O, bias_O, dtype)
 
 
 def _round(shape: ModelConfig, dtype: torch.dtype) -> None:

@@ -28,7 +28,7 @@ def main() -> None:
         os.close(file)
         error = None
         try:
-            exec(compile(asked["code"], asked["name"], "exec"), namespace)
+            exec(compile(asked["code"], asked["name"], "exec", dont_inherit=True), namespace)
         except BaseException:
             error = traceback.format_exc()
         sys.stdout.flush()

@@ -103,7 +103,7 @@ class SmallChain:
     ) -> ChainSummary:  # fmt: skip
         config = self.config(**fields)
         executors = [executor or ChainExecutor(), *(ChainExecutor() for _ in config.groups[1:])]
-        return chain_on(executors, config, storages or self.storages, lambda name, progress: None)
+        return chain_on(executors, config, storages or self.storages)
 
     def data(self, name: str) -> list[dict[str, Any]]:
         """The data columns of a stage's published rows."""

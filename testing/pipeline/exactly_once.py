@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -75,14 +76,23 @@ class SmallJob:
         model: a model folder.
         output: a folder or URL; None is one beside the input.
         options: of the output's file system.
+        like: a job whose output is copied, a folder. The input is its own, and has to stay as it is: a copy of a file
+            is to a run another file.
     """
 
+    source: Path
+    config: RunConfig
+
     def __init__(
-        self, folder: Path, model: Path, output: str | None = None, options: Mapping[str, Any] | None = None
+        self, folder: Path, model: Path, output: str | None = None, options: Mapping[str, Any] | None = None,
+        like: SmallJob | None = None,
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        self.source = folder / "a.parquet"
-        pq.write_table(pa.Table.from_pylist(ROWS), self.source, row_group_size=8)
+        self.source = folder / "a.parquet" if like is None else like.source
+        if like is None:
+            pq.write_table(pa.Table.from_pylist(ROWS), self.source, row_group_size=8)
+        else:
+            shutil.copytree(like.config.output, folder / "out")
         self.options = dict(options or {})
         self.config = RunConfig(
             input=str(self.source), output=output or str(folder / "out"), model=str(model), unit_rows=4,

@@ -24,6 +24,7 @@ __all__ = [
     "Moment",
     "Recorder",
     "boundary",
+    "crash_points",
 ]
 
 BOUNDARIES = {
@@ -60,6 +61,20 @@ def boundary(moment: Moment) -> str:
         return moment.operation
     of = next((name for prefix, name in BOUNDARIES.items() if moment.key.startswith(prefix)), "published data")
     return f"remove {of}" if moment.operation == "delete" else of
+
+
+def crash_points(moments: Sequence[Moment]) -> list[int]:
+    """Numbers of those moments at which a crash leaves what it leaves at no later one.
+
+    Just after an operation is, to the next run, just before the following one: nothing is written in between. So it is
+    left out, unless operations of several threads overlap there, or a stream was written to since.
+    """
+    following = [*moments[1:], None]
+    return [
+        number
+        for number, (moment, then) in enumerate(zip(moments, following, strict=True))
+        if not moment.after or then is None or then.after or then.operation == "close"
+    ]
 
 
 class Killed(BaseException):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testing.repository import ROOT
+
 CREDENTIAL = "local-s3-credential"
 """Key and secret: the server takes any. Secrets are masked wherever they occur: no path may have this in it."""
 
@@ -51,9 +53,9 @@ def serve_s3(log: Path | None = None) -> Iterator[S3Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "testing.pipeline.s3_server", "-H", "127.0.0.1", "-p", str(port)]
     with open(log or os.devnull, "wb") as said:
-        server = subprocess.Popen(command, stdout=said, stderr=said)
+        server = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
     try:
         for _ in range(300):
             with socket.socket() as probe:

@@ -9,18 +9,18 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.plan.units import plan_units, read_tasks, read_units
-from pipeline.sources import Source, open_source
+from pipeline.sources import SlicedSource, open_source
 from pipeline.storage.local import LocalStorage
 
 __all__ = ["all_rows", "opened"]
 
 
-def opened(data: Any, folder: Path) -> Source:
+def opened(data: Any, folder: Path) -> SlicedSource:
     """The source of ``data``; what is in memory is kept below ``folder``."""
     return open_source(data, LocalStorage(folder / "out", layout.SCRATCH))
 
 
-def all_rows(source: Source, rows: int) -> pa.Table:
+def all_rows(source: SlicedSource, rows: int) -> pa.Table:
     """Every row, read in units of ``rows`` rows."""
     tables = [table for task in read_tasks(plan_units(source, rows, "f")) for table in read_units(source, task.units)]
     return pa.concat_tables(tables)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +62,31 @@ def test_it_prints_a_summary_of_each_stage_and_ends_with_3_if_every_row_of_one_f
     tmp_path: Path, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(chains, "RayExecutor", lambda config, stop, beside: ChainExecutor())
-    words = write_config(tmp_path, model=str(qwen3_folder), sampling={"max_tokens": 5})
-    assert chain.main([*words, "--quiet"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:4] for line in lines[1:3]] == [["write", "1", "rows", "in,"], ["judge", "1", "rows", "in,"]]
+    kept = {"name": "kept", "filter": {"keep": "judge_text <> ''"}}
+    words = write_config(tmp_path, model=str(qwen3_folder), sampling={"max_tokens": 5}, stages=[*STAGES, kept])
+    assert chain.main([*words, "--quiet"], "wedlm-batch chain") == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    write, judge, filtered = re.split(r"^Stage (?:write|judge|kept):$", captured.out, flags=re.MULTILINE)[1:]
+    for section in (write, judge):
+        assert "Rows: 1, 1 ok, 0 failed; 1 generations" in section
+        assert "To read: " in section
+        assert "To look at the report: " in section
+    out = tmp_path / "out"
+    assert f"To verify: wedlm-batch verify {out}/write --input {tmp_path}/in.jsonl\n" in write
+    assert f"To verify: wedlm-batch verify {out}/judge\n" in judge
+    assert "Rows: 1 read, 1 kept, 0 dropped" in filtered
+    assert f"To verify: wedlm-batch verify {out}/kept --input {out}/judge\n" in filtered
+    assert "retry" not in captured.out
+
     failing = [STAGES[0], {"name": "judge", "prompt_template": "{{ text.missing }}"}]
     words = write_config(tmp_path, model=str(qwen3_folder), output=str(tmp_path / "bad"), stages=failing)
-    assert chain.main(words) == 3
+    assert chain.main([*words, "--redo", "write", "--progress-seconds", "9"], "wedlm-batch chain") == 3
     captured = capsys.readouterr()
-    assert "write: 1/1 rows" in captured.out
+    lines = [line for line in captured.err.splitlines() if line.startswith("progress ")]
+    assert "stage=done" in lines[-1]
+    assert " write.rows=1 write.total_rows=1 write.failed=0 judge.rows=1 judge.total_rows=1 judge.failed=1" in lines[-1]
+    assert re.search(r"^  Failed by reason: (\w+) 1\n    \1, for example: .*#0|:0", captured.out, re.MULTILINE)
+    again = shlex.join(["wedlm-batch", "chain", *words, "--progress-seconds", "9", "--retry-failed"])
+    assert captured.out.splitlines()[-1] == f"To retry failed rows: {again}"
     assert "every row of a stage failed" in captured.err

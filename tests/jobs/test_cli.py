@@ -192,6 +192,25 @@ def test_a_printed_configuration_is_given_again_and_is_equal(
     assert capsys.readouterr().out == printed
 
 
+def test_a_printed_schema_is_the_schema_whatever_its_fields_are_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = {"type": "object", "properties": {"password": {"type": "string"}, "token": {"const": "b"}, "on": {}}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    (tmp_path / "job.yaml").write_text(
+        f"input: in\noutput: out\nsampling: {{structured_outputs: {{json: {{file: '{tmp_path}/schema.json'}}}}}}\n"
+        f"parse: {{key: {{json: {{file: '{tmp_path}/schema.json'}}}}, n: {{pattern: a}}}}\n"
+    )
+    with pytest.raises(SystemExit):
+        main(["--config", str(tmp_path / "job.yaml"), "--print-config"])
+    printed = capsys.readouterr().out
+    (tmp_path / "schema.json").unlink()
+    (tmp_path / "printed.yaml").write_text(printed)
+    again = parsed("--config", str(tmp_path / "printed.yaml"))
+    assert again.sampling.structure is not None
+    assert again.sampling.structure.schema == json.loads(again.parse["key"].json) == schema
+
+
 def test_a_printed_configuration_shows_no_secret_and_is_refused_until_the_mask_is_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

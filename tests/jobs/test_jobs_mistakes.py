@@ -181,7 +181,7 @@ FILES = {
     "list.yaml": ("list.yaml", "must be a mapping", "Write name: value"),
     "broken.yaml": ("broken.yaml", "line 2", "Correct it"),
     "binary.yaml": ("binary.yaml", "not YAML", "Correct it"),
-    "chain.yaml": ("stages", "those of a chain", "Give them to the command chain"),
+    "chain.yaml": ("stages", "a setting of the command chain only", "Give the file to that"),
     "typo.yaml": ("'sampling.temprature'", "no such field", "Did you mean 'sampling.temperature'?"),
     "flat.yaml": ("'max_token'", "no such field", "Did you mean 'sampling.max_tokens'?"),
     "number.yaml": ("sampling=3", "a mapping of fields", "Write name: value"),
@@ -196,7 +196,7 @@ OTHERS: list[tuple[Callable[[list[str]], Any], str, tuple[str, ...]]] = [
     (calibrate.main, "--input none.parquet --model m --floor 0.9", ("it has no rows", "one row at least")),
     (evaluate.main, "--model ./nowhere", ("'./nowhere'", "no such folder", "Check the path")),
     (evaluate.main, "--strategies fast", ("--strategies", "invalid choice", "verified")),
-    (train.main, "--recipe huge", ("'huge'", "no file", "Shipped are ['tiny']")),
+    (train.main, "--recipe huge", ("'huge'", "no file", "Shipped are ['small', 'tiny']")),
     (train.main, "--set run.step=3", ("recipe.run=['step']", "known are", "Correct the recipe")),
 ]
 PYTHON: list[tuple[Callable[[], Any], tuple[str, ...]]] = [

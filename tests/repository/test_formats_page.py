@@ -47,7 +47,7 @@ def test_the_blocks_run(tmp_path: Path) -> None:
         lines = printed(sys.executable, "-c", script).splitlines()
     assert lines[0] == "3, 4, 5, 6, 7, 8, 9"
     assert lines[1].startswith("2 {'prompt_tokens': ")
-    assert lines[2].startswith("q3 400 body.response_format={'type': 'json_object'}: the form of an answer is not")
+    assert lines[2].startswith("q3 400 body.tool_choice='required': calls of tools are not read out of the answer")
     assert lines[3].startswith("4 ['custom_id', 'method', 'url', 'body', 'row_id'")
     assert lines[4] == "1 data-000000"
     assert any(line.startswith("4 4 3 ") and line.endswith(" 4") for line in lines)

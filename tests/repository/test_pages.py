@@ -27,6 +27,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
     "tutorials/distil.md": "two jobs, one after the other: about 15 s",
     "tutorials/synthesise.md": "two jobs, one after the other: about 15 s",
+    "structured-output.md": "a job: about 15 s; tests/pipeline/commands/test_run_structured_outputs.py has all of it",
     "progress.md": "two jobs, one after the other: about 15 s",
     "stages.md": "a chain of two jobs: about 12 s",
     "coming-from.md": "a job: about 7 s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -17,7 +18,7 @@ COLUMNS = tuple(field.name for field in fields(CommitRecord))
 if empty."""
 _SUMS = ("num_rows", "failed_rows", "samples", "prompt_tokens", "completion_tokens", "decode_forwards",
          "rows_forwarded")  # fmt: skip
-_MAPPINGS = ("failures", "examples")
+_MAPPINGS = ("failures", "examples", "unparsed")
 _UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
 _EMPTY: dict[str, Any] = {}
 
@@ -129,16 +130,18 @@ class CommittedUnits:
         sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _SUMS)
         row = self._scratch.one(f"SELECT count(*), {sums} FROM records {where}")
         assert row is not None
-        failures: dict[str, int] = {}
+        failures: Counter[str] = Counter()
+        unparsed: Counter[str] = Counter()
         examples: dict[str, str] = {}
-        failed = f"failures IS NOT NULL AND rowid > ? {f'AND {among}' if among else ''}"
-        query = f"SELECT rowid, failures, examples FROM records WHERE {failed} ORDER BY rowid LIMIT ?"
-        for _, counts, texts in self._scratch.stream(query):
-            for name, count in json.loads(counts).items():
-                failures[name] = failures.get(name, 0) + count
+        told = f"(failures IS NOT NULL OR unparsed IS NOT NULL) AND rowid > ? {f'AND {among}' if among else ''}"
+        query = f"SELECT rowid, failures, unparsed, examples FROM records WHERE {told} ORDER BY rowid LIMIT ?"
+        for _, failed, unread, texts in self._scratch.stream(query):
+            failures.update(json.loads(failed) if failed else {})
+            unparsed.update(json.loads(unread) if unread else {})
             examples = {**json.loads(texts), **examples} if texts else examples
         names = ("units", "rows", *_SUMS[1:])
-        return Totals(**dict(zip(names, row, strict=True)), failures=failures, examples=examples)
+        own = dict(zip(names, row, strict=True))
+        return Totals(**own, failures=dict(failures), examples=examples, unparsed=dict(unparsed))
 
 
 def _row(record: CommitRecord) -> list[Any]:

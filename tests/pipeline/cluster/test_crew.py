@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,56 @@ def test_what_fails_in_the_background_is_raised_where_it_is_needed_and_nowhere_e
     unused = Background(1)
     unused.start_crew(lambda: pytest.fail("there is no session"))
     unused.close()
+
+
+def test_a_signal_that_ends_the_wait_for_actors_leaves_them_to_the_end_of_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If Ray ended while they start, what starts them would begin a session of its own, and never end."""
+
+    class Stands:
+        def close(self) -> None:
+            ended.append("crew")
+
+    def interrupt(*_: object) -> None:
+        raise SystemExit(143)
+
+    ended: list[str] = []
+    stands = threading.Event()
+    monkeypatch.setattr(Background, "_start", lambda self: False)
+    background = Background(1)
+    background.start_crew(lambda: Stands() if stands.wait(10) else pytest.fail("nobody waits"))  # type: ignore[arg-type,return-value]
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(SystemExit):
+            background.crew()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    threading.Timer(0.1, stands.set).start()
+    background.close()
+    assert ended == ["crew"]
+
+
+def test_actors_are_ended_once_and_whoever_asks_waits_until_that_is_done() -> None:
+    """The session ends them before Ray; the thread of a run that notices later must not call Ray any more."""
+
+    class Part:
+        def close(self) -> None:
+            ended.append(threading.current_thread().name)
+            slowly.wait(0.1)
+
+    ended: list[str] = []
+    slowly = threading.Event()
+    part: Any = Part()
+    both = crew.Crew(resources={}, bisection=part, pool=part, state=part)
+    other = threading.Thread(target=both.close, name="run")
+    other.start()
+    while not ended:
+        slowly.wait(0.001)
+    both.close()
+    assert ended == ["run"] * 3, "by the first one, and all of it before the second one goes on"
+    other.join()
 
 
 @pytest.mark.parametrize(("rows", "limit", "units"), [(0, None, None), (3, None, 1), (20, None, 4), (20, 5, 2)])

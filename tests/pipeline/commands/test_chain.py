@@ -15,12 +15,13 @@ import pytest
 from pipeline import layout
 from pipeline.codec import Request, RequestError
 from pipeline.commands.chain_config import ChainConfig
+from pipeline.commands.filter import filter
 from pipeline.commands.read import read
 from pipeline.commands.report import gather, report
 from pipeline.commands.status import status
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError, FingerprintError, OutputError
+from pipeline.errors import ConfigError, FingerprintError, OutputError, SourceError
 from pipeline.storage.open import open_storage
 from testing.pipeline.chains import NAMES, ROWS, ChainExecutor, SmallChain
 from testing.pipeline.fakes import FakeEngine
@@ -286,6 +287,57 @@ def test_filters_at_the_end_keep_rows_of_the_whole_output_and_follow_it(make_cha
     assert redone.filters["best"].rows == redone.filters["lettered"].kept
 
 
+def test_a_mistake_in_any_stage_is_found_before_anything_is_generated_or_discarded(make_chain: MakeChain) -> None:
+    chain = make_chain()
+    chain.run()
+    before = chain.every()
+    filters: list[dict[str, Any]] = [
+        {"name": "best", "filter": {"keep": "best 50%", "score": "judge_completion_tokens"}},
+        {"name": "lettered", "filter": {"keep": "judge_leter < 'N' and best_selection.rank > 1"}},
+    ]
+    chain.filters = filters
+    for redo in (None, "write", "judge"):
+        executor = ChainExecutor()
+        with pytest.raises(ConfigError, match=r"stage 'lettered'.*judge_leter.*judge_letter"):
+            chain.run(executor, redo=redo)
+        assert executor.done == []
+        assert chain.every() == before
+    chain.filters = []
+    chain.judge["prompt_template"] = "Rate {{ txt }}"
+    with pytest.raises(SourceError, match=r"stage 'judge'.*txt"):
+        chain.run(redo="write")
+    assert chain.every() == before
+    fresh = make_chain()
+    fresh.filters = filters
+    fresh.base["input"] = ROWS
+    with pytest.raises(ConfigError, match="stage 'lettered'"):
+        fresh.run(executor, mode="new")
+    assert executor.done == []
+
+
+def test_the_best_per_row_are_those_of_the_chains_input_row(make_chain: MakeChain) -> None:
+    chain = make_chain(sampling={"max_tokens": 4, "n": 2}, columns=["topic"])
+    chain.filters = [
+        {"name": "best", "filter": {"keep": "best 1 per row"}},
+        {"name": "again", "filter": {"keep": "best 1 per row where topic <> 't1'"}},
+    ]
+    summary = chain.run()
+    good = len(ROWS) - 2
+    assert (summary.filters["best"].rows, summary.filters["best"].kept) == (4 * good, good)
+    kept = read(f"{chain.output}/best", format="arrow").to_pylist()
+    assert len({row["judge_row_id"].rpartition("#")[0] for row in kept}) == good
+    assert {row["best_selection"]["candidates"] for row in kept} == {4}
+    for row in kept:
+        scores = row["best_selection"]["scores"]
+        assert len(scores) == 4
+        assert row["best_selection"]["score"] == scores[0] == max(scores)
+    again = read(f"{chain.output}/again", format="arrow").to_pylist()
+    assert [row["judge_row_id"] for row in again] == [r["judge_row_id"] for r in kept if r["topic"] != "t1"]
+    alone = filter(f"{chain.output}/judge", to=f"{chain.output}-alone", keep="best 1 per row")
+    assert alone.kept == good, "also where no chain filters it"
+    assert filter(f"{chain.output}/write", to=f"{chain.output}-first", keep="best 1 per row").kept == good
+
+
 def test_a_stage_with_a_model_of_its_own_runs_beside_the_others(
     make_chain: MakeChain, qwen25_folder: Path, undisturbed: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -307,6 +359,7 @@ def test_a_stage_with_a_model_of_its_own_runs_beside_the_others(
     [
         ([{"name": "one"}], "stages"),
         ([{"name": "one"}, {"name": "one", "prompt_column": "text"}], "stages.name"),
+        ([{"name": "one"}, {"name": "ONE", "prompt_column": "text"}], "stages.name='ONE'.*case"),
         ([{"name": "a b"}, {"name": "two", "prompt_column": "text"}], "name"),
         ([{"name": "one"}, {"name": "two"}], "prompt_template"),
         ([{"name": "one"}, {"name": "two", "prompt_column": "text", "retry_failed": True}], "retry_failed"),

@@ -12,7 +12,7 @@ import pytest
 from pipeline import layout
 from testing.pipeline.chains import NAMES, ChainExecutor, SmallChain
 from testing.pipeline.fakes import FakeEngine
-from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, crash_points
 from testing.pipeline.leases import expire_leases
 
 Inject = Callable[..., None]
@@ -42,8 +42,9 @@ def check(chain: SmallChain, expected: dict[str, list[dict[str, Any]]]) -> None:
             assert storage.keys(left) == []
 
 
-def points(count: int, every: bool) -> range:
-    return range(0, count, 1 if every else max(1, count // _DEFAULT))
+def points(recorder: Recorder, every: bool) -> list[int]:
+    found = crash_points(recorder.moments)
+    return found if every else found[:: max(1, len(found) // _DEFAULT)]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_a_crash_anywhere_in_a_new_chain(
     """All points take two minutes, hence slow."""
     recorder = Recorder()
     run(SmallChain(tmp_path / "whole", qwen3_folder), recorder)
-    for at in points(len(recorder.moments), every):
+    for at in points(recorder, every):
         chain = SmallChain(tmp_path / str(at), qwen3_folder)
         crashed(chain, at)
         chain.run()
@@ -87,7 +88,7 @@ def test_a_crash_anywhere_in_a_retry_that_changes_rows_of_both_stages(
 
     recorder = Recorder()
     run(failed("whole"), recorder, retry_failed=True)
-    for at in points(len(recorder.moments), every)[:: 1 if every else 3]:
+    for at in points(recorder, every)[:: 1 if every else 3]:
         chain = failed(str(at))
         crashed(chain, at, retry_failed=True)
         chain.run(retry_failed=True)

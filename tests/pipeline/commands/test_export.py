@@ -39,7 +39,7 @@ LINES: list[Any] = [
     completion_line("short", max_tokens=2, logprobs=0),
     completion_line("ids", wedlm_core.LLM("tiny").get_tokenizer().encode(PROMPT), max_tokens=24),
     chat_line("roles", messages=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": PROMPT}]),
-    chat_line("format", response_format={"type": "json_object"}),
+    chat_line("format", tool_choice="required"),
     chat_line("model", model="gpt-4o"),
     chat_line("hot", temperature=-1),
     completion_line("long", "1 " * 3000),
@@ -152,7 +152,7 @@ def test_failed_requests_say_what_is_wrong_and_with_what(results: tuple[dict[str
     _, errors = results
     assert {error.type for error in errors.values()} == {"invalid_request_error"}
     named = {custom_id: (error.param, error.code) for custom_id, error in errors.items()}
-    assert named["format"] == ("response_format", "RequestError")
+    assert named["format"] == ("tool_choice", "RequestError")
     assert named["model"] == ("model", "RequestError")
     assert named["hot"] == ("temperature", "RequestError")
     assert named["long"] == ("prompt", "context_length_exceeded")

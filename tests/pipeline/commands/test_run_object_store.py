@@ -31,7 +31,7 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import RetryingStorage
 from testing.pipeline.fakes import InlineExecutor
-from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.pipeline.s3 import S3Server
 
@@ -141,8 +141,7 @@ def test_a_run_that_dies_at_any_operation_is_completed_by_the_next_which_takes_o
     whole = in_memory()
     recorder = Recorder()
     whole.run(FaultyStorage(whole.storage(), recorder))
-    # Moments come in pairs; just after an operation is, to the next run, just before the following one.
-    for at in range(0, len(recorder.moments), 2):
+    for at in crash_points(recorder.moments):
         case = in_memory()
         with pytest.raises(Killed):
             case.run(FaultyStorage(case.storage(), CrashAt(at)))

@@ -37,7 +37,7 @@ def make(folder: Path, model: Path, output_format: str) -> Path:
     pq.write_table(pa.Table.from_pylist(ROWS, COLUMNS), folder / "in" / "a.parquet", row_group_size=5)
     config = RunConfig(
         input=str(folder / "in"), output=str(folder / "out"), model=str(model), unit_rows=4,
-        target_part_bytes=11000, sampling=SamplingParams(max_tokens=4, n=2), output_format=output_format,  # type: ignore[arg-type]
+        target_part_bytes=12500, sampling=SamplingParams(max_tokens=4, n=2), output_format=output_format,  # type: ignore[arg-type]
     )  # fmt: skip
     run_on(InlineExecutor(), config, LocalStorage(config.output, layout.SCRATCH), lambda progress: None)
     assert len(list((folder / "out").glob("data-*/*"))) > 2

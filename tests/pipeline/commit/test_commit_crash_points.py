@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from pipeline.schema import DATA_COLUMNS
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.protocol import Storage
 from testing.pipeline.fakes import InlineExecutor
-from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.repository import ROOT
 
@@ -36,12 +37,15 @@ LATER = [{"prompt": f"Count from {i} to {i + 4}.", "topic": "late"} for i in ran
 
 
 class Case:
-    """A folder with input and an output, and a way to run on it."""
+    """A folder with input and an output, those of another case if one is given, and a way to run on it."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
-        self.inputs = folder / "in"
-        self.inputs.mkdir(parents=True)
-        self.add_file("a.parquet", ROWS)
+    def __init__(self, folder: Path, model: Path, like: Case | None = None) -> None:
+        self.folder, self.inputs = folder, folder / "in"
+        if like is None:
+            self.inputs.mkdir(parents=True)
+            self.add_file("a.parquet", ROWS)
+        else:
+            shutil.copytree(like.folder, folder)
         self.config = RunConfig(
             input=str(self.inputs), output=str(folder / "out"), model=str(model), unit_rows=4, target_part_bytes=6000,
             sampling=SamplingParams(max_tokens=6, n=2),
@@ -76,32 +80,32 @@ class Case:
             assert self.storage.keys(left) == []
 
 
-MakeCase = Callable[[], Case]
+MakeCase = Callable[..., Case]
 
 
 @pytest.fixture
 def make(tmp_path: Path, qwen3_folder: Path) -> MakeCase:
     numbers = iter(range(10_000))
-    return lambda: Case(tmp_path / str(next(numbers)), qwen3_folder)
+    return lambda *like: Case(tmp_path / str(next(numbers)), qwen3_folder, *like)
 
 
 def crashes(
     make: MakeCase, prepare: Callable[[Case], None], until: str | None = None, **fields: Any
 ) -> Iterator[tuple[Case, Moment]]:
-    """For every moment of a run with ``fields`` on a prepared case: a fresh case whose run died there.
+    """For every crash point of a run with ``fields`` on a prepared case: a fresh case whose run died there.
 
     ``until``: boundary from which on it is a run like any other.
     """
-    whole = make()
-    prepare(whole)
-    recorder = Recorder()
+    prepared = make()
+    prepare(prepared)
+    whole, recorder = make(prepared), Recorder()
     whole.run(FaultyStorage(whole.storage, recorder), **fields)
     assert len(recorder.moments) > 8
-    for at, moment in enumerate(recorder.moments):
+    for at in crash_points(recorder.moments):
+        moment = recorder.moments[at]
         if boundary(moment) == until:
             return
-        case = make()
-        prepare(case)
+        case = make(prepared)
         with pytest.raises(Killed):
             case.run(FaultyStorage(case.storage, CrashAt(at)), **fields)
         case.expire_lease()

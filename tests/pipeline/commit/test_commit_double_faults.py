@@ -23,7 +23,7 @@ from testing.pipeline.damage import FAULTS, make_unreadable, message_of
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
 
-MakeJob = Callable[[], SmallJob]
+MakeJob = Callable[..., SmallJob]
 
 
 def growing(job: SmallJob, **fields: Any) -> Path:
@@ -54,9 +54,8 @@ def test_epochs_do_not_come_again_where_the_leases_are_lost(make_job: MakeJob) -
     assert job.problems() == ()
 
 
-def test_a_lost_record_and_ledger_let_no_other_settings_in(make_job: MakeJob) -> None:
-    job = make_job()
-    job.run()
+def test_a_lost_record_and_ledger_let_no_other_settings_in(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran()
     before = job.data()
     for kind in (layout.RUN, layout.LEDGER):
         job.storage.delete(kind)
@@ -69,9 +68,8 @@ def test_a_lost_record_and_ledger_let_no_other_settings_in(make_job: MakeJob) ->
 
 
 @pytest.mark.parametrize("fault", ["deleted", "empty"])
-def test_the_ledger_of_a_retry_is_lost(make_job: MakeJob, fault: str) -> None:
-    job = make_job()
-    job.run()
+def test_the_ledger_of_a_retry_is_lost(make_job_that_ran: MakeJob, fault: str) -> None:
+    job = make_job_that_ran()
     job.retry()
     before = job.data()
     for key in job.storage.keys(layout.LEDGER):
@@ -126,10 +124,9 @@ def test_decided_publications_whose_files_are_gone_take_a_repair(
     assert job.problems() == ()
 
 
-def test_a_list_of_units_that_cannot_be_made_again_takes_a_repair(make_job: MakeJob) -> None:
+def test_a_list_of_units_that_cannot_be_made_again_takes_a_repair(make_job_that_ran: MakeJob) -> None:
     """Killed in the middle of a retry: the ledger is ahead of what is published."""
-    job = make_job()
-    job.run()
+    job = make_job_that_ran()
     job.stop_after(1, retry_failed=True)
     job.storage.delete(layout.UNITS)
     with pytest.raises(DamagedError, match=r"list of the units of data-000000 is missing.*--repair"):
@@ -140,10 +137,9 @@ def test_a_list_of_units_that_cannot_be_made_again_takes_a_repair(make_job: Make
 
 @pytest.mark.parametrize("name", ["_SUCCESS", ".part-000000.parquet.crc", "notes.txt"])
 def test_a_new_run_begins_beside_files_that_others_left_in_a_published_folder(
-    make_job: MakeJob, undisturbed_rows: list[dict[str, Any]], name: str
+    make_job_that_ran: MakeJob, undisturbed_rows: list[dict[str, Any]], name: str
 ) -> None:
-    job = make_job()
-    job.run()
+    job = make_job_that_ran()
     out = Path(job.config.output)
     (out / "data-000000" / name).write_text("")
     job.run(mode="new")
@@ -180,9 +176,10 @@ def test_damage_that_keeps_the_size_never_ends_in_an_error_that_is_not_ours(make
 
 
 @pytest.mark.parametrize("kind", [layout.LEASES, layout.RUN, layout.MANIFEST, layout.PUBLICATIONS, layout.LEDGER])
-def test_state_that_cannot_be_given_back_is_damage_and_not_the_stores_trouble(make_job: MakeJob, kind: str) -> None:
-    job = make_job()
-    job.run()
+def test_state_that_cannot_be_given_back_is_damage_and_not_the_stores_trouble(
+    make_job_that_ran: MakeJob, kind: str
+) -> None:
+    job = make_job_that_ran()
     make_unreadable(job.storage.inner, job.storage.keys(kind)[-1])
     try:
         job.run()
@@ -209,10 +206,9 @@ def test_verify_goes_on_where_the_input_breaks_off(make_job: MakeJob, monkeypatc
 
 
 def test_a_ledger_that_is_written_anew_while_it_is_read_is_read_again(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+    make_job_that_ran: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_job()
-    job.stop_after(5)
+    job = make_job_that_ran(5)
     storage = job.storage.inner
     keys = storage.keys(layout.LEDGER)
     merged = storage.read(keys[0])
@@ -265,9 +261,8 @@ class _Given:
         return None
 
 
-def test_a_lease_with_another_ones_content_is_known_by_its_name(make_job: MakeJob) -> None:
-    job = make_job()
-    job.run()
+def test_a_lease_with_another_ones_content_is_known_by_its_name(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran()
     first = job.storage.read(layout.lease(1))
     job.run()
     job.storage.put(layout.lease(2), first)

@@ -75,9 +75,8 @@ def test_rows_that_follow_a_publication_come_after_it(make_job: Callable[[], Sma
     assert read(job.config.output, format="arrow").num_rows < committed(job).num_rows
 
 
-def test_a_committed_retry_replaces_the_published_failures(make_job: Callable[[], SmallJob]) -> None:
-    job = make_job()
-    job.run()
+def test_a_committed_retry_replaces_the_published_failures(make_job_that_ran: Callable[..., SmallJob]) -> None:
+    job = make_job_that_ran()
     before = data(job)
     assert sum(row["error"] is not None for row in before) == len(FAILING)
     with pytest.raises(Stopped):
@@ -90,18 +89,18 @@ def test_a_committed_retry_replaces_the_published_failures(make_job: Callable[[]
     assert committed(job, "dead_letters").equals(read(job.config.output, table="dead_letters", format="arrow"))
 
 
-def test_a_damaged_or_missing_unit_is_an_error_that_names_it(make_job: Callable[[], SmallJob]) -> None:
-    job = make_job()
-    job.stop_after(3)
+def test_a_damaged_or_missing_unit_is_an_error_that_names_it(make_job_that_ran: Callable[..., SmallJob]) -> None:
+    job = make_job_that_ran(3)
     lost = job.staged()[0]
     job.storage.delete_objects([lost])
     with pytest.raises(DamagedError, match=lost):
         committed(job)
 
 
-def test_rows_that_a_run_publishes_meanwhile_are_an_error_that_says_so(make_job: Callable[[], SmallJob]) -> None:
-    job = make_job()
-    job.stop_after(3)
+def test_rows_that_a_run_publishes_meanwhile_are_an_error_that_says_so(
+    make_job_that_ran: Callable[..., SmallJob],
+) -> None:
+    job = make_job_that_ran(3)
     load = stored_rows.load_staged
     left = iter([job.run])
 

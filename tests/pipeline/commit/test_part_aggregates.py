@@ -18,7 +18,7 @@ from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import FakeEngine, InlineExecutor, MemoryStorage
 from testing.pipeline.output_rows import INPUTS, output_table
 
-MakeJob = Callable[[], SmallJob]
+MakeJob = Callable[..., SmallJob]
 
 
 class Refuses(FakeEngine):
@@ -58,9 +58,8 @@ def assert_exact(job: SmallJob) -> None:
     assert total == of_published_rows(job) == gather(job.storage).aggregate
 
 
-def test_after_a_plain_run(make_job: MakeJob) -> None:
-    job = make_job()
-    job.run()
+def test_after_a_plain_run(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran()
     assert len(parts(job)) > 1, "several parts are merged"
     assert_exact(job)
 
@@ -85,18 +84,16 @@ def test_after_failed_rows_were_done_again(make_job: MakeJob) -> None:
     assert_exact(job)
 
 
-def test_after_a_repair_of_a_damaged_part(make_job: MakeJob) -> None:
-    job = make_job()
-    job.run()
+def test_after_a_repair_of_a_damaged_part(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran()
     (first, *_) = Manifest.load(job.storage).publications[0].part_keys
     job.storage.put(first, b"damaged")
     job.run(repair=True)
     assert_exact(job)
 
 
-def test_rows_are_read_where_the_aggregate_is_missing_or_damaged(make_job: MakeJob) -> None:
-    job = make_job()
-    job.run()
+def test_rows_are_read_where_the_aggregate_is_missing_or_damaged(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran()
     first, second, *_ = kept(job)
     job.storage.delete_objects([first])
     job.storage.put(second, job.storage.read(second).replace(b'"rows": ', b'"rows": 1', 1))
@@ -112,9 +109,8 @@ def test_an_output_without_any_is_read_and_a_run_without_a_report_makes_none(mak
     assert gather(job.storage).aggregate == of_published_rows(job)
 
 
-def test_committed_rows_that_are_not_published_are_read(make_job: MakeJob) -> None:
-    job = make_job()
-    job.stop_after(3)
+def test_committed_rows_that_are_not_published_are_read(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran(3)
     expected = Aggregator(inputs=2)
     expected.add(read(job.config.output, format="arrow", committed=True))
     facts = gather(job.storage)

@@ -24,7 +24,7 @@ from testing.pipeline.exactly_once import SmallJob, Within
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
 from testing.pipeline.s3 import S3Server
 
-MakeJob = Callable[[], SmallJob]
+MakeJob = Callable[..., SmallJob]
 LENIENT = partial(FakeEngine, bans=False)
 
 Rows = list[dict[str, Any]]
@@ -43,10 +43,9 @@ def revoked(storage: Storage) -> dict[str, str]:
 @pytest.mark.parametrize("kind", ["rows", "dead"])
 @pytest.mark.parametrize("fault", [*FAULTS, "unreadable"])
 def test_a_damaged_unit_is_done_again_in_the_run_that_finds_it(
-    make_job: MakeJob, undisturbed_rows: Rows, fault: str, kind: str, caplog: pytest.LogCaptureFixture
+    make_job_that_ran: MakeJob, undisturbed_rows: Rows, fault: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = make_job()
-    job.stop_after(5)
+    job = make_job_that_ran(5)
     key = job.staged(kind)[0]
     if fault == "unreadable":
         make_unreadable(inner(job.storage), key)
@@ -69,9 +68,8 @@ def test_a_damaged_unit_is_done_again_in_the_run_that_finds_it(
     assert job.storage.keys(layout.STAGED) == job.storage.keys(layout.PUBLISH) == []
 
 
-def test_units_that_changed_places_are_both_done_again(make_job: MakeJob, undisturbed_rows: Rows) -> None:
-    job = make_job()
-    job.stop_after(6)
+def test_units_that_changed_places_are_both_done_again(make_job_that_ran: MakeJob, undisturbed_rows: Rows) -> None:
+    job = make_job_that_ran(6)
     one, other, *_ = job.staged()
     swap(job.storage, one, other)
     job.run()
@@ -79,9 +77,8 @@ def test_units_that_changed_places_are_both_done_again(make_job: MakeJob, undist
     assert set(revoked(job.storage)) == {layout.staged_attempt(key)[0] for key in (one, other)}
 
 
-def test_all_damage_of_many_parts_is_found_at_once(make_job: MakeJob, undisturbed_rows: Rows) -> None:
-    job = make_job()
-    job.stop_after(6)
+def test_all_damage_of_many_parts_is_found_at_once(make_job_that_ran: MakeJob, undisturbed_rows: Rows) -> None:
+    job = make_job_that_ran(6)
     for key, fault in zip(job.staged(), FAULTS, strict=False):
         FAULTS[fault](job.storage, key)
     times: list[int] = []
@@ -93,9 +90,8 @@ def test_all_damage_of_many_parts_is_found_at_once(make_job: MakeJob, undisturbe
     assert job.problems() == ()
 
 
-def test_what_is_damaged_after_it_was_done_again_ends_the_run_and_publishes_nothing(make_job: MakeJob) -> None:
-    job = make_job()
-    job.stop_after(6)
+def test_what_is_damaged_after_it_was_done_again_ends_the_run_and_publishes_nothing(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran(6)
 
     def damage(time: int) -> None:
         if time < 2:
@@ -112,14 +108,12 @@ def test_what_is_damaged_after_it_was_done_again_ends_the_run_and_publishes_noth
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_retry_whose_units_are_damaged_does_all_their_rows_again(
-    make_job: MakeJob, fault: str, caplog: pytest.LogCaptureFixture
+    make_job_that_ran: MakeJob, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A retry keeps the good rows of the attempt before: from staging, where that is not published yet."""
-    whole = make_job()
-    whole.run()
+    whole = make_job_that_ran()
     whole.retry()
-    job = make_job()
-    job.stop_after(6)
+    job = make_job_that_ran(6)
     with Index() as index:
         read_ledger(job.storage, index.records)
         broken = [record for record in index.records if record.failed_rows]
@@ -159,9 +153,10 @@ def test_a_published_part_that_is_damaged_is_not_copied_into_a_revision(
     assert list(Path(job.config.output).glob("data-*")) == [Path(job.config.output) / "data-000000-r001"]
 
 
-def test_a_stage_is_named_by_its_content_so_that_no_late_writer_takes_its_place(make_job: MakeJob) -> None:
-    job = make_job()
-    job.stop_after(6)
+def test_a_stage_is_named_by_its_content_so_that_no_late_writer_takes_its_place(
+    make_job: MakeJob, make_job_that_ran: MakeJob
+) -> None:
+    job = make_job_that_ran(6)
     keys = job.storage.keys(layout.STAGED)
     before = {key: job.storage.read(key) for key in keys}
     other = make_job()
@@ -189,9 +184,10 @@ def test_the_same_on_an_object_store(
     assert job.problems() == ()
 
 
-def test_a_store_without_an_answer_is_not_taken_for_damage(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = make_job()
-    job.stop_after(1)
+def test_a_store_without_an_answer_is_not_taken_for_damage(
+    make_job_that_ran: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job_that_ran(1)
     storage = inner(job.storage)
     monkeypatch.setattr(type(storage), "read", lambda self, key: (_ for _ in ()).throw(ConnectionError("no route")))
     with pytest.raises(ConnectionError):

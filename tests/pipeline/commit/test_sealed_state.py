@@ -22,7 +22,7 @@ from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.s3 import S3Server
 
-MakeJob = Callable[[], SmallJob]
+MakeJob = Callable[..., SmallJob]
 
 KINDS = {
     "lease": layout.LEASES,
@@ -46,10 +46,9 @@ def damage_all(storage: Storage, kind: str, fault: str) -> list[str]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_finished_output_survives_the_loss_of_any_one_kind_of_state(
-    make_job: MakeJob, undisturbed_rows: Rows, kind: str, fault: str, caplog: pytest.LogCaptureFixture
+    make_job_that_ran: MakeJob, undisturbed_rows: Rows, kind: str, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = make_job()
-    job.run()
+    job = make_job_that_ran()
     damage_all(job.storage, kind, fault)
     executor = InlineExecutor()
     with caplog.at_level(logging.WARNING):
@@ -71,10 +70,9 @@ def test_a_finished_output_survives_the_loss_of_any_one_kind_of_state(
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", ["lease", "run record", "ledger"])
 def test_an_interrupted_output_survives_it_too(
-    make_job: MakeJob, undisturbed_rows: Rows, kind: str, fault: str
+    make_job_that_ran: MakeJob, undisturbed_rows: Rows, kind: str, fault: str
 ) -> None:
-    job = make_job()
-    job.stop_after(4)
+    job = make_job_that_ran(4)
     damage_all(job.storage, kind, fault)
     executor = InlineExecutor()
     job.run(executor)
@@ -104,10 +102,9 @@ def test_a_record_that_never_came_to_be_whole_is_published_again(
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_record_and_the_manifest_together_are_an_error_that_says_what_to_do(
-    make_job: MakeJob, undisturbed_rows: Rows, fault: str
+    make_job_that_ran: MakeJob, undisturbed_rows: Rows, fault: str
 ) -> None:
-    job = make_job()
-    job.run()
+    job = make_job_that_ran()
     for kind in ("manifest", "publication record"):
         damage_all(job.storage, kind, fault)
     with pytest.raises(DamagedError, match=r"data-000000: no record names this publication.*--repair"):
@@ -119,9 +116,8 @@ def test_the_record_and_the_manifest_together_are_an_error_that_says_what_to_do(
     assert job.problems() == ()
 
 
-def test_the_run_record_is_made_anew_only_where_the_ledger_agrees_with_the_settings(make_job: MakeJob) -> None:
-    job = make_job()
-    job.stop_after(4)
+def test_the_run_record_is_made_anew_only_where_the_ledger_agrees_with_the_settings(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran(4)
     damage_all(job.storage, "run record", "empty")
     with pytest.raises(
         DamagedError, match=r"run/00000001\.json: the run's record is empty.*other settings.*mode='new'"
@@ -150,9 +146,8 @@ def test_a_new_run_begins_whatever_is_there(make_job: MakeJob, undisturbed_rows:
     assert layout.is_publication(folder)
 
 
-def test_a_new_run_removes_all_folders_it_may_have_made_and_no_others(make_job: MakeJob) -> None:
-    job = make_job()
-    job.run()
+def test_a_new_run_removes_all_folders_it_may_have_made_and_no_others(make_job_that_ran: MakeJob) -> None:
+    job = make_job_that_ran()
     out = Path(job.config.output)
     (out / "data-000007-r002").mkdir()
     (out / "data-000007-r002" / "part-000000.parquet").write_bytes(b"left over")
@@ -166,9 +161,10 @@ def test_a_new_run_removes_all_folders_it_may_have_made_and_no_others(make_job: 
 
 @pytest.mark.parametrize("fault", ["empty", "cut in the middle", "a bit is flipped"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_readers_and_status_and_verify_name_the_file_and_the_remedy(make_job: MakeJob, kind: str, fault: str) -> None:
-    job = make_job()
-    job.run()
+def test_readers_and_status_and_verify_name_the_file_and_the_remedy(
+    make_job_that_ran: MakeJob, kind: str, fault: str
+) -> None:
+    job = make_job_that_ran()
     (key, *_) = damage_all(job.storage, kind, fault)
     for look in (
         lambda: pipeline.read(job.config.output, format="arrow"),

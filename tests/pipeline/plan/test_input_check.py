@@ -24,13 +24,13 @@ from pipeline.plan.job import Job, resolve_job
 from pipeline.plan.units import Work
 from pipeline.prompts.model_files import _check_digest, check_same_model, model_digest
 from pipeline.sources import source_of
-from pipeline.sources.finding import file_digest
 from pipeline.storage.local import LocalStorage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import load_engine
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor, MemoryStorage
 from testing.pipeline.s3 import S3Server
+from wedlm_core.file_digest import file_digest
 
 LINES = 64
 LINE_BYTES = 160_000

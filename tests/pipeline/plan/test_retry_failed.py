@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from testing.pipeline.fakes import BANNED_TOKEN, FakeEngine, InlineExecutor
-from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.pipeline.s3 import S3Server
 
@@ -129,17 +131,23 @@ def test_a_unit_keeps_what_was_right_and_parts_without_failures_are_copied(
 def test_a_kill_at_any_storage_operation_of_a_retry_then_a_rerun_equals_the_undisturbed_one(
     qwen3_folder: Path, source_file: Path, tmp_path: Path, never_failed: list[Any]
 ) -> None:
-    at, dead = 0, True
     go(config_for(qwen3_folder, source_file, tmp_path / "failed", unit_rows=7))
-    while dead:
-        config = config_for(qwen3_folder, source_file, tmp_path / f"{at}", unit_rows=7)
+
+    def retry_on(name: str, inject: Callable[[Moment], None]) -> tuple[RunConfig, LocalStorage]:
+        config = config_for(qwen3_folder, source_file, tmp_path / name, unit_rows=7)
         shutil.copytree(tmp_path / "failed", config.output)
-        inner = LocalStorage(config.output, layout.SCRATCH)
+        storage = LocalStorage(config.output, layout.SCRATCH)
+        with suppress(Killed):
+            go(config, LENIENT, FaultyStorage(storage, inject), retry_failed=True)
+        return config, storage
+
+    recorder = Recorder()
+    retry_on("whole", recorder)
+    assert len(recorder.moments) > 30
+    for at in crash_points(recorder.moments):
         crash = CrashAt(at)
-        try:
-            go(config, LENIENT, FaultyStorage(inner, crash), retry_failed=True)
-        except Killed:
-            assert crash.dead
+        config, inner = retry_on(f"{at}", crash)
+        assert crash.dead
         seen = [row for part in sorted(Path(config.output).glob("data-*/*")) for row in pq.read_table(part).to_pylist()]
         keys = [(row["k"], row["sample_index"]) for row in seen]
         assert len(set(keys)) == len(keys), "never a row of both"
@@ -150,8 +158,6 @@ def test_a_kill_at_any_storage_operation_of_a_retry_then_a_rerun_equals_the_undi
         assert plain(config.output) == list(range(ROWS))
         assert inner.keys(layout.STAGED) == inner.keys(layout.PUBLISH) == []
         assert len(read(config.output, table="dead_letters", format="arrow")) == 1
-        dead, at = crash.dead, at + 1
-    assert at > 30
 
 
 def test_a_plain_rerun_publishes_what_an_interrupted_retry_achieved(
