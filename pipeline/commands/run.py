@@ -23,7 +23,7 @@ from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.ledger import Ledger
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.publish import publish
+from pipeline.commit.publish import clean, publish
 from pipeline.commit.repair import revoke
 from pipeline.commit.revise import outdated, revise
 from pipeline.commit.run_record import Origin
@@ -149,36 +149,55 @@ def run_held(
 ) -> RunSummary:
     """:func:`run_on` by the holder of the lease, on a prepared output; ``scheduled``: what a scheduled run adds."""
     monitor.begin(executor.state)
-    with Index() as index, executor.session():
-        with stages.stage("units planned"):
-            begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
-        index.units.mark_work(retry_failed=config.retry_failed)
-        if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
-            say([surplus])
-        seconds, manifest = 0.0, begun.manifest
-        tokens = index.records.totals().completion_tokens
-        usage = Usage(storage, epoch=lease.epoch, since=origin.begun, tokens=tokens, used=executor.used)
-        if index.units.work_units or not _is_published(begun, index):
-            try:
-                with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
-                    seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor, usage.tick)
-            finally:
-                usage.save()
-        session = monitor.now()
-        return RunSummary(
-            output=storage.url,
-            total=index.records.totals(),
-            session=session.session,
-            seconds=seconds,
-            generating_seconds=session.seconds,
-            publications=tuple(p.name for p in manifest.publications),
-            format=config.output_format,
-            start_up=StartUp.of(executor.starts),
-            used=executor.used(),
-            used_by_all=usage.total,
-            uncounted_tokens=usage.uncounted_tokens,
-            price_per_hour=config.price_per_hour,
-        )
+    with Index() as index:
+        with executor.session():
+            summary = _run_in_session(executor, config, storage, lease, origin, monitor, scheduled, index)
+        if index.units.work_units:  # an actor may have staged a second result of a unit until the session ended
+            lease.verify()
+            clean(storage, Manifest.load(storage), index, lease)
+        return summary
+
+
+def _run_in_session(
+    executor: Executor,
+    config: RunConfig,
+    storage: Storage,
+    lease: Lease,
+    origin: Origin,
+    monitor: Monitor,
+    scheduled: ScheduledRun | None,
+    index: Index,
+) -> RunSummary:
+    """What :func:`run_held` does while the executor's session lasts."""
+    with stages.stage("units planned"):
+        begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
+    index.units.mark_work(retry_failed=config.retry_failed)
+    if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
+        say([surplus])
+    seconds, manifest = 0.0, begun.manifest
+    tokens = index.records.totals().completion_tokens
+    usage = Usage(storage, epoch=lease.epoch, since=origin.begun, tokens=tokens, used=executor.used)
+    if index.units.work_units or not _is_published(begun, index):
+        try:
+            with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
+                seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor, usage.tick)
+        finally:
+            usage.save()
+    session = monitor.now()
+    return RunSummary(
+        output=storage.url,
+        total=index.records.totals(),
+        session=session.session,
+        seconds=seconds,
+        generating_seconds=session.seconds,
+        publications=tuple(p.name for p in manifest.publications),
+        format=config.output_format,
+        start_up=StartUp.of(executor.starts),
+        used=executor.used(),
+        used_by_all=usage.total,
+        uncounted_tokens=usage.uncounted_tokens,
+        price_per_hour=config.price_per_hour,
+    )
 
 
 def _is_published(begun: Begun, index: Index) -> bool:
