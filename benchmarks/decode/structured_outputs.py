@@ -76,7 +76,6 @@ class Subject:
     prompts: Sequence[tuple[int, ...]]
     answers: Sequence[str]
     schema: Mapping[str, Any]
-    free_tokens: int
 
 
 def tiny() -> Subject:
@@ -89,7 +88,7 @@ def tiny() -> Subject:
         for p in problems
     ]
     engine = Engine(load_model(folder), tokenizer, EngineConfig(max_num_seqs=32))
-    return Subject(engine=engine, prompts=prompts, answers=[p.answer for p in problems], schema=PERSON, free_tokens=40)
+    return Subject(engine=engine, prompts=prompts, answers=[p.answer for p in problems], schema=PERSON)
 
 
 def random_25m() -> Subject:
@@ -99,33 +98,45 @@ def random_25m() -> Subject:
     model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=1024)
     engine = Engine(model, tokenizer, EngineConfig(max_num_seqs=32, max_model_len=512), keep_weights=False)
     prompts = [tuple(10 + (n + 7 * i) % 900 for i in range(32)) for n in range(128)]
-    return Subject(engine=engine, prompts=prompts, answers=(), schema=LONG_KEYS, free_tokens=110)
+    return Subject(engine=engine, prompts=prompts, answers=(), schema=LONG_KEYS)
 
 
-def params_of(way: str, subject: Subject) -> SamplingParams:
-    """One way of decoding; without the grammar as many tokens as an output with it has, about."""
+def params_of(way: str, subject: Subject, lengths: Mapping[int, int], number: int) -> SamplingParams:
+    """One way of decoding a prompt; without the grammar, as many tokens as the output with it has."""
     if way == "autoregressive":
-        return SamplingParams(strategy="autoregressive", max_tokens=subject.free_tokens, ignore_eos=True)
+        return SamplingParams(strategy="autoregressive", max_tokens=lengths[number], ignore_eos=True)
     wanted = StructuredOutputs(json=dict(subject.schema))
     return SamplingParams(strategy=way.partition(",")[0], max_tokens=160, structured_outputs=wanted)
 
 
-def decode(subject: Subject, way: str, batch: int, ids: Iterator[int]) -> tuple[float, list[Generation]]:
+def decode(
+    subject: Subject, way: str, batch: int, lengths: Mapping[int, int], ids: Iterator[int]
+) -> tuple[float, list[Generation]]:  # fmt: skip
     """Seconds per token with ``batch`` sequences at once, and what came of it."""
-    params, waiting = params_of(way, subject), list(range(min(len(subject.prompts), 4 * batch)))[::-1]
+    waiting = list(range(min(len(subject.prompts), 4 * batch)))[::-1]
+    params = {number: params_of(way, subject, lengths, number) for number in waiting}
     done: list[Generation] = []
     engine, running = subject.engine, 0
     begin = time.perf_counter()
     while waiting or running:
         while waiting and running < batch:
             number = waiting.pop()
-            prompt = subject.prompts[number]
-            engine.add(Request(request_id=f"{next(ids)}/{number}", prompt_token_ids=prompt, params=params, seed=number))
+            engine.add(
+                Request(
+                    request_id=f"{next(ids)}/{number}", prompt_token_ids=subject.prompts[number],
+                    params=params[number], seed=number,
+                )
+            )  # fmt: skip
             running += 1
         finished = engine.step()
         done += finished
         running -= len(finished)
     return (time.perf_counter() - begin) / sum(len(one.token_ids) for one in done), done
+
+
+def number_of(one: Generation) -> int:
+    """The prompt of an output."""
+    return int(one.request_id.partition("/")[2])
 
 
 def right(subject: Subject, done: Sequence[Generation]) -> str:
@@ -135,7 +146,7 @@ def right(subject: Subject, done: Sequence[Generation]) -> str:
 
     def fits(one: Generation) -> bool:
         try:
-            return json.loads(one.text) == json.loads(subject.answers[int(one.request_id.partition("/")[2])])
+            return json.loads(one.text) == json.loads(subject.answers[number_of(one)])
         except ValueError:
             return False
 
@@ -146,10 +157,12 @@ def race(name: str, subject: Subject, batches: Sequence[int], rounds: int) -> li
     """Lines of the table of speeds."""
     ids = itertools.count()
     lines: list[tuple[object, ...]] = []
+    _, outputs = decode(subject, WAYS[2], max(batches), {}, ids)
+    lengths = {number_of(one): len(one.token_ids) for one in outputs}
     for way in WAYS:
-        decode(subject, way, 1, ids)
+        decode(subject, way, 1, lengths, ids)
     for batch in batches:
-        found = [{way: decode(subject, way, batch, ids) for way in WAYS} for _ in range(rounds)]
+        found = [{way: decode(subject, way, batch, lengths, ids) for way in WAYS} for _ in range(rounds)]
         for way in WAYS:
             seconds = [one[way][0] for one in found]
             done = found[-1][way][1]

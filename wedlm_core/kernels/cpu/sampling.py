@@ -21,6 +21,8 @@ from wedlm_core.kernels.cpu.vector import (
 
 __all__ = ["choose_rows", "gumbel"]
 
+_WEYL = np.uint64(0x9E3779B97F4A7C15)
+
 
 @kernel(inline="always")
 def _mix_64(x):  # type: ignore[no-untyped-def]
@@ -30,21 +32,31 @@ def _mix_64(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
+@kernel(inline="always")
+def _key(seed, position):  # type: ignore[no-untyped-def]
+    """What the noise of a row is made from; see :mod:`wedlm_core.decoding.noise`."""
+    key = _mix_64(np.uint64(seed) * np.uint64(2) + np.uint64(1)) + np.uint64(position) * _WEYL
+    return _mix_64(key)
+
+
 @kernel
-def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
-    """One row of :func:`wedlm_core.decoding.noise.gumbel_noise`, up to the last bits of its logarithms."""
-    weyl = np.uint64(0x9E3779B97F4A7C15)
-    key = _mix_64(np.uint64(seed) * np.uint64(2) + np.uint64(1)) + np.uint64(position) * weyl
-    key = _mix_64(key)
-    for i in range(len(out)):
-        bits = _mix_64(key + np.uint64(i + 1) * weyl) >> np.uint64(11)
+def _gumbel_of(key, begin, size, out):  # type: ignore[no-untyped-def]
+    """The noise of ``size`` tokens from ``begin`` on."""
+    for i in range(size):
+        bits = _mix_64(key + np.uint64(begin + i + 1) * _WEYL) >> np.uint64(11)
         out[i] = (np.float32(np.int64(bits)) + F32(0.5)) * F32(2.0**-53)
-    for i in range(0, len(out), LANES):
-        u = min(load(out, i, len(out) - i, F32(0.5)), F32(1.0 - 2.0**-24))
+    for i in range(0, size, LANES):
+        u = min(load(out, i, size - i, F32(0.5)), F32(1.0 - 2.0**-24))
         # -log1p(-u): below 2^-10 by its series, since 1 - u would round u away.
         small = fma(fma(u, F32(1.0 / 3.0), F32(0.5)), u * u, u)
         waiting = where_less(u, F32(2.0**-10), small, -log(F32(1.0) - u))
-        store(out, i, len(out) - i, -log(waiting))
+        store(out, i, size - i, -log(waiting))
+
+
+@kernel
+def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
+    """One row of :func:`wedlm_core.decoding.noise.gumbel_noise`, up to the last bits of its logarithms."""
+    _gumbel_of(_key(seed, position), 0, len(out), out)
 
 
 @kernel
@@ -75,21 +87,52 @@ def _entropy(x, at, size, top):  # type: ignore[no-untyped-def]
     return log_mass, log_mass - total(weighted) / mass
 
 
+@kernel(inline="always")
+def _allows(bits, line, token):  # type: ignore[no-untyped-def]
+    return (bits[line, token >> 5] >> np.uint32(token & 31)) & np.uint32(1) != np.uint32(0)
+
+
 @kernel
-def _restrict(logits, at, size, bits, line, out):  # type: ignore[no-untyped-def]
-    """Copy a row of logits, -inf where its bits are 0; most words are all zeros or all ones."""
+def _first_max_allowed(logits, at, size, bits, line):  # type: ignore[no-untyped-def]
+    """:func:`_first_max` of the tokens whose bits are 1; words of zeros, which most are, cost a look."""
+    best, top = 0, F32(-np.inf)
     for word in range(bits.shape[1]):
         may, begin = bits[line, word], word * 32
-        end = min(begin + 32, size)
         if may == np.uint32(0):
-            for i in range(begin, end):
-                out[i] = F32(-np.inf)
-        elif may == np.uint32(0xFFFFFFFF):
-            for i in range(begin, end):
-                out[i] = logits[at + i]
-        else:
-            for i in range(begin, end):
-                out[i] = logits[at + i] if (may >> np.uint32(i - begin)) & np.uint32(1) else F32(-np.inf)
+            continue
+        lanes = spread(F32(-np.inf))  # of all tokens of the word: an upper bound
+        for i in range(begin, min(begin + 32, size), LANES):
+            lanes = max(lanes, load(logits, at + i, size - i, F32(-np.inf)))
+        if largest(lanes) <= top:
+            continue
+        for i in range(begin, min(begin + 32, size)):
+            if logits[at + i] > top and (may >> np.uint32(i - begin)) & np.uint32(1):
+                best, top = i, logits[at + i]
+    return best
+
+
+@kernel
+def _sample_allowed(logits, at, size, bits, line, heat, key, noise):  # type: ignore[no-untyped-def]
+    """The token whose logit over ``heat`` plus noise is largest, of those whose bits are 1, and no noise for others."""
+    best, top = 0, F32(-np.inf)
+    for word in range(bits.shape[1]):
+        may, begin = bits[line, word], word * 32
+        if may == np.uint32(0):
+            continue
+        count = min(32, size - begin)
+        _gumbel_of(key, begin, count, noise)
+        lanes = spread(F32(-np.inf))
+        for i in range(0, count, LANES):
+            logit = load(logits, at + begin + i, count - i, F32(-np.inf))
+            value = load(noise, i, count - i, F32(0.0)) + logit / heat
+            store(noise, i, count - i, value)
+            lanes = max(lanes, value)
+        if largest(lanes) <= top:
+            continue
+        for i in range(count):
+            if noise[i] > top and (may >> np.uint32(i)) & np.uint32(1):
+                best, top = begin + i, noise[i]
+    return best
 
 
 @kernel
@@ -129,7 +172,7 @@ def choose_rows(  # type: ignore[no-untyped-def]
     """
     size = logits.shape[1]
     scaled = np.empty(size, dtype=np.float32)
-    limited = np.empty(size if len(lines) else 0, dtype=np.float32)
+    noise = np.empty(32, dtype=np.float32)
     flat = logits.reshape(logits.size)
     for r in range(first, last):
         at = r * size
@@ -142,20 +185,22 @@ def choose_rows(  # type: ignore[no-untyped-def]
         log_mass, entropy = _entropy(logits, at, size, top)
         heat = temperature[r]
         restricted = len(lines) > 0 and lines[r] >= 0
-        if restricted:
-            _restrict(flat, at, size, bits, lines[r], limited)
-            token = _first_max(limited, 0, size)
+        if restricted and heat == 0 and not _allows(bits, lines[r], token):
+            token = _first_max_allowed(flat, at, size, bits, lines[r])
         if heat > 0:
             if suppress[r]:  # the entropy of the distribution that is sampled from
                 for i in range(0, size, LANES):
                     store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
                 _, entropy = _entropy(scaled, 0, size, top / heat)
-            gumbel(seeds[r], positions[r], scaled)
-            for i in range(0, size, LANES):
-                noise = load(scaled, i, size - i, F32(0.0))
-                logit = load(limited, i, size - i, F32(0.0)) if restricted else load(logits, at + i, size - i, F32(0.0))
-                store(scaled, i, size - i, noise + logit / heat)
-            token = _first_max(scaled, 0, size)
+            key = _key(seeds[r], positions[r])
+            if restricted:
+                token = _sample_allowed(flat, at, size, bits, lines[r], heat, key, noise)
+            else:
+                _gumbel_of(key, 0, size, scaled)
+                for i in range(0, size, LANES):
+                    logit = load(logits, at + i, size - i, F32(0.0))
+                    store(scaled, i, size - i, load(scaled, i, size - i, F32(0.0)) + logit / heat)
+                token = _first_max(scaled, 0, size)
         tokens[r] = token
         entropies[r] = entropy
         logprobs[r] = logits[r, token] - top - log_mass
