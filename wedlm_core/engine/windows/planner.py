@@ -77,6 +77,7 @@ class WindowPlanner:
         self._correction = CostCorrection(tuning)
         self._host = HostTime(tuning)
         self._commits, self._prefill_rows = tuning.prior_commits, 0.0  # that went together
+        self._committed = 0.0  # by the forward that was observed last, if its host time is not known yet
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
         self._row_price = 0.0  # commits, in the last plan
@@ -127,6 +128,7 @@ class WindowPlanner:
         kept = self._tuning.prefill_kept
         self._commits = self._commits * kept + float(emit_D.sum()) + (1 - kept) * self._tuning.prior_commits
         self._prefill_rows = self._prefill_rows * kept + prefill_rows
+        self._committed = float(emit_D.sum())
         self._age += 1
         own = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if own.any():
@@ -142,7 +144,8 @@ class WindowPlanner:
 
     def record_host_time(self, seconds: float) -> None:
         """Take in what the step that was observed last cost besides its forward."""
-        self._host.record(seconds)
+        self._host.record(seconds, self._committed)
+        self._committed = 0.0
 
     def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
         """Take in what a forward of these rows took, where ``cost`` was measured."""
@@ -213,7 +216,7 @@ class WindowPlanner:
         every = float(table.rows[slots_R].sum())
         return Load(
             cost=self._correction.corrected(cost),
-            host_seconds=self._host.mean(),
+            host_seconds=self._host.fixed(),
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens),

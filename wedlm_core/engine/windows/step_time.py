@@ -14,22 +14,39 @@ __all__ = ["CostCorrection", "HostTime", "Load"]
 
 
 class HostTime:
-    """Mean seconds of a step besides its forward; a step that was disturbed counts as a slow one only."""
+    """Seconds of a step besides its forward; a step that was disturbed counts as a slow one only.
+
+    A part of them goes with the tokens that the step committed (outputs end, others begin, a grammar takes them in):
+    more tokens per forward do not make that part smaller. The rest is what a step costs however many it commits.
+    """
 
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
         self._tuning = tuning
-        self._steps = self._seconds = 0.0
+        # Sums over recent steps: of them, their seconds, commits, commits squared, and seconds times commits.
+        self._sums = np.zeros(5)
 
-    def record(self, seconds: float) -> None:
+    def record(self, seconds: float, commits: float) -> None:
         """Count a step."""
-        if self._steps:
+        if self._sums[0]:
             seconds = min(seconds, self._tuning.disturbed * self.mean())
-        self._steps = self._steps * self._tuning.host_kept + 1
-        self._seconds = self._seconds * self._tuning.host_kept + seconds
+        kept = self._sums * self._tuning.host_kept
+        self._sums = kept + (1.0, seconds, commits, commits * commits, seconds * commits)
 
     def mean(self) -> float:
         """Seconds of a step; 0 where none was seen."""
-        return self._seconds / max(1.0, self._steps)
+        return float(self._sums[1] / max(1.0, self._sums[0]))
+
+    def fixed(self) -> float:
+        """Seconds of a step that would commit nothing, by least squares; 0 where none was seen.
+
+        Where all steps commit alike, nothing tells the parts apart: all of it counts as fixed then.
+        """
+        if not self._sums[2]:
+            return self.mean()
+        seconds, commits, squares, products = (self._sums / self._sums[0])[1:].tolist()
+        unlike = max(0.0, squares - commits**2) + self._tuning.commits_alike * commits**2
+        per_commit = max(0.0, (products - seconds * commits) / unlike)
+        return max(0.0, seconds - per_commit * commits)
 
 
 class CostCorrection:
@@ -82,7 +99,7 @@ class Load:
 
     Attributes:
         cost: seconds of a forward.
-        host_seconds: of a step besides its forward (0 where they overlap).
+        host_seconds: of a step besides its forward, whatever it commits (0 where they overlap).
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
         most_rows: the row budget.

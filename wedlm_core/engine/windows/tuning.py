@@ -21,6 +21,7 @@ class PlannerTuning:
     # Forwards
     correction: float = 0.2  # weight of one forward in the correction of the cost table: about 5 forwards count
     host_kept: float = 0.99  # share of the host time's sums kept per step: about 100 steps count
+    commits_alike: float = 0.01  # square of the relative spread of commits below which host time counts as fixed
     disturbed: float = 3.0  # ratio to what was expected at which times are clipped: the machine did something else
     # Allocation
     near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins

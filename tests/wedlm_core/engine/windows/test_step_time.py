@@ -27,13 +27,27 @@ def test_the_slope_is_what_a_row_costs_once_the_free_ones_are_taken(quantum: int
 
 def test_host_time_is_the_mean_over_recent_steps_and_outlives_a_machine_that_slept() -> None:
     rng, host = np.random.default_rng(0), HostTime()
-    assert host.mean() == 0.0
+    assert host.mean() == host.fixed() == 0.0
     for seconds in (5e-3, 1e-3):
         for _ in range(500):
-            host.record(seconds + float(rng.normal(0, 1e-4)))
+            host.record(seconds + float(rng.normal(0, 1e-4)), 32.0)
         assert host.mean() == pytest.approx(seconds, rel=0.05)
-    host.record(60.0)
+        assert host.fixed() == host.mean(), "steps that commit alike"
+    host.record(60.0, 32.0)
     assert host.mean() < 1.1e-3
+
+
+@pytest.mark.parametrize("per_commit", [0.0, 2e-5, -2e-5])
+def test_host_time_that_goes_with_commits_is_not_fixed(per_commit: float) -> None:
+    rng, host = np.random.default_rng(0), HostTime()
+    for _ in range(500):
+        commits = float(rng.integers(0, 100))
+        host.record(3e-3 + per_commit * commits + float(rng.normal(0, 1e-5)), commits)
+    assert host.fixed() == pytest.approx(3e-3 if per_commit >= 0 else host.mean(), rel=0.05)
+    nothing = HostTime()
+    for _ in range(9):
+        nothing.record(1e-3, 0.0)
+    assert nothing.fixed() == pytest.approx(1e-3)
 
 
 def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
