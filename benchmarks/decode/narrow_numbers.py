@@ -148,7 +148,8 @@ def main() -> None:
                 own = [one[numbers] for one in rounds]
                 gain = statistics.median(one[one_kind.base] / one[numbers] for one in rounds)
                 middle = statistics.median(own)
-                steps.append((shape, batch, numbers, subjects[numbers].engine._runner.backend.name, f"{middle:.2f}", f"{min(own):.2f} to {max(own):.2f}",
+                attention = subjects[numbers].engine._runner.backend.name
+                steps.append((shape, batch, numbers, attention, f"{middle:.2f}", f"{min(own):.2f} to {max(own):.2f}",
                               f"{1e3 * batch / middle:.0f}", f"{gain:.2f}"))  # fmt: skip
                 print(*steps[-1], sep=" | ", flush=True)
         del subjects
