@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,9 +74,11 @@ VARIANTS: Mapping[str, Variant] = {
     "int4": Variant(settings={"weight_dtype": "int4"}),
     "int4, smoothed": Variant(settings={"weight_dtype": "int4", "smoothing": "sample"}),
     "weights-fp8": Variant(settings={"weight_dtype": "fp8_e4m3"}),
+    "kv-bfloat16": Variant(settings={"kv_cache_dtype": "bfloat16"}),
     "kv-fp8": Variant(settings={"kv_cache_dtype": "fp8_e4m3"}),
     "kv-fp8-scaled": Variant(settings={"kv_cache_dtype": "fp8_e4m3"}, prepare=_calibrate),
     "bfloat16-kv-fp8": Variant(dtype="bfloat16", settings={"kv_cache_dtype": "fp8_e4m3"}),
+    "int8-kv-bfloat16": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "bfloat16"}),
     "int8-kv-fp8": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "fp8_e4m3"}),
 }
 
@@ -87,6 +90,7 @@ def main() -> None:
     parser.add_argument("--per-family", type=int, default=40, help="problems of each family of the test split")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--result", default="quantised-quality", help="name of the file that is written")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     problems = held_out("test", args.per_family)
@@ -101,7 +105,9 @@ def main() -> None:
     )
     names = " ".join(args.models)
     command = f"python -m benchmarks.decode.quantised_quality --models {names} --per-family {args.per_family}"
-    write_result("quantised-quality", "What narrow numbers cost in quality", command, body, threads=args.threads)
+    if args.variants != list(VARIANTS):
+        command += f" --variants {' '.join(map(shlex.quote, args.variants))} --result {args.result}"
+    write_result(args.result, "What narrow numbers cost in quality", command, body, threads=args.threads)
 
 
 def _section(model: str, variants: Sequence[str], problems: Sequence[corpus.Problem]) -> str:

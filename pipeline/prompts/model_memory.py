@@ -94,11 +94,10 @@ def model_memory(config: RunConfig, model: ModelConfig, *, on_cpu: bool) -> Mode
         name: weight_bytes(model, dtype=dtype, weight_dtype=name, quantised_head=engine.quantised_head, on_cpu=on_cpu)
         for name in narrow
     }
-    computed = "float32" if on_cpu and dtype == "bfloat16" else dtype  # a CPU keeps hidden states, keys and values so
     return ModelMemory(
         weights=weights,
         numbers=numbers,
-        kv_token=kv_bytes_per_token(model, dtype=computed, kv_cache_dtype=engine.kv_cache_dtype),
+        kv_token=kv_bytes_per_token(model, dtype=dtype, kv_cache_dtype=engine.kv_cache_dtype),
         sequences=engine.max_num_seqs,
         length=engine.max_model_len or model.max_position_embeddings,
         free=available_memory() if on_cpu else None,

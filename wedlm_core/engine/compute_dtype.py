@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
-    """The dtype of hidden states, keys and values.
+    """The dtype of hidden states, and of attention over keys and values.
 
     It is that of the model, except for bfloat16 weights on a CPU that multiplies them fast: there only the products are
     in bfloat16, and everything between them is in float32, by the kernels that float32 models use.
@@ -28,7 +28,7 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     why: str | None
     if not may_bring_cpu_decoder(config.attention):
         why = f'attention="{config.attention}" computes in the dtype of the model'
-    elif config.kv_cache_dtype != "auto":
+    elif config.kv_cache_dtype == "fp8_e4m3":
         why = f'kv_cache_dtype="{config.kv_cache_dtype}" rules out the kernels that it needs'
     elif config.weight_dtype == "fp8_e4m3":
         why = "weights of 8-bit floats are converted in every product"

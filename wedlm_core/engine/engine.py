@@ -85,7 +85,7 @@ class Engine:
         """Make pool, runner, scheduler and loop."""
         check_not_emptied(model)
         device, dtype = self.device, compute_dtype(model, config)
-        kv_dtype = kv_dtype_of(config.kv_cache_dtype, dtype, device)
+        kv_dtype = kv_dtype_of(config.kv_cache_dtype, model.dtype, device)
         backend = resolve_backend(config.attention, _attention_problem(model, config, dtype))
         self.max_model_len = config.max_model_len or model.config.max_position_embeddings
         overlapping = overlaps(config, device, backend)
@@ -576,7 +576,7 @@ def _attention_problem(model: Decoder, config: EngineConfig, dtype: torch.dtype)
     return AttentionProblem(
         device=device,
         dtype=dtype,
-        kv_dtype=kv_dtype_of(config.kv_cache_dtype, dtype, device),
+        kv_dtype=kv_dtype_of(config.kv_cache_dtype, model.dtype, device),
         num_heads=model.config.num_attention_heads,
         num_kv_heads=model.config.num_key_value_heads,
         head_dim=model.config.head_dim,

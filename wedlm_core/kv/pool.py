@@ -15,6 +15,7 @@ from wedlm_core.kernels.gpu.support import why_no_triton
 __all__ = ["KVPool", "kv_dtype_of"]
 
 _KEY_BLOCK = 64
+_WIDE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _EIGHT_BITS = (8, 9)  # lowest compute capability that converts 8-bit floats
 
 
@@ -26,6 +27,8 @@ def kv_dtype_of(kv_cache_dtype: str, dtype: torch.dtype, device: torch.device) -
     """
     if kv_cache_dtype == "auto":
         return dtype
+    if kv_cache_dtype in _WIDE:
+        return _WIDE[kv_cache_dtype]
     if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < _EIGHT_BITS:
         has = f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}"
         rule = f"8-bit floats need a device of compute capability {_EIGHT_BITS[0]}.{_EIGHT_BITS[1]}, {has}"
@@ -41,6 +44,7 @@ class KVPool:
     With ``transposed_keys`` the memory of ``k`` is ``[Hkv, num_entries / B, Dh, B]`` instead, in blocks of
     B = ``key_block`` entries (:meth:`blocks`), so that the scores of a block of keys are sums of whole vectors.
 
+    A pool may hold bfloat16 for float32: what is written is rounded to the nearest, to even where two are equally near.
     A pool of 8-bit floats stores ``value / scale``, rounded and clamped to the format's largest number (448). Scales
     are constants of a layer, 1 unless :meth:`set_scales` changed them: a scale that followed the data would make
     outputs depend on what was written first. ``k`` and ``v`` are then the stored bytes; :meth:`keys` and
@@ -84,9 +88,13 @@ class KVPool:
         return config.kv_values_per_token * page_size * dtype.itemsize
 
     def blocks(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Transposed keys ``[Hkv, num_entries / B, Dh, B]`` and values ``[Hkv, num_entries, Dh]`` as numpy views."""
-        keys = self.k[layer].view(self.heads, -1, self.head_dim, self.key_block)
-        return keys.numpy(), self.v[layer].view(self.heads, -1, self.head_dim).numpy()
+        """Transposed keys ``[Hkv, num_entries / B, Dh, B]`` and values ``[Hkv, num_entries, Dh]`` as numpy views.
+
+        They are float32, or uint16: the bits of bfloat16, which numpy does not know.
+        """
+        k, v = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x for x in (self.k[layer], self.v[layer]))
+        keys = k.view(self.heads, -1, self.head_dim, self.key_block)
+        return keys.numpy(), v.view(self.heads, -1, self.head_dim).numpy()
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero these pages."""
@@ -125,7 +133,7 @@ class KVPool:
 
     def _read(self, cache: Tensor, scale: float, flat_N: Tensor, chunk: int) -> Tensor:
         entries = cache.view(-1, chunk * self.head_dim).index_select(0, flat_N)
-        return entries.to(self.compute_dtype).mul_(scale) if self.quantised else entries
+        return entries.to(self.compute_dtype).mul_(scale) if self.quantised else entries.to(self.compute_dtype)
 
     def write(self, layer: int, flat_HT: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store keys and values ``[T, Hkv, Dh]`` at ``flat_HT``, the :meth:`flat_index` of T entries."""
@@ -136,6 +144,8 @@ class KVPool:
             key_scale, value_scale = self.scales[layer]
             k_ND, v_ND = _rounded(k_ND, key_scale), _rounded(v_ND, value_scale)
             k, v = k.view(torch.uint8), v.view(torch.uint8)
+        else:
+            k_ND, v_ND = k_ND.to(self.dtype), v_ND.to(self.dtype)
         if self.transposed_keys:
             block, place = flat_HT // self.key_block, flat_HT % self.key_block
             k.view(-1, self.head_dim, self.key_block)[block, :, place] = k_ND

@@ -152,7 +152,7 @@ class DecoderTeam:
         task["rows"], task["stream"] = rows, stream.data_ptr()
         task["positions"], task["entries"] = positions.data_ptr(), entries.data_ptr()
         kept = plan.describe(task)
-        team.run(self._numbers, self._weights * rows)
+        team.run(self._numbers, self._weights * rows, str(pool.dtype).removeprefix("torch."))
         del kept
         return team.tensor("normed", rows, self._config.hidden_size)
 

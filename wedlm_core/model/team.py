@@ -43,10 +43,16 @@ class Team:
         """A view of scratch memory, float32 ``[rows, columns]``."""
         return self._scratch[name][: rows * columns].view(rows, columns)
 
-    def run(self, numbers: str, work: int) -> None:
-        """Run the task. ``work``: bytes of weights times rows, for the number of threads."""
+    def run(self, numbers: str, work: int, held: str = "float32") -> None:
+        """Run the task.
+
+        Args:
+            numbers: of the weights.
+            work: bytes of weights times rows, for the number of threads.
+            held: numbers of keys and values.
+        """
         members = min(torch.get_num_threads(), 1 + work // _TEAM_BYTES)
-        _run_members(entry_of(numbers), self.task, self.tasks.ctypes.data, members)
+        _run_members(entry_of(numbers, held), self.task, self.tasks.ctypes.data, members)
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""

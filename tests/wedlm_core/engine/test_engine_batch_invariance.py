@@ -1,7 +1,8 @@
-"""What a forward computes for a row is bitwise independent of everything else in it (CPU; float32, int8 and int4).
+"""What a forward computes for a row is bitwise independent of everything else in it, on a CPU.
 
-A target request runs alone in a default engine; then among other requests, in other configurations. Every
-hidden state of its rows, and so every logit, entropy and log-probability, must have the same bits.
+So it is for weights in float32, int8 and int4, and for keys and values in float32 and bfloat16. A target request runs
+alone in a default engine; then among other requests, in other configurations. Every hidden state of its rows, and so
+every logit, entropy and log-probability, must have the same bits.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ CONFIGS = st.builds(
     logits_chunk_rows=st.sampled_from([1, 5, 1024]),
     trace=st.just(True),
     weight_dtype=st.sampled_from(["auto", "auto", "int8", "int4"]),
+    kv_cache_dtype=st.sampled_from(["auto", "bfloat16"]),
 )
 
 
@@ -63,7 +65,8 @@ def test_a_row_has_the_same_bits_in_any_company(
     place = min(place, len(others))
     crowd = [*others[:place], (TARGET_PROMPTS[length], target), *others[place:]]
     requests = requests_of([p for p, _ in crowd], [q for _, q in crowd], [seed] * len(crowd))
-    (alone,), solo = observe(folder, [requests[place]], EngineConfig(trace=True, weight_dtype=config.weight_dtype))
+    plain = EngineConfig(trace=True, weight_dtype=config.weight_dtype, kv_cache_dtype=config.kv_cache_dtype)
+    (alone,), solo = observe(folder, [requests[place]], plain)
     together, rows = observe(folder, requests, config)
     found, name = together[place], str(place)
 

@@ -10,6 +10,7 @@ import random
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -35,6 +36,8 @@ MODELS = {
     "tiny-int8": 20,
     "tiny-int4": 10,
     "tiny-bfloat16": 20,
+    "qwen25-narrow_kv": 20,
+    "tiny-narrow_kv": 10,
 }
 TEMPERATURES = (0.0, 0.7, 1.0)
 TIGHT = EngineConfig(
@@ -91,8 +94,9 @@ class Bench:
         weight_dtype = numbers if numbers in ("int8", "int4") else "auto"
         tokenizer = Tokenizer.load(folder)
         model = load_model(folder, dtype=dtype, weight_dtype=weight_dtype)
-        self.roomy = Engine(model, tokenizer, EngineConfig(max_num_seqs=32))
-        self.tight = Engine(model, tokenizer, TIGHT)
+        self.kv_cache_dtype: Literal["auto", "bfloat16"] = "bfloat16" if numbers == "narrow_kv" else "auto"
+        self.roomy = Engine(model, tokenizer, EngineConfig(max_num_seqs=32, kv_cache_dtype=self.kv_cache_dtype))
+        self.tight = Engine(model, tokenizer, replace(TIGHT, kv_cache_dtype=self.kv_cache_dtype))
         self.prompts = prompts_for(tokenizer, self.roomy.model_config.vocab_size, count)
 
     def requests(self, temperature: float) -> list[Request]:
@@ -153,8 +157,9 @@ def pressed_params(temperature: float) -> SamplingParams:
 def test_verified_under_page_pressure(bench: Bench, window: int | str) -> None:
     """Outputs longer than what admission sets aside, in a pool that holds a few of them."""
     config = EngineConfig(
-        page_size=4, num_pages=23, max_batch_rows=400, prefill_chunk=5, max_window=16, step_cost=TIGHT.step_cost
-    )
+        page_size=4, num_pages=23, max_batch_rows=400, prefill_chunk=5, max_window=16, step_cost=TIGHT.step_cost,
+        kv_cache_dtype=bench.kv_cache_dtype,
+    )  # fmt: skip
     small = Engine(bench.roomy._runner.model, bench.roomy.tokenizer, config)
     plain = [
         *requests_of([prompt[:8] for prompt in bench.prompts[:4]], pressed_params(0.0)),
@@ -180,7 +185,9 @@ COSTS = st.builds(
 def test_auto_equals_autoregressive_under_random_load(bench: Bench, cost: StepCost, seed: int, slots: int) -> None:
     """Requests arrive at random while others run; whatever rows are said to cost, the tokens are the same."""
     rng = random.Random(seed)
-    config = EngineConfig(max_num_seqs=slots, max_window=16, step_cost=cost, max_batch_rows=300)
+    config = EngineConfig(
+        max_num_seqs=slots, max_window=16, step_cost=cost, max_batch_rows=300, kv_cache_dtype=bench.kv_cache_dtype
+    )
     engine = Engine(bench.roomy._runner.model, bench.roomy.tokenizer, config)
     temperature = rng.choice(TEMPERATURES)
     requests = as_verified(bench.requests(temperature), "auto")

@@ -68,7 +68,7 @@ def test_verified_still_equals_autoregressive(agreeing_folder: Path) -> None:
 
 def test_backends_and_values_that_do_not_support_it_are_refused(agreeing_folder: Path) -> None:
     model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
-    with pytest.raises(ConfigError, match="keys and values in float32 only"):
+    with pytest.raises(ConfigError, match="keys and values in float32 and bfloat16 only"):
         Engine(model, tokenizer, EngineConfig(kv_cache_dtype="fp8_e4m3", attention="compiled"))
     with pytest.raises(ConfigError, match="kv_cache_dtype"):
         EngineConfig(kv_cache_dtype="fp8")  # type: ignore[arg-type]

@@ -52,6 +52,12 @@ def test_an_engine_on_a_cpu_packs_a_tied_head_beside_the_embedding(
 
 def test_keys_and_values_take_what_is_predicted(qwen3_folder: Path) -> None:
     config = load_config(qwen3_folder)
-    for kv_dtype, name in ((torch.float32, "auto"), (torch.float8_e4m3fn, "fp8_e4m3")):
+    kinds = ((torch.float32, "auto"), (torch.bfloat16, "bfloat16"), (torch.float8_e4m3fn, "fp8_e4m3"))
+    for kv_dtype, name in kinds:
         page = KVPool.bytes_per_page(config, 16, kv_dtype)
         assert kv_bytes_per_token(config, dtype="float32", kv_cache_dtype=name) * 16 == page
+    model, tokenizer = load_model(qwen3_folder, dtype=torch.bfloat16), Tokenizer.load(qwen3_folder)
+    for name in ("auto", "float32"):
+        pool = Engine(model, tokenizer, EngineConfig(kv_cache_dtype=name, num_pages=2))._runner.pool  # type: ignore[arg-type]
+        held = sum(one.numel() * one.element_size() for one in (*pool.k, *pool.v))
+        assert kv_bytes_per_token(config, dtype="bfloat16", kv_cache_dtype=name) * pool.num_entries == held

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, exp
-from wedlm_core.kernels.cpu.tile import ROWS, address, multiply
+from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
 
 __all__ = ["QUERIES", "attend", "attend_group"]
 
 QUERIES = 32
 """Queries that are computed together: they and their scores of a block fit in the L1 cache."""
+
+
+def _multiply(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+    """:func:`multiply` by what ``held`` has from element ``at`` on, whatever its numbers."""
+
+
+@overload(_multiply)
+def _multiply_of(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+    if held.dtype == types.uint16:
+
+        def narrow(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+            multiply_bfloat16(a, a_step, address(held) + 2 * at, b_step, c, c_step, rows, depth, columns, fresh)
+
+        return narrow
+
+    def wide(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+        multiply(a, a_step, address(held) + 4 * at, b_step, c, c_step, rows, depth, columns, fresh)
+
+    return wide
 
 
 @kernel
@@ -26,8 +47,8 @@ def attend(  # type: ignore[no-untyped-def]
 
     Args:
         q: ``[T, heads * Dh]``.
-        keys: ``[kv_heads, blocks, Dh, block]``.
-        values: ``[kv_heads, entries, Dh]``.
+        keys: ``[kv_heads, blocks, Dh, block]``, float32 or the bits of bfloat16 (uint16), which are widened as read.
+        values: the same, ``[kv_heads, entries, Dh]``.
         pages: int64 ``[S, P]``.
         starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.
         counts: int64 ``[S]``.
@@ -80,16 +101,16 @@ def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore
 def _score(queries, keys, pages, page_size, head, cached, m, together, group, scores):  # type: ignore[no-untyped-def]
     """``scores[i, k] = queries[i] . keys[k]``, over the blocks that some query attends to."""
     _, count, dim, block = keys.shape
-    width, here, base, to = scores.shape[1], address(queries), address(keys), address(scores)
+    width, here, to = scores.shape[1], address(queries), address(scores)
     seen = cached + (m + together - 1) // group + 1
     for b in range((seen + block - 1) // block):
         entry = pages[b * block // page_size] * page_size + b * block % page_size
-        part = base + 4 * (head * count + entry // block) * dim * block
+        part = (head * count + entry // block) * dim * block
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
             if b * block < cached + (m + i + rows - 1) // group + 1:
                 target = to + 4 * (i * width + b * block)
-                multiply(here + 4 * i * dim, dim, part, block, target, width, rows, dim, block, True)
+                _multiply(keys, rows, here + 4 * i * dim, dim, part, block, target, width, dim, block, True)
 
 
 @kernel
@@ -119,7 +140,7 @@ def _mix(  # type: ignore[no-untyped-def]
 ):
     """``mixed[i] = softmax(scores[i]) @ values``, causal."""
     _, entries, dim = values.shape
-    step, here, base, to = scores.shape[1], address(scores), address(values), address(mixed)
+    step, here, to = scores.shape[1], address(scores), address(mixed)
     shares = np.empty(QUERIES, dtype=np.float32)
     for i in range(together):
         shares[i] = F32(1.0) / _weigh(scores[i], cached + (m + i) // group + 1, width)
@@ -128,12 +149,12 @@ def _mix(  # type: ignore[no-untyped-def]
     seen = cached + (m + together - 1) // group + 1
     for b in range((seen + block - 1) // block):
         entry = pages[b * block // page_size] * page_size + b * block % page_size
-        part = base + 4 * (head * entries + entry) * dim
+        part = (head * entries + entry) * dim
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
             if b * block < cached + (m + i + rows - 1) // group + 1:
                 weights = here + 4 * (i * step + b * block)
-                multiply(weights, step, part, dim, to + 4 * i * dim, dim, rows, block, dim, False)
+                _multiply(values, rows, weights, step, part, dim, to + 4 * i * dim, dim, block, dim, False)
     for i in range(together):
         for d in range(dim):
             mixed[i, d] *= shares[i]

@@ -108,11 +108,20 @@ def _narrowing(numbers: str) -> Any:
     return to_int16
 
 
-def _runner(numbers: str) -> Any:
-    """See :func:`run_float32`; the others differ in the numbers of weights and of the rows that meet them."""
-    narrow, multiply, narrows = _narrowing(numbers), multiply_panels(numbers), numbers != "float32"
+_PARTS = {numbers: (_narrowing(numbers), multiply_panels(numbers)) for numbers in numbers_here()}
 
-    @kernel(label=f"_{numbers}")
+
+def _runner(numbers: str, held: str) -> Any:
+    """See :func:`run_float32`.
+
+    Args:
+        numbers: of weights and of the rows that meet them.
+        held: of keys and values.
+    """
+    label, kept = f"_{numbers}_{held}", np.dtype(np.uint16 if held == "bfloat16" else np.float32)
+    (narrow, multiply), narrows = _PARTS[numbers], numbers != "float32"
+
+    @kernel(label=label)
     def product(task, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
         """``out = x @ weight.T + bias``. All members have written x; none has written out when it returns alone."""
         own, step = narrow(task, x, one, me, members)
@@ -125,7 +134,7 @@ def _runner(numbers: str) -> Any:
         )  # fmt: skip
         meet(state, members)
 
-    @kernel(label=f"_{numbers}")
+    @kernel(label=label)
     def place(task, layer, me, members):  # type: ignore[no-untyped-def]
         """Queries to ``task.q``, keys and values to the pool: by rows, or by heads where rows are few."""
         rows, dim = task.rows, task.dim
@@ -135,8 +144,8 @@ def _runner(numbers: str) -> Any:
         cos, sin = floats_at(task.cos, task.reach, dim // 2), floats_at(task.sin, task.reach, dim // 2)
         positions, entries = numbers_at(task.positions, rows), numbers_at(task.entries, rows)
         q = floats_at(task.q, rows, task.heads * dim)
-        keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), np.float32)
-        values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), np.float32)
+        keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), kept)
+        values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), kept)
         first, last = 0, rows
         low, high = 0, task.kv_heads
         if rows >= 4 * members:
@@ -148,13 +157,13 @@ def _runner(numbers: str) -> Any:
             low, high,
         )  # fmt: skip
 
-    @kernel(label=f"_{numbers}")
+    @kernel(label=label)
     def attend(task, layer, scores, state):  # type: ignore[no-untyped-def]
         """Attention of groups of queries, each taken by whoever is free."""
         rows, dim = task.rows, task.dim
         q, context = floats_at(task.q, rows, task.heads * dim), floats_at(task.context, rows, task.heads * dim)
-        keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), np.float32)
-        values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), np.float32)
+        keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), kept)
+        values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), kept)
         pages = array_at(task.pages, (task.sequences, task.page_columns), np.int64)
         starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
         cached, group = numbers_at(task.cached, task.sequences), task.heads // task.kv_heads
@@ -170,7 +179,7 @@ def _runner(numbers: str) -> Any:
                 mine = take(state)
             passed += groups * task.kv_heads
 
-    @kernel(label=f"_{numbers}")
+    @kernel(label=label)
     def run(task, state, me, members):  # type: ignore[no-untyped-def]
         rows = task.rows
         if task.layers == 0:
@@ -205,13 +214,13 @@ def _runner(numbers: str) -> Any:
     return run
 
 
-_RUNNERS = {numbers: _runner(numbers) for numbers in numbers_here()}
+_RUNNERS = {(numbers, held): _runner(numbers, held) for numbers in _PARTS for held in ("float32", "bfloat16")}
 
 
-def _joined(numbers: str, run: Any) -> Any:
+def _joined(label: str, run: Any) -> Any:
     """What each thread of a team calls with the address of the task."""
 
-    @kernel(label=f"_{numbers}")
+    @kernel(label=label)
     def join(address):  # type: ignore[no-untyped-def]
         task = array_at(address, (1,), TASK)[0]
         state = numbers_at(task.state, STATE_SIZE)
@@ -225,11 +234,15 @@ def _joined(numbers: str, run: Any) -> Any:
     return join
 
 
-_JOINED = {numbers: _joined(numbers, run) for numbers, run in _RUNNERS.items()}
-_float32: Any = _JOINED.get("float32")
-_bfloat16: Any = _JOINED.get("bfloat16")
-_int8: Any = _JOINED.get("int8")
-_int16: Any = _JOINED.get("int16")
+_JOINED = {kinds: _joined("_" + "_".join(kinds), run) for kinds, run in _RUNNERS.items()}
+_float32: Any = _JOINED.get(("float32", "float32"))
+_bfloat16: Any = _JOINED.get(("bfloat16", "float32"))
+_int8: Any = _JOINED.get(("int8", "float32"))
+_int16: Any = _JOINED.get(("int16", "float32"))
+_float32_narrow: Any = _JOINED.get(("float32", "bfloat16"))
+_bfloat16_narrow: Any = _JOINED.get(("bfloat16", "bfloat16"))
+_int8_narrow: Any = _JOINED.get(("int8", "bfloat16"))
+_int16_narrow: Any = _JOINED.get(("int16", "bfloat16"))
 
 
 # A function for each: what is kept on disk is found again only if it depends on no variable of an enclosing function.
@@ -253,8 +266,40 @@ def run_int16(address):  # type: ignore[no-untyped-def]
     _int16(address)
 
 
+def run_float32_narrow(address):  # type: ignore[no-untyped-def]
+    """:func:`run_float32` with keys and values in bfloat16."""
+    _float32_narrow(address)
+
+
+def run_bfloat16_narrow(address):  # type: ignore[no-untyped-def]
+    """:func:`run_bfloat16` with keys and values in bfloat16."""
+    _bfloat16_narrow(address)
+
+
+def run_int8_narrow(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int8` with keys and values in bfloat16."""
+    _int8_narrow(address)
+
+
+def run_int16_narrow(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int16` with keys and values in bfloat16."""
+    _int16_narrow(address)
+
+
+_FUNCTIONS = {
+    "float32": {"float32": run_float32, "bfloat16": run_float32_narrow},
+    "bfloat16": {"float32": run_bfloat16, "bfloat16": run_bfloat16_narrow},
+    "int8": {"float32": run_int8, "bfloat16": run_int8_narrow},
+    "int16": {"float32": run_int16, "bfloat16": run_int16_narrow},
+}
+
+
 @functools.cache
-def entry_of(numbers: str) -> int:
-    """The address of the compiled function of a kind of numbers: ``void (int64 address of a record)``, as in C."""
-    functions = {"float32": run_float32, "bfloat16": run_bfloat16, "int8": run_int8, "int16": run_int16}
-    return c_function(functions[numbers])
+def entry_of(numbers: str, held: str = "float32") -> int:
+    """The address of the compiled function of two kinds of numbers: ``void (int64 address of a record)``, as in C.
+
+    Args:
+        numbers: of weights.
+        held: of keys and values, float32 or bfloat16.
+    """
+    return c_function(_FUNCTIONS[numbers][held])

@@ -6,7 +6,7 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, exp
-from wedlm_core.kernels.cpu.vector import LANES, fma, load, prefetch, spread, store, total
+from wedlm_core.kernels.cpu.vector import LANES, fma, load, prefetch, put, spread, store, total
 
 __all__ = ["add_rms_norm", "place_heads", "place_qkv", "rms_norm", "silu_mul"]
 
@@ -107,8 +107,8 @@ def place_qkv(  # type: ignore[no-untyped-def]
         entries: int64 ``[T]``, KV entry of each row.
         heads: query heads.
         q_out: ``[T, heads * Dh]``.
-        keys: ``[kv_heads, blocks, Dh, block]``.
-        values: ``[kv_heads, entries, Dh]``.
+        keys: ``[kv_heads, blocks, Dh, block]``, float32 or the bits of bfloat16, to which numbers are then rounded.
+        values: the same, ``[kv_heads, entries, Dh]``.
         first: first row to compute.
         last: one past the last row to compute.
     """
@@ -143,8 +143,9 @@ def place_heads(  # type: ignore[no-untyped-def]
             _norm_rotate(qkv, at, high - low, dim, k_weight, eps, cos, sin, angle, rotated, r * own)
         for h in range(low, high):
             for i in range(dim):
+                to = ((h * blocks + number) * dim + i) * block + place
                 for r in range(count):
-                    keys[h, number, i, place + r] = rotated[r, (h - low) * dim + i]
+                    put(keys, to + r, rotated[r, (h - low) * dim + i])
             for r in range(count):
                 at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + entries[t + r]) * dim
                 for i in range(0, dim, LANES):

@@ -1,4 +1,4 @@
-"""``C += A @ B`` for up to four rows of A, held in vector registers.
+"""``C += A @ B`` for up to four rows of A, held in vector registers; A and C in float32, B in float32 or bfloat16.
 
 Every element of C is one chain of fused multiply-adds in the order of the inner dimension, for any shape of the tile.
 So results depend neither on how many rows are multiplied together nor on the machine's vector length.
@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import LANES
 
-__all__ = ["ROWS", "address", "multiply"]
+__all__ = ["ROWS", "address", "multiply", "multiply_bfloat16"]
 
 ROWS = 4
 """Most rows of A in one call: with four vectors of B their sums fill half of 32 registers."""
@@ -45,9 +45,11 @@ address: Any = _address
 """The address of an array's first element; valid while the array is referenced elsewhere."""
 
 
-def _tile(rows: int, lanes: int, vectors: int) -> Any:
+def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
     """The micro-kernel of ``rows x (lanes * vectors)`` elements of C, as an intrinsic."""
     kind = _FLOAT if lanes == 1 else ir.VectorType(_FLOAT, lanes)
+    ints, shorts = (one if lanes == 1 else ir.VectorType(one, lanes) for one in (ir.IntType(32), ir.IntType(16)))
+    sixteen = ints(16) if lanes == 1 else ints([16] * lanes)
     name = "llvm.fma.f32" if lanes == 1 else f"llvm.fma.v{lanes}f32"
 
     @intrinsic
@@ -56,10 +58,17 @@ def _tile(rows: int, lanes: int, vectors: int) -> Any:
             a, a_step, b, b_step, c, c_step, depth, fresh = args
             fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
 
-            def at(base, row, column, what):  # type: ignore[no-untyped-def]
-                """Pointer of type ``what`` to an element; row and column are Python ints or LLVM values."""
-                offset = builder.shl(builder.add(row, column), _INDEX(2))
+            def at(base, row, column, what, power=2):  # type: ignore[no-untyped-def]
+                """Pointer of type ``what`` to an element of ``2 ** power`` bytes."""
+                offset = builder.shl(builder.add(row, column), _INDEX(power))
                 return builder.inttoptr(builder.add(base, offset), what.as_pointer())
+
+            def part(row, column):  # type: ignore[no-untyped-def]
+                """A vector of B."""
+                if not narrow:
+                    return builder.load(at(b, row, column, kind), align=4)
+                bits = builder.zext(builder.load(at(b, row, column, shorts, 1), align=2), ints)
+                return builder.bitcast(builder.shl(bits, sixteen), kind)
 
             def broadcast(value):  # type: ignore[no-untyped-def]
                 if lanes == 1:
@@ -78,7 +87,7 @@ def _tile(rows: int, lanes: int, vectors: int) -> Any:
                     sums.append(cgutils.alloca_once_value(builder, builder.select(fresh, zero, before)))
             with cgutils.for_range(builder, depth) as loop:
                 line = builder.mul(b_step, loop.index)
-                parts = [builder.load(at(b, line, _INDEX(v * lanes), kind), align=4) for v in range(vectors)]
+                parts = [part(line, _INDEX(v * lanes)) for v in range(vectors)]
                 for r in range(rows):
                     factor = broadcast(builder.load(at(a, builder.mul(a_step, _INDEX(r)), loop.index, _FLOAT), align=4))
                     for v in range(vectors):
@@ -93,11 +102,11 @@ def _tile(rows: int, lanes: int, vectors: int) -> Any:
     return tile
 
 
-def _strip(lanes: int, vectors: int) -> Any:
+def _strip(lanes: int, vectors: int, narrow: bool) -> Any:
     """A version of :func:`multiply` for one tile width of columns."""
-    one, two, three, four = (_tile(rows, lanes, vectors) for rows in range(1, ROWS + 1))
+    one, two, three, four = (_tile(rows, lanes, vectors, narrow) for rows in range(1, ROWS + 1))
 
-    @kernel(label=f"_{lanes}_{vectors}")
+    @kernel(label=f"_{lanes}_{vectors}_{narrow}")
     def strip(a, a_step, b, b_step, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
         if rows == 4:
             four(a, a_step, b, b_step, c, c_step, depth, fresh)
@@ -111,7 +120,8 @@ def _strip(lanes: int, vectors: int) -> Any:
     return strip
 
 
-_wide, _narrow, _single = _strip(LANES, _WIDE), _strip(LANES, 1), _strip(1, 1)
+_wide, _short, _single = _strip(LANES, _WIDE, False), _strip(LANES, 1, False), _strip(1, 1, False)
+_wide_narrow, _short_narrow, _single_narrow = _strip(LANES, _WIDE, True), _strip(LANES, 1, True), _strip(1, 1, True)
 
 
 @kernel
@@ -135,8 +145,23 @@ def multiply(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # t
         _wide(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
         j += _WIDE * LANES
     while j + LANES <= columns:
-        _narrow(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        _short(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
         j += LANES
     while j < columns:
         _single(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        j += 1
+
+
+@kernel
+def multiply_bfloat16(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
+    """:func:`multiply` by B in bfloat16: the bits that B widened to float32 would give."""
+    j = 0
+    while j + _WIDE * LANES <= columns:
+        _wide_narrow(a, a_step, b + 2 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        j += _WIDE * LANES
+    while j + LANES <= columns:
+        _short_narrow(a, a_step, b + 2 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        j += LANES
+    while j < columns:
+        _single_narrow(a, a_step, b + 2 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
         j += 1

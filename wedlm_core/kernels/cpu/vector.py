@@ -3,7 +3,9 @@
 The 16 lanes hold the kernels' partial sums. If the CPU's vectors are shorter, LLVM splits the vector. Arithmetic is
 written as for numbers (``+ - * /``, ``-x``, ``max``, ``min``; a number is broadcast to all lanes), and each operation
 is rounded separately. So one function serves numbers and vectors and gives the same bits. Arrays are C-contiguous
-float32 of any shape. An index counts elements from the array's first one and is not checked.
+float32 of any shape, or uint16 that hold the bits of bfloat16: those are widened when they are loaded, and rounded to
+the nearest, to even where two are equally near, when they are stored. An index counts elements from the array's first
+one and is not checked.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 __all__ = [
-    "LANES", "first_equal", "first_lanes", "floor", "fma", "largest", "load", "prefetch", "split", "spread", "store",
-    "total", "two_to", "where_less",
+    "LANES", "first_equal", "first_lanes", "floor", "fma", "largest", "load", "prefetch", "put", "split", "spread",
+    "store", "total", "two_to", "where_less",
 ]  # fmt: skip
 
 LANES = 16
@@ -28,6 +30,8 @@ LANES = 16
 _intrinsic: Any = intrinsic  # untyped: its own type does not say that callers omit the typing context
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
+_SHORT = ir.IntType(16)
+_SHORTS = ir.VectorType(_SHORT, LANES)
 
 
 class Vector(types.Type):
@@ -164,10 +168,40 @@ def split(typing_context: Any, x: Any) -> Any:
     return types.UniTuple(kind, 2)(kind), generate
 
 
+def _is_narrow(kind: Any) -> bool:
+    """Whether an array holds bfloat16, as uint16."""
+    return bool(kind.dtype == types.uint16)
+
+
+def _widened(builder: Any, bits: Any) -> Any:
+    """bfloat16 -> float32, numbers or vectors."""
+    many = bits.type == _SHORTS
+    ints = _INTS if many else _INT
+    shifted = builder.shl(builder.zext(bits, ints), ints([16] * LANES if many else 16))
+    return builder.bitcast(shifted, _FLOATS if many else _FLOAT)
+
+
+def _narrowed(builder: Any, value: Any) -> Any:
+    """float32 -> the nearest bfloat16, to even where two are equally near; NaN stays NaN. Numbers or vectors."""
+    many = value.type == _FLOATS
+    ints, shorts = (_INTS, _SHORTS) if many else (_INT, _SHORT)
+
+    def all_of(number: int) -> Any:
+        return ints([number] * LANES if many else number)
+
+    bits = builder.bitcast(value, ints)
+    high = builder.lshr(bits, all_of(16))
+    odd = builder.and_(high, all_of(1))
+    near = builder.lshr(builder.add(builder.add(bits, all_of(0x7FFF)), odd), all_of(16))
+    is_number = builder.fcmp_ordered("==", value, value)
+    return builder.trunc(builder.select(is_number, near, builder.or_(high, all_of(0x40))), shorts)
+
+
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     """Pointer to the vector that begins at an element."""
     data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), _FLOATS.as_pointer())
+    vector = _SHORTS if _is_narrow(kind) else _FLOATS
+    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
 
 
 def _first(builder: Any, count: Any) -> Any:
@@ -188,17 +222,23 @@ def load(typing_context: Any, array: Any, index: Any, count: Any, rest: Any) -> 
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _address(context, builder, signature.args[0], *args[:2])
+        narrow = _is_narrow(signature.args[0])
+        kind, suffix, align = (_SHORTS, "i16", 2) if narrow else (_FLOATS, "f32", 4)
         rest = _spread(context, builder, args[3], types.float32)
         with _whole(builder, args[2]) as (whole, part):
             with whole:
-                all_lanes, whole_end = builder.load(place, align=4), builder.block
+                all_lanes, whole_end = builder.load(place, align=align), builder.block
             with part:
                 flags = _first(builder, args[2])
-                some = _call(builder, f"llvm.masked.load.v{LANES}f32.p0", _FLOATS, place, _INT(4), flags, rest)
+                others = _SHORTS([0] * LANES) if narrow else rest
+                name = f"llvm.masked.load.v{LANES}{suffix}.p0"
+                some = _call(builder, name, kind, place, _INT(align), flags, others)
                 part_end = builder.block
-        value = builder.phi(_FLOATS)
+        value = builder.phi(kind)
         value.add_incoming(all_lanes, whole_end)
         value.add_incoming(some, part_end)
+        if narrow:
+            return builder.select(_first(builder, args[2]), _widened(builder, value), rest)
         return value
 
     return _VECTOR(array, types.intp, types.intp, types.float32), generate
@@ -210,16 +250,31 @@ def store(typing_context: Any, array: Any, index: Any, count: Any, value: Any) -
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _address(context, builder, signature.args[0], *args[:2])
+        narrow = _is_narrow(signature.args[0])
+        value, suffix, align = (_narrowed(builder, args[3]), "i16", 2) if narrow else (args[3], "f32", 4)
         with _whole(builder, args[2]) as (whole, part):
             with whole:
-                builder.store(args[3], place, align=4)
+                builder.store(value, place, align=align)
             with part:
                 flags = _first(builder, args[2])
-                name = f"llvm.masked.store.v{LANES}f32.p0"
-                _call(builder, name, ir.VoidType(), args[3], place, _INT(4), flags)
+                name = f"llvm.masked.store.v{LANES}{suffix}.p0"
+                _call(builder, name, ir.VoidType(), value, place, _INT(align), flags)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, _VECTOR), generate
+
+
+@_intrinsic
+def put(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store a number at an index."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        value = _narrowed(builder, args[2]) if _is_narrow(signature.args[0]) else args[2]
+        builder.store(value, builder.gep(data, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.float32), generate
 
 
 @_intrinsic

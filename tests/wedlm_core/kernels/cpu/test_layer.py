@@ -63,12 +63,13 @@ def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> Non
     qkv, norms = noise(rows, (heads + 2 * kv_heads) * head_dim), [norm_of(head_dim, seed) for seed in (1, 2)]
     weights = [norm.weight.detach().numpy() if normed else np.zeros(0, dtype=np.float32) for norm in norms]
 
-    def placed(parts: list[tuple[int, int]]) -> tuple[torch.Tensor, ...]:
+    def placed(parts: list[tuple[int, int]], dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
         q_out = torch.zeros(rows, heads * head_dim)
-        keys = torch.zeros(kv_heads, entries_of_pool // block, head_dim, block)
-        values = torch.zeros(kv_heads, entries_of_pool, head_dim)
+        keys = torch.zeros(kv_heads, entries_of_pool // block, head_dim, block, dtype=dtype)
+        values = torch.zeros(kv_heads, entries_of_pool, head_dim, dtype=dtype)
         tables = (cos.numpy(), sin.numpy(), positions.numpy(), entries.numpy())
-        pool = (q_out.numpy(), keys.numpy(), values.numpy())
+        bits = torch.uint16 if dtype == torch.bfloat16 else dtype
+        pool = (q_out.numpy(), keys.view(bits).numpy(), values.view(bits).numpy())
         for first, last in parts:
             place_qkv(qkv.numpy(), *weights, EPS, *tables, heads, *pool, first, last)
         return q_out, keys, values
@@ -87,6 +88,9 @@ def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> Non
     assert not values[:, others].any()
     alone = placed([(t, t + 1) for t in range(rows)])
     assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True)), "a row's bits are its own"
+    _, narrow_keys, narrow_values = placed([(0, 5), (5, rows)], torch.bfloat16)
+    assert torch.equal(narrow_keys, keys.bfloat16()), "rounded as torch rounds"
+    assert torch.equal(narrow_values, values.bfloat16())
 
 
 @njit
@@ -112,3 +116,29 @@ def test_functions_give_a_vector_the_bits_of_its_numbers() -> None:
     assert np.array_equal(of_vectors.view(np.int32), of_numbers.view(np.int32))
     np.testing.assert_allclose(of_vectors[0], np.exp(x), rtol=3e-7)
     np.testing.assert_allclose(of_vectors[1], np.log(x * x), rtol=3e-7, atol=1e-7)
+
+
+@njit
+def _copied(x, out):  # type: ignore[no-untyped-def]
+    for i in range(0, len(x), vector.LANES):
+        vector.store(out, i, len(x) - i, vector.load(x, i, len(x) - i, np.float32(7.0)))
+
+
+@njit
+def _put_one_by_one(x, out):  # type: ignore[no-untyped-def]
+    for i in range(len(x)):
+        vector.put(out, i, x[i])
+
+
+def test_bfloat16_is_rounded_as_torch_rounds_and_widened_exactly() -> None:
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.00390625, 1.01171875, 3.4e38, -3.4e38, 1e-40]
+    x = np.array([*special, *np.random.default_rng(0).standard_normal(5001) * 1e3], dtype=np.float32)
+    want = torch.from_numpy(x).bfloat16()
+    for store in (_copied, _put_one_by_one):
+        bits = np.zeros(len(x), dtype=np.uint16)
+        store(x, bits)
+        found = torch.from_numpy(bits).view(torch.bfloat16)
+        torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
+        wide = np.zeros_like(x)
+        _copied(bits, wide)
+        np.testing.assert_array_equal(wide, want.float().numpy())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from numba import njit
 
-from wedlm_core.kernels.cpu.tile import ROWS, address, multiply
+from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -20,7 +21,8 @@ def product(a: Array, b: Array, c: Array, *, fresh: bool) -> None:
     steps = [x.strides[0] // x.itemsize for x in (a, b, c)]
     at = [x.__array_interface__["data"][0] for x in (a, b, c)]
     (rows, depth), columns = a.shape, b.shape[1]
-    multiply(at[0], steps[0], at[1], steps[1], at[2], steps[2], rows, depth, columns, fresh)
+    by = multiply_bfloat16 if b.dtype == np.uint16 else multiply
+    by(at[0], steps[0], at[1], steps[1], at[2], steps[2], rows, depth, columns, fresh)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 64, 80, 101])
@@ -36,6 +38,11 @@ def test_a_product_of_parts_of_larger_arrays(rows: int, depth: int, columns: int
     np.testing.assert_allclose(c[:rows, :columns], exact, rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(c[rows:], before[rows:], "rows behind the product are left alone")
     np.testing.assert_array_equal(c[:, columns:], before[:, columns:], "columns behind it are left alone")
+    narrow = torch.from_numpy(b).bfloat16()
+    wide, found = narrow.float().numpy(), np.zeros_like(c)
+    product(a[:rows, :depth], wide[:, :columns], c[:rows, :columns], fresh=True)
+    product(a[:rows, :depth], narrow.view(torch.uint16).numpy()[:, :columns], found[:rows, :columns], fresh=True)
+    np.testing.assert_array_equal(found[:rows, :columns], c[:rows, :columns], "bfloat16 gives the bits of float32")
 
 
 def test_an_element_has_the_same_bits_alone_and_beside_others() -> None:
