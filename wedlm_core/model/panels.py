@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wedlm_core.kernels.cpu.panels import PANEL
+from wedlm_core.kernels.cpu.panels import PANEL, depth_step, numeric_kind
 
-__all__ = ["PanelWeight", "numbers_per_unit", "pack"]
+__all__ = ["PanelWeight", "pack", "units_of"]
 
 _HALF, _ROWS_AT_ONCE = PANEL // 2, 1024
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
@@ -18,9 +18,10 @@ _PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
 _SIGN = 128
 
 
-def numbers_per_unit(numbers: str) -> int:
-    """How many inputs one unit of four bytes holds."""
-    return _PER_UNIT[numbers]
+def units_of(inputs: int, numbers: str) -> int:
+    """Units of four bytes of a row."""
+    step = depth_step(numbers)
+    return -(-inputs // (_PER_UNIT[numeric_kind(numbers)] * step)) * step
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +58,7 @@ class PanelWeight:
         """Rows of the weight as float32 ``[T, I]``: the slow way back."""
         units = self.data[ids // PANEL, ids % PANEL // _HALF, :, ids % _HALF].reshape(len(ids), -1)[:, : self.inputs]
         wide = units.float()
-        if self.numbers == "int8":
+        if numeric_kind(self.numbers) == "int8":
             wide -= _SIGN
         return wide * self.scale[ids][:, None] if self.scale.numel() else wide
 
@@ -74,10 +75,9 @@ def pack(
         scale_O: of int8 outputs.
         bias_O: None is zero.
     """
-    outputs, inputs = weight_OI.shape
-    per, count = _PER_UNIT[numbers], -(-outputs // PANEL)
-    depth = -(-inputs // per)
-    data = torch.empty(count, 2, depth, _HALF, per, dtype=_STORED[numbers])
+    (outputs, inputs), kind = weight_OI.shape, numeric_kind(numbers)
+    per, count, depth = _PER_UNIT[kind], -(-outputs // PANEL), units_of(inputs, numbers)
+    data = torch.empty(count, 2, depth, _HALF, per, dtype=_STORED[kind])
     step = max(1, _ROWS_AT_ONCE // PANEL)
     for first in range(0, count, step):
         last = min(first + step, count)
@@ -85,7 +85,7 @@ def pack(
         missing = PANEL * (last - first) - len(rows_RI), per * depth - inputs
         if any(missing):
             rows_RI = torch.nn.functional.pad(rows_RI, (0, missing[1], 0, missing[0]))
-        if numbers == "int8":
+        if kind == "int8":
             rows_RI = rows_RI.contiguous().view(torch.uint8) ^ _SIGN
         halves = rows_RI.reshape(last - first, 2, _HALF, depth, per)
         data[first:last] = halves.transpose(2, 3)
