@@ -43,7 +43,7 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
 
 
 def _why_no_products(model: Decoder) -> str | None:
-    """Why products of bfloat16 would be slow; None if own ones work, or those of a library, which takes longer to try."""
+    """Why products of bfloat16 would be slow; None if own ones work, or a library's, which it tries."""
     from wedlm_core.model.decoder_team import why_no_team  # with kernels, which need numba
 
     return why_no_bfloat16(model) if why_no_team(model) else None
