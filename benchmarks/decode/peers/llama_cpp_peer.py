@@ -1,7 +1,7 @@
 """llama.cpp, by its C interface: a GGUF file is written from the safetensors of the model first.
 
-Needs the packages llama-cpp-python, gguf and safetensors. NUMBERS: ``float32`` or ``q8_0``. On CPUs with AMX its products
-by matrix units are turned off: version 0.3.36, built by gcc 12, ends with a segmentation fault in them.
+Needs the packages llama-cpp-python, gguf and safetensors. NUMBERS: ``float32`` or ``q8_0``. On CPUs with AMX its
+products by matrix units are turned off: version 0.3.36, built by gcc 12, ends with a segmentation fault in them.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ __all__ = ["PANEL", "depth_step", "features", "multiply_panels", "numbers_here",
 PANEL = 64
 """Outputs of a panel."""
 _HALF = 32
+_LINE_BYTES, _AHEAD_BYTES = 64, 2048  # of the weights that are fetched ahead: the processor itself stops at each page
 _FEW_ROWS = 6  # of int8 that vectors multiply faster than matrix units, or as fast
 _INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _intrinsic: Any = intrinsic
@@ -164,6 +165,11 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
                 one = builder.insert_element(kind(ir.Undefined), value, _INT(0))
                 return builder.shuffle_vector(one, kind(ir.Undefined), _vector(_INT)([0] * LANES))
 
+            def fetch(place):  # type: ignore[no-untyped-def]
+                kind = ir.FunctionType(ir.VoidType(), [place.type, _INT, _INT, _INT])
+                function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+                builder.call(function, [place, _INT(0), _INT(3), _INT(1)])  # to read, into all caches, data
+
             half_bytes = builder.mul(depth, _INDEX(2 * vector_bytes))
             entry, body, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
             builder.branch(body)
@@ -178,6 +184,8 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
             for h, v in vectors:
                 base = builder.add(line, half_bytes) if h else line
                 parts.append(builder.load(at(base, _INDEX(v * vector_bytes), stored), align=4))
+                if v * vector_bytes % _LINE_BYTES == 0:
+                    fetch(at(base, _INDEX(v * vector_bytes + _AHEAD_BYTES), ir.IntType(8)))
             place, after = builder.shl(k, _INDEX(2)), []
             for r in range(rows):
                 row = builder.add(x, builder.mul(x_step, _INDEX(r)))
