@@ -35,8 +35,15 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     elif importlib.util.find_spec("numba") is None:
         why = "the package numba is not installed"
     else:
-        why = None if config.weight_dtype in ("int8", "int4") else why_no_bfloat16(model)
+        why = None if config.weight_dtype in ("int8", "int4") else _why_no_products(model)
     if why is None:
         return torch.float32
     _LOG.warning('bfloat16 on this CPU is slow here (%s): dtype="float32" is faster', why)
     return model.dtype
+
+
+def _why_no_products(model: Decoder) -> str | None:
+    """Why products of bfloat16 would be slow; None if own ones work, or a library's, which it tries."""
+    from wedlm_core.model.decoder_team import why_no_team  # with kernels, which need numba
+
+    return why_no_bfloat16(model) if why_no_team(model) else None

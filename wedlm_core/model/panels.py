@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.kernels.cpu.panels import PANEL
+from wedlm_core.kernels.cpu.panel_packing import pack_units
+from wedlm_core.kernels.cpu.panels import PANEL, depth_step, numeric_kind
+from wedlm_core.model.large_pages import large
 
-__all__ = ["PanelWeight", "numbers_per_unit", "pack"]
+__all__ = ["PanelWeight", "pack", "units_of"]
 
-_HALF, _ROWS_AT_ONCE = PANEL // 2, 1024
+_HALF = PANEL // 2
+_THREAD_BYTES = 1 << 20  # that another thread packs
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
 _PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
-_SIGN = 128
+_SIGN, _SIGNS = 128, 0x80808080
+_UNITS = {2: (np.uint16, torch.int16), 4: (np.uint32, torch.int32)}
+"""By the bytes of a unit, as weights are stored: what stands for it in numpy, and one as long in torch."""
 
 
-def numbers_per_unit(numbers: str) -> int:
-    """How many inputs one unit of four bytes holds."""
-    return _PER_UNIT[numbers]
+def units_of(inputs: int, numbers: str) -> int:
+    """Units of four bytes of a row."""
+    step = depth_step(numbers)
+    return -(-inputs // (_PER_UNIT[numeric_kind(numbers)] * step)) * step
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +65,7 @@ class PanelWeight:
         """Rows of the weight as float32 ``[T, I]``: the slow way back."""
         units = self.data[ids // PANEL, ids % PANEL // _HALF, :, ids % _HALF].reshape(len(ids), -1)[:, : self.inputs]
         wide = units.float()
-        if self.numbers == "int8":
+        if numeric_kind(self.numbers) == "int8":
             wide -= _SIGN
         return wide * self.scale[ids][:, None] if self.scale.numel() else wide
 
@@ -66,7 +74,7 @@ class PanelWeight:
 def pack(
     weight_OI: Tensor, numbers: str, *, scale_O: Tensor | None = None, bias_O: Tensor | None = None
 ) -> PanelWeight:
-    """Pack a weight, some rows at a time.
+    """Pack a weight.
 
     Args:
         weight_OI: float32, bfloat16 or int8, as ``numbers`` says ("int16" takes int8).
@@ -74,23 +82,25 @@ def pack(
         scale_O: of int8 outputs.
         bias_O: None is zero.
     """
-    outputs, inputs = weight_OI.shape
-    per, count = _PER_UNIT[numbers], -(-outputs // PANEL)
-    depth = -(-inputs // per)
-    data = torch.empty(count, 2, depth, _HALF, per, dtype=_STORED[numbers])
-    step = max(1, _ROWS_AT_ONCE // PANEL)
-    for first in range(0, count, step):
-        last = min(first + step, count)
-        rows_RI = weight_OI[PANEL * first : PANEL * last]
-        missing = PANEL * (last - first) - len(rows_RI), per * depth - inputs
-        if any(missing):
-            rows_RI = torch.nn.functional.pad(rows_RI, (0, missing[1], 0, missing[0]))
-        if numbers == "int8":
-            rows_RI = rows_RI.contiguous().view(torch.uint8) ^ _SIGN
-        halves = rows_RI.reshape(last - first, 2, _HALF, depth, per)
-        data[first:last] = halves.transpose(2, 3)
+    (outputs, inputs), kind = weight_OI.shape, numeric_kind(numbers)
+    per, count, depth = _PER_UNIT[kind], -(-outputs // PANEL), units_of(inputs, numbers)
+    data = large(count * 2 * depth * _HALF * per * _STORED[kind].itemsize).view(_STORED[kind])
+    whole_OI = torch.nn.functional.pad(weight_OI, (0, -inputs % per)) if inputs % per else weight_OI.contiguous()
+    unit, plain = _UNITS[per * weight_OI.element_size()]
+    units_OU = whole_OI.view(plain).numpy().view(unit)
+    panels, flip = data.view(plain).numpy().view(unit).reshape(count, 2, depth, _HALF), unit(0)
+    if kind == "int8":
+        flip = unit(_SIGNS)
+
+    def fill(first: int, last: int) -> None:
+        pack_units(units_OU, flip, panels, first, last)
+
+    members = min(torch.get_num_threads(), 1 + data.nbytes // _THREAD_BYTES)
+    with ThreadPoolExecutor(members) as pool:
+        edges = [count * i // members for i in range(members + 1)]
+        list(pool.map(fill, edges, edges[1:]))
     return PanelWeight(
-        numbers=numbers, data=data, outputs=outputs, inputs=inputs,
+        numbers=numbers, data=data.view(count, 2, depth, _HALF, per), outputs=outputs, inputs=inputs,
         scale=torch.empty(0) if scale_O is None else _as_long(scale_O, PANEL * count),
         bias=_as_long(torch.zeros(0) if bias_O is None else bias_O, PANEL * count),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wedlm_core.kernels.cpu.forward import TASK, entry_of
 from wedlm_core.kernels.cpu.team import STATE_SIZE
-from wedlm_core.model.panels import PanelWeight, numbers_per_unit
+from wedlm_core.model.panels import PanelWeight, units_of
 
 __all__ = ["Team"]
 
@@ -56,7 +56,7 @@ class Team:
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""
-        self.task["narrow"] = self.scratch("narrow", rows * -(-widest // numbers_per_unit(numbers)))
+        self.task["narrow"] = self.scratch("narrow", rows * units_of(widest, numbers))
         self.task["row_scale"] = self.scratch("row_scale", rows)
         self.task["row_sum"] = self.scratch("row_sum", rows)
 

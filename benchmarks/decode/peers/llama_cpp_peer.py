@@ -1,6 +1,7 @@
 """llama.cpp, by its C interface: a GGUF file is written from the safetensors of the model first.
 
-Needs the packages llama-cpp-python, gguf and safetensors. NUMBERS: ``float32`` or ``q8_0``.
+Needs the packages llama-cpp-python, gguf and safetensors. NUMBERS: ``float32`` or ``q8_0``. On CPUs with AMX its
+products by matrix units are turned off: version 0.3.36, built by gcc 12, ends with a segmentation fault in them.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Engine:
     def __init__(self, path: Path, threads: int) -> None:
         api.llama_backend_init()
         model_params = api.llama_model_default_params()
+        model_params.use_extra_bufts = "amx_tile" not in Path("/proc/cpuinfo").read_text()
         self.model = api.llama_model_load_from_file(str(path).encode(), model_params)
         params = api.llama_context_default_params()
         params.n_ctx, params.n_seq_max = _SEQUENCES * _TOKENS, _SEQUENCES

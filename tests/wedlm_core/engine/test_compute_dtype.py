@@ -13,9 +13,17 @@ from wedlm_core.engine.compute_dtype import compute_dtype
 from wedlm_core.model.weights import load_model
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
+OWN = "wedlm_core.model.decoder_team.why_no_team"
+
+
+def test_own_products_need_no_trial_of_a_library(qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OWN, lambda model: None)
+    monkeypatch.setattr("wedlm_core.model.products._why_not_packed", lambda weights: pytest.fail("tried"))
+    assert compute_dtype(load_model(qwen3_folder, dtype=BFLOAT16), EngineConfig()) == FLOAT32
 
 
 def test_only_bfloat16_on_a_cpu_that_has_it_is_changed(qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OWN, lambda model: "the test says so")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr("wedlm_core.model.products._why_not_packed", lambda weights: None)
     narrow = load_model(qwen3_folder, dtype=BFLOAT16)
@@ -37,6 +45,7 @@ def test_where_it_is_slow_a_sentence_says_why(
     qwen3_folder: Path, config: EngineConfig, reason: str, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
+    monkeypatch.setattr(OWN, lambda model: "the test says so")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     with caplog.at_level(logging.WARNING):
         assert compute_dtype(load_model(qwen3_folder, dtype=BFLOAT16), config) == BFLOAT16

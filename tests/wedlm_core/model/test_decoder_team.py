@@ -20,7 +20,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward import model_runner
 from wedlm_core.kernels.cpu.eight_bits import round_to_bfloat16
-from wedlm_core.kernels.cpu.panels import numbers_here
+from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.model import decoder_team, team
 from wedlm_core.model.decoder_cpu import DecoderCpu
 from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
@@ -31,7 +31,8 @@ from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
-WHOLE = [one for one in ("int8", "int16") if one in numbers_here()]
+WHOLE = [one for one in numbers_here() if numeric_kind(one) in ("int8", "int16")]
+FLOATS = [one for one in numbers_here() if one not in WHOLE]
 PARAMS = SamplingParams(max_tokens=12, window_size=4, ignore_eos=True)
 
 
@@ -49,7 +50,7 @@ def some_rows(rows: int, inputs: int, seed: int) -> torch.Tensor:
     return torch.randn(rows, inputs, generator=generator) * torch.logspace(-2, 2, rows)[:, None]
 
 
-SIZES = {"rows": st.integers(1, 40), "inputs": st.integers(1, 150), "outputs": st.integers(1, 200)}
+SIZES = {"rows": st.integers(1, 80), "inputs": st.integers(1, 150), "outputs": st.integers(1, 200)}
 
 
 @pytest.mark.parametrize("numbers", WHOLE)
@@ -69,13 +70,13 @@ def test_whole_numbers_give_the_bits_of_the_layer(
     assert torch.equal(Team().product(packed, x_RI[-1:]), found[-1:]), "a row alone"
 
 
-@pytest.mark.parametrize("numbers", [one for one in ("float32", "bfloat16") if one in numbers_here()])
+@pytest.mark.parametrize("numbers", FLOATS)
 @given(**SIZES, seed=st.integers(0, 2**31), bias=st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_floats_are_near_and_a_row_is_the_same_in_any_company(
     numbers: str, rows: int, inputs: int, outputs: int, seed: int, bias: bool
 ) -> None:
-    dtype = getattr(torch, numbers)
+    dtype = getattr(torch, numeric_kind(numbers))
     weight_OI = some_rows(outputs, inputs, seed).to(dtype)
     bias_O = torch.arange(outputs).float() if bias else None
     packed, x_RI = pack(weight_OI, numbers, bias_O=bias_O), some_rows(rows, inputs, seed + 1)
@@ -97,7 +98,7 @@ def test_two_threads_give_the_bits_of_one(
     if numbers in WHOLE:
         layer = Int8Linear.of(nn.Linear(70, 300))
         weight_OI, scale_O = layer.weight, layer.scale_O
-    packed = pack(weight_OI.bfloat16() if numbers == "bfloat16" else weight_OI, numbers, scale_O=scale_O)
+    packed = pack(weight_OI.bfloat16() if numeric_kind(numbers) == "bfloat16" else weight_OI, numbers, scale_O=scale_O)
     found = {rows: Team().product(packed, some_rows(rows, 70, rows)) for rows in (1, 2, 13, 64)}
     request.getfixturevalue("two_threads")
     if not library:

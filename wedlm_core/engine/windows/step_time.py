@@ -29,8 +29,8 @@ class HostTime:
         """Count a step."""
         if self._sums[0]:
             seconds = min(seconds, self._tuning.disturbed * self.mean())
-        kept = self._sums * self._tuning.host_kept
-        self._sums = kept + (1.0, seconds, commits, commits * commits, seconds * commits)
+        self._sums *= self._tuning.host_kept
+        self._sums += np.array((1.0, seconds, commits, commits * commits, seconds * commits))
 
     def mean(self) -> float:
         """Seconds of a step; 0 where none was seen."""

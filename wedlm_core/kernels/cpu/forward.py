@@ -16,7 +16,7 @@ from wedlm_core.kernels.cpu.attention import QUERIES, attend_group
 from wedlm_core.kernels.cpu.compiled import c_function, kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
-from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, pieces
+from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
 from wedlm_core.kernels.cpu.team import STATE_SIZE, call_for_number, meet, take
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
@@ -63,14 +63,15 @@ def _part(count, me, members):  # type: ignore[no-untyped-def]
 
 def _narrowing(numbers: str) -> Any:
     """A kernel that converts rows, or does nothing: it returns the address and the bytes of a row."""
-    if numbers == "float32":
+    kind = numeric_kind(numbers)
+    if kind == "float32":
 
         @kernel(label=f"_{numbers}")
         def as_they_are(task, x, product, me, members):  # type: ignore[no-untyped-def]
             return x, 4 * product.depth
 
         return as_they_are
-    if numbers == "bfloat16":
+    if kind == "bfloat16":
 
         @kernel(label=f"_{numbers}")
         def to_bfloat16(task, x, product, me, members):  # type: ignore[no-untyped-def]
@@ -80,7 +81,7 @@ def _narrowing(numbers: str) -> Any:
             return task.narrow, 4 * product.depth
 
         return to_bfloat16
-    if numbers == "int8":
+    if kind == "int8":
 
         @kernel(label=f"_{numbers}")
         def to_int8(task, x, product, me, members):  # type: ignore[no-untyped-def]
@@ -120,6 +121,7 @@ def _runner(numbers: str, held: str) -> Any:
     """
     label, kept = f"_{numbers}_{held}", np.dtype(np.uint16 if held == "bfloat16" else np.float32)
     (narrow, multiply), narrows = _PARTS[numbers], numbers != "float32"
+    together = tile_rows(numbers)
 
     @kernel(label=label)
     def product(task, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
@@ -127,7 +129,7 @@ def _runner(numbers: str, held: str) -> Any:
         own, step = narrow(task, x, one, me, members)
         if narrows or x == task.normed:
             meet(state, members)
-        first, last = _part(pieces(task.rows, one.outputs), me, members)
+        first, last = _part(pieces(task.rows, one.outputs, together), me, members)
         multiply(
             own, step, one.weight, one.depth, out, 4 * one.outputs, one.bias, one.scale, task.row_scale, task.row_sum,
             task.rows, one.outputs, first, last,
@@ -239,10 +241,14 @@ _float32: Any = _JOINED.get(("float32", "float32"))
 _bfloat16: Any = _JOINED.get(("bfloat16", "float32"))
 _int8: Any = _JOINED.get(("int8", "float32"))
 _int16: Any = _JOINED.get(("int16", "float32"))
+_bfloat16_amx: Any = _JOINED.get(("bfloat16_amx", "float32"))
+_int8_amx: Any = _JOINED.get(("int8_amx", "float32"))
 _float32_narrow: Any = _JOINED.get(("float32", "bfloat16"))
 _bfloat16_narrow: Any = _JOINED.get(("bfloat16", "bfloat16"))
 _int8_narrow: Any = _JOINED.get(("int8", "bfloat16"))
 _int16_narrow: Any = _JOINED.get(("int16", "bfloat16"))
+_bfloat16_amx_narrow: Any = _JOINED.get(("bfloat16_amx", "bfloat16"))
+_int8_amx_narrow: Any = _JOINED.get(("int8_amx", "bfloat16"))
 
 
 # A function for each: what is kept on disk is found again only if it depends on no variable of an enclosing function.
@@ -266,6 +272,16 @@ def run_int16(address):  # type: ignore[no-untyped-def]
     _int16(address)
 
 
+def run_bfloat16_amx(address):  # type: ignore[no-untyped-def]
+    """:func:`run_bfloat16` by matrix units."""
+    _bfloat16_amx(address)
+
+
+def run_int8_amx(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int8` by matrix units, where rows are not few."""
+    _int8_amx(address)
+
+
 def run_float32_narrow(address):  # type: ignore[no-untyped-def]
     """:func:`run_float32` with keys and values in bfloat16."""
     _float32_narrow(address)
@@ -286,11 +302,23 @@ def run_int16_narrow(address):  # type: ignore[no-untyped-def]
     _int16_narrow(address)
 
 
+def run_bfloat16_amx_narrow(address):  # type: ignore[no-untyped-def]
+    """:func:`run_bfloat16_amx` with keys and values in bfloat16."""
+    _bfloat16_amx_narrow(address)
+
+
+def run_int8_amx_narrow(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int8_amx` with keys and values in bfloat16."""
+    _int8_amx_narrow(address)
+
+
 _FUNCTIONS = {
     "float32": {"float32": run_float32, "bfloat16": run_float32_narrow},
     "bfloat16": {"float32": run_bfloat16, "bfloat16": run_bfloat16_narrow},
     "int8": {"float32": run_int8, "bfloat16": run_int8_narrow},
     "int16": {"float32": run_int16, "bfloat16": run_int16_narrow},
+    "bfloat16_amx": {"float32": run_bfloat16_amx, "bfloat16": run_bfloat16_amx_narrow},
+    "int8_amx": {"float32": run_int8_amx, "bfloat16": run_int8_amx_narrow},
 }
 
 

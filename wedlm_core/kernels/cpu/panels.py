@@ -24,16 +24,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.tile import address
 from wedlm_core.kernels.cpu.vector import LANES
 from wedlm_core.kernels.cpu.views import floats_at
 
-__all__ = ["PANEL", "features", "multiply_panels", "numbers_here", "pieces", "tile_rows"]
+__all__ = ["PANEL", "depth_step", "features", "multiply_panels", "numbers_here", "numeric_kind", "pieces", "tile_rows"]
 
 PANEL = 64
 """Outputs of a panel."""
 _HALF = 32
+_LINE_BYTES, _AHEAD_BYTES = 64, 2048  # of the weights that are fetched ahead: the processor itself stops at each page
+_FEW_ROWS = 6  # of int8 that vectors multiply faster than matrix units, or as fast
 _INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _intrinsic: Any = intrinsic
 
@@ -60,11 +63,17 @@ def features() -> frozenset[str]:
 def numbers_here() -> tuple[str, ...]:
     """The numbers that panels can hold on this CPU: names for :func:`multiply_panels`, the fastest of each kind first.
 
-    "int8" adds four products in one instruction (VNNI); "int16" widens int8 and adds pairs in 32 bits (AVX2).
+    "int8" adds four products in one instruction (VNNI); "int16" widens int8 and adds pairs in 32 bits (AVX2). Those
+    that end in "_amx" are for matrix units (:mod:`.amx`): int8 from a few rows on, bfloat16 for any number of rows, as
+    its sums are taken in another order.
     """
     found, wide = ["float32"], {"avx512f", "avx512bw"} <= features()
+    if wide and "avx512bf16" in features() and has_amx():
+        found.append("bfloat16_amx")
     if wide and "avx512bf16" in features():
         found.append("bfloat16")
+    if wide and "avx512vnni" in features() and has_amx():
+        found.append("int8_amx")
     if wide and "avx512vnni" in features():
         found.append("int8")
     if "avx2" in features():
@@ -76,12 +85,21 @@ def _has_wide_vectors() -> bool:
     return "avx512f" in features()
 
 
-def tile_rows() -> int:
+def numeric_kind(numbers: str) -> str:
+    """What the numbers are, whatever multiplies them: a name that may lack "_amx"."""
+    return numbers.removesuffix("_amx")
+
+
+def depth_step(numbers: str) -> int:
+    """Rows and panels are padded to a multiple of so many units of four bytes."""
+    return STEP if numbers.endswith("_amx") else 1
+
+
+def tile_rows(numbers: str) -> int:
     """Most rows that are multiplied together."""
+    if numbers.endswith("_amx"):
+        return BLOCK_ROWS
     return 12 if _has_wide_vectors() else 3
-
-
-_TILE_ROWS = tile_rows()
 
 
 def _pair_rows() -> int:
@@ -147,6 +165,11 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
                 one = builder.insert_element(kind(ir.Undefined), value, _INT(0))
                 return builder.shuffle_vector(one, kind(ir.Undefined), _vector(_INT)([0] * LANES))
 
+            def fetch(place):  # type: ignore[no-untyped-def]
+                kind = ir.FunctionType(ir.VoidType(), [place.type, _INT, _INT, _INT])
+                function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+                builder.call(function, [place, _INT(0), _INT(3), _INT(1)])  # to read, into all caches, data
+
             half_bytes = builder.mul(depth, _INDEX(2 * vector_bytes))
             entry, body, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
             builder.branch(body)
@@ -161,6 +184,8 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
             for h, v in vectors:
                 base = builder.add(line, half_bytes) if h else line
                 parts.append(builder.load(at(base, _INDEX(v * vector_bytes), stored), align=4))
+                if v * vector_bytes % _LINE_BYTES == 0:
+                    fetch(at(base, _INDEX(v * vector_bytes + _AHEAD_BYTES), ir.IntType(8)))
             place, after = builder.shl(k, _INDEX(2)), []
             for r in range(rows):
                 row = builder.add(x, builder.mul(x_step, _INDEX(r)))
@@ -198,7 +223,7 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
 
 def _rows_of(numbers: str, halves: int, first: int) -> Any:
     """A kernel that calls the micro-kernel of ``first`` to ``first + 5`` rows, or of fewer where that is the most."""
-    most = _pair_rows() if halves == 2 else tile_rows()
+    most = _pair_rows() if halves == 2 else tile_rows(numbers)
     one, two, three, four, five, six = (_tile(numbers, min(first + i, most), halves) for i in range(6))
 
     @kernel(label=f"_{numbers}_{halves}_{first}")
@@ -231,7 +256,7 @@ def _copy_edge(edge, out, out_step, rows, columns):  # type: ignore[no-untyped-d
 
 def _multiplier(numbers: str) -> Any:
     """See :func:`multiply_panels`."""
-    most, together, pair = tile_rows(), _HALF * 4, _pair_rows()
+    most, together, pair = tile_rows(numbers), _HALF * 4, _pair_rows()
     few = _rows_of(numbers, 2, 1)
     some, many = _rows_of(numbers, 1, 1), _rows_of(numbers, 1, 7)
     half_units = _HALF * (2 if numbers == "int16" else 4)
@@ -269,10 +294,35 @@ def _multiplier(numbers: str) -> Any:
     return multiply
 
 
+def _amx_multiplier(numbers: str) -> Any:
+    """See :func:`multiply_panels`."""
+    kind, most = numeric_kind(numbers), tile_rows(numbers)
+    block = block_multiplier(kind)
+    exact, few = kind == "int8", _multiplier(kind)  # exact sums may be taken in any order
+
+    @kernel(label=f"_{numbers}")
+    def multiply(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
+        if exact and rows <= _FEW_ROWS:
+            few(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last)
+            return
+        tiles, kept = (rows + most - 1) // most, kept_sums()
+        for piece in range(first, last):
+            p, t = piece // tiles, piece % tiles
+            begin, end, to = rows * t // tiles, rows * (t + 1) // tiles, 4 * PANEL * p
+            block(
+                x + begin * x_step, x_step, weight + p * depth * 4 * PANEL, depth, out + begin * out_step + to,
+                out_step, bias + to, scale + to, row_scale + 4 * begin, row_sum + 4 * begin, end - begin,
+                min(PANEL, outputs - PANEL * p), kept,
+            )  # fmt: skip
+        release()
+
+    return multiply
+
+
 @kernel
-def pieces(rows, outputs):  # type: ignore[no-untyped-def]
-    """In how many pieces threads may share a product."""
-    return (outputs + PANEL - 1) // PANEL * ((rows + _TILE_ROWS - 1) // _TILE_ROWS)
+def pieces(rows, outputs, most):  # type: ignore[no-untyped-def]
+    """In how many pieces threads may share a product of which ``most`` rows are multiplied together."""
+    return (outputs + PANEL - 1) // PANEL * ((rows + most - 1) // most)
 
 
 def multiply_panels(numbers: str) -> Any:
@@ -289,8 +339,13 @@ def multiply_panels(numbers: str) -> Any:
     - row_sum: int32, 128 times the sum of each row's numbers (int8 only).
     - rows, outputs: of the product.
     - first, last: pieces to compute; each panel has one for every :func:`tile_rows` rows or fewer (:func:`pieces`).
+
+    With "_amx", ``depth`` is a multiple of :func:`depth_step`.
     """
     return _MULTIPLIERS[numbers]
 
 
-_MULTIPLIERS = {numbers: _multiplier(numbers) for numbers in numbers_here()}
+_MULTIPLIERS = {
+    numbers: _amx_multiplier(numbers) if numbers.endswith("_amx") else _multiplier(numbers)
+    for numbers in numbers_here()
+}

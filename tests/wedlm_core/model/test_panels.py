@@ -1,0 +1,60 @@
+"""Weights in panels are the weights that were packed, in any number of threads and pages of any size."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wedlm_core.kernels.cpu.panels import PANEL, numbers_here, numeric_kind
+from wedlm_core.model import large_pages, panels
+from wedlm_core.model.large_pages import large
+from wedlm_core.model.panels import pack, units_of
+
+
+@pytest.mark.parametrize("numbers", numbers_here())
+@given(outputs=st.integers(1, 300), inputs=st.integers(1, 150), threads=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_what_is_packed_can_be_read_back(numbers: str, outputs: int, inputs: int, threads: int) -> None:
+    generator, kind = torch.Generator().manual_seed(outputs), numeric_kind(numbers)
+    if kind in ("int8", "int16"):
+        weight_OI = torch.randint(-127, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
+    else:
+        weight_OI = torch.randn(outputs, inputs, generator=generator).to(getattr(torch, kind))
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panels, "_THREAD_BYTES", 1)
+        torch.set_num_threads(threads)
+        packed = pack(weight_OI, numbers)
+        torch.set_num_threads(before)
+    assert torch.equal(packed.rows(torch.arange(outputs)), weight_OI.float())
+    assert packed.data.shape[:4] == (-(-outputs // PANEL), 2, units_of(inputs, numbers), PANEL // 2)
+    zero = 128 if kind == "int8" else 0
+    all_PI = packed.data.transpose(2, 3).reshape(-1, packed.data.shape[2] * packed.data.shape[4])
+    assert (all_PI[outputs:] == zero).all()
+    assert (all_PI[:, inputs:] == zero).all()
+
+
+def test_a_transposed_weight_is_packed_as_it_reads() -> None:
+    weight_IO = torch.randn(70, 130)
+    assert torch.equal(pack(weight_IO.t(), "float32").rows(torch.arange(130)), weight_IO.t())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_large_memory_can_be_written_and_outlives_its_maker(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *arguments: int) -> None:
+            raise OSError("no large pages")
+
+    monkeypatch.setattr(large_pages, "_FEWEST_BYTES", 1000)
+    if refused:
+        monkeypatch.setattr(mmap, "mmap", Refusing)
+    for count in (10, 1000, 5_000_000):
+        found = large(count)
+        found.fill_(7)
+        assert found.shape == (count,)
+        assert found.dtype == torch.uint8
+        assert int(found[-1]) == 7

@@ -1,0 +1,202 @@
+"""Products of blocks of rows and panels by the matrix units of a CPU (Intel's AMX), in int8 and bfloat16.
+
+One instruction multiplies up to 16 rows by 16 outputs over 64 bytes of the inputs. The layout of panels
+(:mod:`.panels`) is what it reads: 16 units of a half are one of its matrices, 128 bytes from row to row. A row's result
+is one chain of additions in the order of the inputs, whatever rows are multiplied together, as that of other panels;
+in bfloat16 another chain than theirs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.scalar import F32
+from wedlm_core.kernels.cpu.views import array_at, floats_at
+
+__all__ = ["BLOCK_ROWS", "STEP", "block_multiplier", "has_amx", "kept_sums", "release"]
+
+BLOCK_ROWS = 32
+"""Most rows of a block."""
+STEP = 16
+"""Units of four bytes that one instruction takes along the inputs: rows and panels are whole multiples of it."""
+_TILE, _PANEL, _LINE = 16, 64, 128  # rows or outputs of a matrix; outputs of a panel; bytes between units of a half
+_SUMS_LINE = 4 * _PANEL  # bytes between rows of sums
+_SETTINGS, _IN_FORCE, _SUMS = 64, 16, 32  # bytes of settings; where kept memory has their row count, and its sums
+_BYTE, _INDEX = ir.IntType(8), ir.IntType(64)
+_VOID, _POINTER = ir.VoidType(), ir.IntType(8).as_pointer()
+_ASK, _PERMISSION, _MATRIX_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+_intrinsic: Any = intrinsic
+
+
+@functools.cache
+def has_amx() -> bool:
+    """Whether this CPU has matrix units for int8 and bfloat16, and the system lets this process use them."""
+    there = llvmlite.binding.get_host_cpu_features()
+    if sys.platform != "linux" or not all(there.get(name) for name in ("amx-tile", "amx-int8", "amx-bf16")):
+        return False
+    return ctypes.CDLL(None).syscall(_ASK, _PERMISSION, _MATRIX_DATA) == 0  # Linux saves their state only if asked to
+
+
+def _call(builder: Any, name: str, *args: Any) -> None:
+    kind = ir.FunctionType(_VOID, [arg.type for arg in args])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), args)
+
+
+@_intrinsic
+def _configure(typing_context: Any, settings: Any) -> Any:
+    """Take over the shapes of the eight matrices from 64 bytes at an address. All become zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _call(builder, "ldtilecfg", builder.inttoptr(args[0], _POINTER))
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@_intrinsic
+def release(typing_context: Any) -> Any:
+    """Give the matrices back: threads are switched faster without."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _call(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _block(numbers: str, tall: bool) -> Any:
+    """An intrinsic: sums of up to 16 rows and 64 outputs, or with ``tall`` of up to 32 rows and 32 outputs.
+
+    Matrices 0 to 3 are sums, 4 and 5 rows, 6 and 7 (without ``tall`` 5 too) weights.
+    """
+    instruction = "tdpbf16ps" if numbers == "bfloat16" else "tdpbsud"  # weights are unsigned, see .panels
+    row_tiles = (4, 5) if tall else (4,)
+    weight_tiles = (6, 7) if tall else (5, 6, 7, 6)
+
+    @_intrinsic
+    def block(typing_context, x, x_step, panel, depth, sums):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            x, x_step, panel, depth, sums = args
+
+            def at(base, *offsets):  # type: ignore[no-untyped-def]
+                for offset in offsets:
+                    base = builder.add(base, offset)
+                return builder.inttoptr(base, _POINTER)
+
+            half_bytes = builder.mul(depth, _INDEX(_LINE))
+            under = builder.mul(x_step, _INDEX(_TILE))
+            for tile in range(4):
+                _call(builder, "tilezero", _BYTE(tile))
+            entry, body, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
+            builder.branch(body)
+            builder.position_at_end(body)
+            k = builder.phi(_INDEX)
+            k.add_incoming(_INDEX(0), entry)
+            along, line = builder.mul(k, _INDEX(4)), builder.mul(k, _INDEX(_LINE))
+            for i, tile in enumerate(row_tiles):
+                place = at(x, along, under) if i else at(x, along)
+                _call(builder, "tileloadd64", _BYTE(tile), place, x_step)
+            for i, tile in enumerate(weight_tiles):
+                place = at(panel, line, _INDEX(4 * _TILE * (i % 2)), *([half_bytes] if i > 1 else []))
+                _call(builder, "tileloadd64", _BYTE(tile), place, _INDEX(_LINE))
+                for r, rows in enumerate(row_tiles):
+                    _call(builder, instruction, _BYTE(2 * r + i if tall else i), _BYTE(rows), _BYTE(tile))
+            following, end = builder.add(k, _INDEX(STEP)), builder.block
+            k.add_incoming(following, end)
+            builder.cbranch(builder.icmp_signed("<", following, depth), body, done)
+            builder.position_at_end(done)
+            for tile in range(4):
+                offset = tile // 2 * _TILE * _SUMS_LINE + tile % 2 * 4 * _TILE if tall else tile * 4 * _TILE
+                _call(builder, "tilestored64", _BYTE(tile), at(sums, _INDEX(offset)), _INDEX(_SUMS_LINE))
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 5), generate
+
+    return block
+
+
+@kernel
+def kept_sums():  # type: ignore[no-untyped-def]
+    """Memory of a thread for :func:`block_multiplier`: the shapes in force, and the sums of a block."""
+    return np.zeros(_SUMS + BLOCK_ROWS * _PANEL, dtype=np.int32)
+
+
+@kernel
+def _shape(kept, rows):  # type: ignore[no-untyped-def]
+    """Set the matrices up for blocks of so many rows, if they are not."""
+    if kept[_IN_FORCE] == rows:
+        return
+    kept[_IN_FORCE] = rows
+    first, second = min(rows, _TILE), max(0, rows - _TILE)
+    settings = kept[:_IN_FORCE].view(np.uint8)
+    settings[0] = 1
+    for tile in range(8):
+        many = _TILE
+        if tile < 4:
+            many = first if tile < 2 or second == 0 else second
+        elif tile == 4:
+            many = first
+        elif tile == 5 and second > 0:
+            many = second
+        settings[16 + 2 * tile] = 4 * _TILE
+        settings[48 + tile] = many
+    _configure(kept.ctypes.data)
+
+
+def _finish(whole: bool) -> Any:
+    """A kernel that scales sums and adds the bias."""
+    if whole:
+
+        @kernel(label="_whole")
+        def scale(sums, out, out_step, bias, scale, row_scale, row_sum, rows, columns):  # type: ignore[no-untyped-def]
+            own, excess = floats_at(row_scale, 1, rows), array_at(row_sum, (rows,), np.int32)
+            scale_O, bias_O = floats_at(scale, 1, columns), floats_at(bias, 1, columns)
+            for r in range(rows):
+                target, start, factor = floats_at(out + r * out_step, 1, columns), r * _PANEL, own[0, r]
+                for i in range(columns):
+                    target[0, i] = F32(sums[start + i] - excess[r]) * (factor * scale_O[0, i]) + bias_O[0, i]
+
+        return scale
+
+    @kernel(label="_float")
+    def add(sums, out, out_step, bias, scale, row_scale, row_sum, rows, columns):  # type: ignore[no-untyped-def]
+        bias_O, found = floats_at(bias, 1, columns), sums.view(np.float32)
+        for r in range(rows):
+            target, start = floats_at(out + r * out_step, 1, columns), r * _PANEL
+            for i in range(columns):
+                target[0, i] = found[start + i] + bias_O[0, i]
+
+    return add
+
+
+def block_multiplier(numbers: str) -> Any:
+    """A kernel: a block of rows times a panel, in "int8" or "bfloat16".
+
+    Its arguments are those of :func:`wedlm_core.kernels.cpu.panels.multiply_panels` for 1 to :data:`BLOCK_ROWS` rows,
+    with ``panel`` the address of one panel, ``columns`` its outputs that there are, and memory of :func:`kept_sums`.
+    """
+    wide, tall, finish = _block(numbers, False), _block(numbers, True), _finish(numbers == "int8")
+
+    @kernel(label=f"_{numbers}")
+    def multiply(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum, rows, columns, kept):  # type: ignore[no-untyped-def]
+        _shape(kept, rows)
+        sums = kept.ctypes.data + 4 * _SUMS
+        if rows <= _TILE:
+            wide(x, x_step, panel, depth, sums)
+        else:
+            tall(x, x_step, panel, depth, sums)
+            tall(x, x_step, panel + depth * _LINE, depth, sums + 2 * _PANEL)
+        finish(kept[_SUMS:], out, out_step, bias, scale, row_scale, row_sum, rows, columns)
+
+    return multiply
