@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import os
 import secrets
@@ -25,6 +27,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 triton_interpreter.set_up()
+# Collecting makes half a million objects that all stay: looking through them for garbage, again and again as they grow,
+# took as long as the collecting. The hook below turns it on again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is looked for as usual, but not among what collecting made, until the process ends."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
