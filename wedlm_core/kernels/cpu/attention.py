@@ -11,27 +11,27 @@ from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
 
-__all__ = ["QUERIES", "attend", "attend_group"]
+__all__ = ["QUERIES", "attend", "attend_group", "group_space"]
 
 QUERIES = 32
 """Queries that are computed together: they and their scores of a block fit in the L1 cache."""
 
 
-def _multiply(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-    """:func:`multiply` by what ``held`` has from element ``at`` on, whatever its numbers."""
+def _multiply(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+    """:func:`multiply` by a part of ``held``, at an address, whatever its numbers."""
 
 
 @overload(_multiply)
-def _multiply_of(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+def _multiply_of(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
     if held.dtype == types.uint16:
 
-        def narrow(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-            multiply_bfloat16(a, a_step, address(held) + 2 * at, b_step, c, c_step, rows, depth, columns, fresh)
+        def narrow(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+            multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
 
         return narrow
 
-    def wide(held, rows, a, a_step, at, b_step, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-        multiply(a, a_step, address(held) + 4 * at, b_step, c, c_step, rows, depth, columns, fresh)
+    def wide(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+        multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
 
     return wide
 
@@ -62,27 +62,42 @@ def attend(  # type: ignore[no-untyped-def]
     """
     kv_heads, _, dim, _ = keys.shape
     group = q.shape[1] // (kv_heads * dim)
+    space = group_space(dim)
     for s in range(first, last):
         for m in range(0, counts[s] * group, QUERIES):
             for h in range(kv_heads):
-                attend_group(q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, s, h, m)
+                after = s if h + 1 < kv_heads or s + 1 == last else s + 1
+                attend_group(
+                    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, space,
+                    s, h, m, after, (h + 1) % kv_heads,
+                )  # fmt: skip
+
+
+@kernel
+def group_space(dim):  # type: ignore[no-untyped-def]
+    """Scratch of :func:`attend_group`: queries, and a line of numbers for each."""
+    return np.empty((QUERIES + 1, max(dim, QUERIES)), dtype=np.float32)
 
 
 @kernel
 def attend_group(  # type: ignore[no-untyped-def]
-    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, s, h, m
+    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, space, s, h, m, next_s, next_h
 ):
-    """One group of :func:`attend`: up to 32 queries, from query ``m`` on, of sequence ``s`` and KV head ``h``."""
-    kv_heads, _, dim, block = keys.shape
+    """One group of :func:`attend`: up to 32 queries, from query ``m`` on, of sequence ``s`` and KV head ``h``.
+
+    The first keys of KV head ``next_h`` of sequence ``next_s`` are fetched on the way: probably the next group's.
+    """
+    kv_heads, count, dim, block = keys.shape
     group = q.shape[1] // (kv_heads * dim)
-    queries = np.empty((QUERIES, dim), dtype=np.float32)
+    queries, shares = space[:QUERIES, :dim], space[QUERIES]
     span = max(block, LANES)
     together = min(QUERIES, counts[s] * group - m)
     longest = cached[s] + (m + together - 1) // group + 1
     width = (longest + span - 1) // span * span
+    soon = address(keys) + keys.itemsize * (next_h * count + pages[next_s, 0] * page_size // block) * dim * block
     _gather(q, starts[s], m, together, group, h, scale, queries)
-    _score(queries, keys, pages[s], page_size, h, cached[s], m, together, group, scores)
-    _mix(scores, values, pages[s], page_size, block, h, cached[s], m, together, group, width, queries)
+    _score(queries, keys, values, pages[s], page_size, h, cached[s], m, together, group, scores)
+    _mix(scores, values, pages[s], page_size, block, h, cached[s], m, together, group, width, queries, shares, soon)
     _scatter(queries, starts[s], m, together, group, h, out)
 
 
@@ -98,19 +113,33 @@ def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore
 
 
 @kernel
-def _score(queries, keys, pages, page_size, head, cached, m, together, group, scores):  # type: ignore[no-untyped-def]
+def _score(queries, keys, values, pages, page_size, head, cached, m, together, group, scores):  # type: ignore[no-untyped-def]
     """``scores[i, k] = queries[i] . keys[k]``, over the blocks that some query attends to."""
     _, count, dim, block = keys.shape
     width, here, to = scores.shape[1], address(queries), address(scores)
-    seen = cached + (m + together - 1) // group + 1
-    for b in range((seen + block - 1) // block):
-        entry = pages[b * block // page_size] * page_size + b * block % page_size
-        part = (head * count + entry // block) * dim * block
+    step, size = queries.strides[0] // 4, keys.itemsize
+    blocks = (cached + (m + together - 1) // group + block) // block
+    base = address(keys) + size * head * count * dim * block
+    for b in range(blocks):
+        part = base + size * dim * (_entry(pages, page_size, b * block) // block * block)
+        following = address(values) + size * (head * values.shape[1] + _entry(pages, page_size, 0)) * dim
+        if b + 1 < blocks:
+            following = base + size * dim * (_entry(pages, page_size, (b + 1) * block) // block * block)
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
-            if b * block < cached + (m + i + rows - 1) // group + 1:
-                target = to + 4 * (i * width + b * block)
-                _multiply(keys, rows, here + 4 * i * dim, dim, part, block, target, width, dim, block, True)
+            seen = cached + (m + i + rows - 1) // group + 1 - b * block
+            if seen > 0:
+                columns = min(block, (seen + LANES - 1) // LANES * LANES)
+                _multiply(
+                    keys, rows, here + 4 * i * step, step, part, block, following, to + 4 * (i * width + b * block),
+                    width, dim, columns, True,
+                )  # fmt: skip
+
+
+@kernel
+def _entry(pages, page_size, token):  # type: ignore[no-untyped-def]
+    """KV entry of a token of a sequence."""
+    return pages[token // page_size] * page_size + token % page_size
 
 
 @kernel
@@ -136,25 +165,30 @@ def _weigh(scores, seen, width):  # type: ignore[no-untyped-def]
 
 @kernel
 def _mix(  # type: ignore[no-untyped-def]
-    scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed
+    scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed, shares, soon
 ):
     """``mixed[i] = softmax(scores[i]) @ values``, causal."""
     _, entries, dim = values.shape
     step, here, to = scores.shape[1], address(scores), address(mixed)
-    shares = np.empty(QUERIES, dtype=np.float32)
+    own, size = mixed.strides[0] // 4, values.itemsize
     for i in range(together):
         shares[i] = F32(1.0) / _weigh(scores[i], cached + (m + i) // group + 1, width)
         for d in range(dim):
             mixed[i, d] = F32(0.0)
-    seen = cached + (m + together - 1) // group + 1
-    for b in range((seen + block - 1) // block):
-        entry = pages[b * block // page_size] * page_size + b * block % page_size
-        part = (head * entries + entry) * dim
+    blocks = (cached + (m + together - 1) // group + block) // block
+    base = address(values) + size * head * entries * dim
+    for b in range(blocks):
+        part, following = base + size * dim * _entry(pages, page_size, b * block), soon
+        if b + 1 < blocks:
+            following = base + size * dim * _entry(pages, page_size, (b + 1) * block)
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
-            if b * block < cached + (m + i + rows - 1) // group + 1:
-                weights = here + 4 * (i * step + b * block)
-                _multiply(values, rows, weights, step, part, dim, to + 4 * i * dim, dim, block, dim, False)
+            seen = cached + (m + i + rows - 1) // group + 1 - b * block
+            if seen > 0:
+                _multiply(
+                    values, rows, here + 4 * (i * step + b * block), step, part, dim, following, to + 4 * i * own, own,
+                    min(block, seen), dim, False,
+                )  # fmt: skip
     for i in range(together):
         for d in range(dim):
             mixed[i, d] *= shares[i]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wedlm_core.kernels.cpu.attention import QUERIES, attend_group
+from wedlm_core.kernels.cpu.attention import QUERIES, attend_group, group_space
 from wedlm_core.kernels.cpu.compiled import c_function, kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
@@ -160,7 +160,7 @@ def _runner(numbers: str, held: str) -> Any:
         )  # fmt: skip
 
     @kernel(label=label)
-    def attend(task, layer, scores, state):  # type: ignore[no-untyped-def]
+    def attend(task, layer, scores, space, members, state):  # type: ignore[no-untyped-def]
         """Attention of groups of queries, each taken by whoever is free."""
         rows, dim = task.rows, task.dim
         q, context = floats_at(task.q, rows, task.heads * dim), floats_at(task.context, rows, task.heads * dim)
@@ -174,9 +174,13 @@ def _runner(numbers: str, held: str) -> Any:
             groups = (counts[s] * group + QUERIES - 1) // QUERIES
             while mine < passed + groups * task.kv_heads:
                 h, m = (mine - passed) // groups, (mine - passed) % groups * QUERIES
+                # If all groups take as long, so many further on is the next that is free.
+                later, after = (mine - passed + members) // groups, s
+                if later >= task.kv_heads:
+                    later, after = later % task.kv_heads, min(s + later // task.kv_heads, task.sequences - 1)
                 attend_group(
-                    q, keys, values, pages, starts, counts, cached, task.page_size, task.scale, context, scores,
-                    s, h, m,
+                    q, keys, values, pages, starts, counts, cached, task.page_size, task.scale, context, scores, space,
+                    s, h, m, after, later,
                 )  # fmt: skip
                 mine = take(state)
             passed += groups * task.kv_heads
@@ -191,7 +195,7 @@ def _runner(numbers: str, held: str) -> Any:
         stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)
         gate_up, gated = floats_at(task.gate_up, rows, 2 * task.inner), floats_at(task.gated, rows, task.inner)
         delta = floats_at(task.delta, rows, task.hidden)
-        scores = np.empty((QUERIES, task.width), dtype=np.float32)
+        scores, space = np.empty((QUERIES, task.width), dtype=np.float32), group_space(task.dim)
         first, last = _part(rows, me, members)
         weight = array_at(lines[0].input_norm, (task.hidden,), np.float32)
         rms_norm(stream, weight, task.eps, normed, first, last)
@@ -200,7 +204,7 @@ def _runner(numbers: str, held: str) -> Any:
             product(task, task.normed, layer.qkv, task.qkv, me, members, state)
             place(task, layer, me, members)
             meet(state, members)
-            attend(task, layer, scores, state)
+            attend(task, layer, scores, space, members, state)
             meet(state, members)
             product(task, task.context, layer.o, task.delta, me, members, state)
             weight = array_at(layer.post_norm, (task.hidden,), np.float32)

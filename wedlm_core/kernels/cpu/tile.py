@@ -5,6 +5,9 @@ So results depend neither on how many rows are multiplied together nor on the ma
 
 A matrix is given by the address of its first element and the number of elements from one row to the next. A call does
 only a few thousand multiplications, and passing arrays would cost a large part of its time.
+
+B comes from memory, and its rows are fetched before they are needed: the processor's own guess ends with each page of
+4 KiB, which is one such matrix or less.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ _WIDE = 4 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
 """Width of a tile in vectors of 16. Without AVX-512 a vector takes two registers of 16."""
 _FLOAT, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
 _INDEX = ir.IntType(64)
+_AHEAD = 16
+"""Rows of B that are fetched ahead."""
+_LINE = 64  # bytes that are fetched together
 
 
 @intrinsic
@@ -53,9 +59,9 @@ def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
     name = "llvm.fma.f32" if lanes == 1 else f"llvm.fma.v{lanes}f32"
 
     @intrinsic
-    def tile(typing_context, a, a_step, b, b_step, c, c_step, depth, fresh):  # type: ignore[no-untyped-def]
+    def tile(typing_context, a, a_step, b, b_step, following, c, c_step, depth, fresh):  # type: ignore[no-untyped-def]
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            a, a_step, b, b_step, c, c_step, depth, fresh = args
+            a, a_step, b, b_step, following, c, c_step, depth, fresh = args
             fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
 
             def at(base, row, column, what, power=2):  # type: ignore[no-untyped-def]
@@ -78,6 +84,18 @@ def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
                     one, kind(ir.Undefined), ir.VectorType(ir.IntType(32), lanes)([0] * lanes)
                 )
 
+            def fetch(row):  # type: ignore[no-untyped-def]
+                """Fetch what is needed so many rows after this one, here or at the beginning of the next matrix."""
+                later = builder.add(row, _INDEX(_AHEAD))
+                here = builder.icmp_signed("<", later, depth)
+                base = builder.select(here, b, following)
+                line = builder.mul(b_step, builder.select(here, later, builder.sub(later, depth)))
+                for v in range(0, vectors, max(1, _LINE // (lanes * (2 if narrow else 4)))):
+                    place = at(base, line, _INDEX(v * lanes), ir.IntType(8), 1 if narrow else 2)
+                    kinds = ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * 3])
+                    function = cgutils.get_or_insert_function(builder.module, kinds, "llvm.prefetch.p0")
+                    builder.call(function, [place, *(ir.IntType(32)(one) for one in (0, 2, 1))])  # to read, data
+
             places, sums = [], []
             for r in range(rows):
                 for v in range(vectors):
@@ -87,6 +105,8 @@ def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
                     sums.append(cgutils.alloca_once_value(builder, builder.select(fresh, zero, before)))
             with cgutils.for_range(builder, depth) as loop:
                 line = builder.mul(b_step, loop.index)
+                if lanes > 1:
+                    fetch(loop.index)
                 parts = [part(line, _INDEX(v * lanes)) for v in range(vectors)]
                 for r in range(rows):
                     factor = broadcast(builder.load(at(a, builder.mul(a_step, _INDEX(r)), loop.index, _FLOAT), align=4))
@@ -97,7 +117,7 @@ def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
                 builder.store(builder.load(total), place, align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 7, types.boolean), generate
+        return types.void(*[types.intp] * 8, types.boolean), generate
 
     return tile
 
@@ -107,15 +127,15 @@ def _strip(lanes: int, vectors: int, narrow: bool) -> Any:
     one, two, three, four = (_tile(rows, lanes, vectors, narrow) for rows in range(1, ROWS + 1))
 
     @kernel(label=f"_{lanes}_{vectors}_{narrow}")
-    def strip(a, a_step, b, b_step, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
+    def strip(a, a_step, b, b_step, following, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
         if rows == 4:
-            four(a, a_step, b, b_step, c, c_step, depth, fresh)
+            four(a, a_step, b, b_step, following, c, c_step, depth, fresh)
         elif rows == 3:
-            three(a, a_step, b, b_step, c, c_step, depth, fresh)
+            three(a, a_step, b, b_step, following, c, c_step, depth, fresh)
         elif rows == 2:
-            two(a, a_step, b, b_step, c, c_step, depth, fresh)
+            two(a, a_step, b, b_step, following, c, c_step, depth, fresh)
         else:
-            one(a, a_step, b, b_step, c, c_step, depth, fresh)
+            one(a, a_step, b, b_step, following, c, c_step, depth, fresh)
 
     return strip
 
@@ -125,7 +145,7 @@ _wide_narrow, _short_narrow, _single_narrow = _strip(LANES, _WIDE, True), _strip
 
 
 @kernel
-def multiply(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
+def multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
     """``C = A @ B`` if ``fresh``, else ``C += A @ B``; A is ``[rows, depth]``, B ``[depth, columns]``, all float32.
 
     Args:
@@ -133,6 +153,7 @@ def multiply(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # t
         a_step: elements from a row of A to the next.
         b: the same of B.
         b_step: the same of B.
+        following: address of the matrix that is multiplied after B, as wide and with its step; B's if none is.
         c: the same of C, which must not overlap A or B.
         c_step: the same of C.
         rows: 1 to 4.
@@ -142,26 +163,26 @@ def multiply(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # t
     """
     j = 0
     while j + _WIDE * LANES <= columns:
-        _wide(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        _wide(a, a_step, b + 4 * j, b_step, following + 4 * j, c + 4 * j, c_step, rows, depth, fresh)
         j += _WIDE * LANES
     while j + LANES <= columns:
-        _short(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        _short(a, a_step, b + 4 * j, b_step, following + 4 * j, c + 4 * j, c_step, rows, depth, fresh)
         j += LANES
     while j < columns:
-        _single(a, a_step, b + 4 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        _single(a, a_step, b + 4 * j, b_step, following + 4 * j, c + 4 * j, c_step, rows, depth, fresh)
         j += 1
 
 
 @kernel
-def multiply_bfloat16(a, a_step, b, b_step, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
+def multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
     """:func:`multiply` by B in bfloat16: the bits that B widened to float32 would give."""
     j = 0
     while j + _WIDE * LANES <= columns:
-        _wide_narrow(a, a_step, b + 2 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        _wide_narrow(a, a_step, b + 2 * j, b_step, following + 2 * j, c + 4 * j, c_step, rows, depth, fresh)
         j += _WIDE * LANES
     while j + LANES <= columns:
-        _short_narrow(a, a_step, b + 2 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        _short_narrow(a, a_step, b + 2 * j, b_step, following + 2 * j, c + 4 * j, c_step, rows, depth, fresh)
         j += LANES
     while j < columns:
-        _single_narrow(a, a_step, b + 2 * j, b_step, c + 4 * j, c_step, rows, depth, fresh)
+        _single_narrow(a, a_step, b + 2 * j, b_step, following + 2 * j, c + 4 * j, c_step, rows, depth, fresh)
         j += 1

@@ -22,7 +22,7 @@ def product(a: Array, b: Array, c: Array, *, fresh: bool) -> None:
     at = [x.__array_interface__["data"][0] for x in (a, b, c)]
     (rows, depth), columns = a.shape, b.shape[1]
     by = multiply_bfloat16 if b.dtype == np.uint16 else multiply
-    by(at[0], steps[0], at[1], steps[1], at[2], steps[2], rows, depth, columns, fresh)
+    by(at[0], steps[0], at[1], steps[1], at[1], at[2], steps[2], rows, depth, columns, fresh)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 64, 80, 101])
