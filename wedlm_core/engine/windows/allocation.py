@@ -32,6 +32,28 @@ class LongRun:
     rows_SW: FloatArray
     kept_SW: IntArray
 
+    def with_forced(self, per_commit_S: FloatArray) -> LongRun:
+        """Add the tokens that a grammar forces behind those of a forward: a row and a commit each, whatever the window.
+
+        Args:
+            per_commit_S: how many follow a token that was chosen, on average.
+        """
+        more_S1 = per_commit_S[:, None]
+        return replace(self, commits_SW=self.commits_SW + more_S1, rows_SW=self.rows_SW + more_S1)
+
+    def with_ends(self, tokens: float) -> LongRun:
+        """Count that outputs end: each begins with a forward of masks alone, whose rows bring what one row brings.
+
+        Args:
+            tokens: of an output, on average.
+        """
+        masks_W = np.arange(self.rows_SW.shape[1])
+        first_W, alone_S1 = np.minimum(masks_W, 1), self.commits_SW[:, :1]
+        later_SW = np.maximum(tokens - first_W * alone_S1, 0) / self.commits_SW  # forwards behind the first
+        forwards_SW = np.maximum(first_W + later_SW, 1)
+        rows_SW = first_W * (self.rows_SW[:, :1] + masks_W) + later_SW * self.rows_SW
+        return replace(self, commits_SW=tokens / forwards_SW, rows_SW=rows_SW / forwards_SW)
+
     def with_prefill(self, rows_per_commit: float) -> LongRun:
         """Add the prefill rows of the next sequence: each commit brings it nearer."""
         return replace(self, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)

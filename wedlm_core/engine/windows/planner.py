@@ -63,7 +63,8 @@ class WindowPlanner:
     """Keeps ``masks``, ``keep_valid`` and ``keep_stale`` of the slot table up to date for adaptive slots.
 
     Args:
-        table: slots; ``adaptive``, ``widest``, ``limit``, ``generated``, ``cached`` and ``rows`` are read.
+        table: slots; ``adaptive``, ``constrained``, ``widest``, ``limit``, ``generated``, ``cached`` and ``rows`` are
+            read.
         widest: the largest window of any request.
         most_rows: the engine's row budget.
         tuning: constants.
@@ -76,7 +77,8 @@ class WindowPlanner:
         self._acceptance = Acceptance(self._nobody + 1, max(1, widest), tuning)
         self._correction = CostCorrection(tuning)
         self._host = HostTime(tuning)
-        self._commits, self._prefill_rows = tuning.prior_commits, 0.0  # that went together
+        self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
+        self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         self._committed = 0.0  # by the forward that was observed last, if its host time is not known yet
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
@@ -128,8 +130,10 @@ class WindowPlanner:
         kept = self._tuning.prefill_kept
         self._commits = self._commits * kept + float(emit_D.sum()) + (1 - kept) * self._tuning.prior_commits
         self._prefill_rows = self._prefill_rows * kept + prefill_rows
+        self._ends = self._ends * kept + float(ended_D.sum())
         self._committed = float(emit_D.sum())
         self._age += 1
+        self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
         own = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
         if own.any():
             drafts = _of_masks(outcome.offered_D[own], outcome.agreed_D[own], source_DC[own])
@@ -141,6 +145,16 @@ class WindowPlanner:
                 outcome.next_valid_D[own],
                 ~ended_D[own] & ~drafts.censored_D,
             )
+
+    def _observe_forced(self, slots_D: IntArray, agreed_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> None:
+        """Count what grammars forced of what was committed."""
+        own_D = self._table.constrained[slots_D] & self._table.adaptive[slots_D]
+        if own_D.any():
+            right_DC = np.arange(source_DC.shape[1]) < np.minimum(agreed_D, emit_D)[:, None]
+            forced = float(((source_DC == DraftSource.GRAMMAR) & right_DC)[own_D].sum())
+            kept = self._tuning.job_kept
+            self._forced = self._forced * kept + forced
+            self._chosen = self._chosen * kept + float(emit_D[own_D].sum()) - forced
 
     def record_host_time(self, seconds: float) -> None:
         """Take in what the step that was observed last cost besides its forward."""
@@ -231,7 +245,10 @@ class WindowPlanner:
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
         self._masks_2SW[:, slots_N] = stale_NW, valid_NW
         prefill = self._prefill_rows / self._commits
-        run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price).with_prefill(prefill)
+        run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price)
+        constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all())
+        run = run.with_forced(constrained_N * self._forced / max(1.0, self._chosen))
+        run = run.with_ends(self._commits / max(self._ends, 1e-3)).with_prefill(prefill)
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)

@@ -145,6 +145,33 @@ def test_prefill_goes_with_commits_and_costs_all_windows_the_same_per_commit_whe
         assert 1 / laden == pytest.approx(1 / plain + 0.01 * 3.0, rel=0.01)
 
 
+@given(st.integers(1, 60), st.integers(1, WIDE), st.integers(0, 3))
+def test_an_output_ends_and_the_next_begins_without_drafts(length: int, masks: int, forced: int) -> None:
+    """A walk through outputs of this length, all drafts accepted; grammars force so many tokens behind each forward."""
+    run, forwards, rows, left = alike(1.0, 1).with_forced(np.array([float(forced)])), 0, 0.0, float(length)
+    first = True
+    while left > 0:
+        commits = 1 + forced if first else float(run.commits_SW[0, masks])
+        share = min(1.0, left / commits)  # of the last forward
+        rows += (1 + forced + masks) * share if first else float(run.rows_SW[0, masks]) * share
+        forwards, left, first = forwards + share, left - commits, False
+    ending = run.with_ends(float(length))
+    if length > 1 + forced:
+        assert ending.commits_SW[0, masks] == pytest.approx(length / forwards)
+        assert ending.rows_SW[0, masks] == pytest.approx(rows / forwards)
+    assert ending.commits_SW[0, masks] <= run.commits_SW[0, masks] + 1e-9
+    np.testing.assert_allclose(run.with_ends(1e12).rows_SW, run.rows_SW, rtol=1e-6)
+
+
+def test_a_mask_is_not_paid_for_what_a_grammar_forces_for_nothing() -> None:
+    load = Load(cost=StepCost.linear(fixed=4.0, per_row=0.1))
+    run, widest = alike(1.0, 4), np.full(4, WIDE)
+    assert allocate(run, widest, load).masks_S.min() > 0
+    laden = Load(cost=StepCost.linear(fixed=1.0, per_row=0.1))
+    assert allocate(run, widest, laden).masks_S.min() > 0
+    assert allocate(run.with_forced(np.full(4, 8.0)), widest, laden).masks_S.max() == 0
+
+
 @given(st.floats(0.3, 0.99), st.integers(2, 40), st.floats(1e-4, 0.05), st.integers(1, 200))
 @example(0.875, 34, 0.0078125, 35)  # the next mask of all pays exactly nothing
 def test_a_sequence_that_is_not_there_costs_nothing_and_gets_what_its_likes_get(
