@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.engine.windows.tuning import PlannerTuning
+from wedlm_core.statistics import DraftSource
 
 COUNT, WIDE = 8, 32
 CHEAP = StepCost.linear(fixed=1e-3, per_row=1e-5, floor_rows=8)
@@ -21,10 +23,16 @@ def windows(
     *,
     tuning: PlannerTuning | None = None,
     renew: int = 10,
+    forced: int = 0,
+    ends: bool = False,
 ) -> np.ndarray:
-    """``[forwards, COUNT]`` masks where drafts are right with this probability; slots change hands at ``renew``."""
+    """``[forwards, COUNT]`` masks where drafts are right with this probability; slots change hands at ``renew``.
+
+    A grammar forces so many tokens of each forward, behind the drafts; with ``ends`` outputs end where slots change.
+    """
     rng, table, slots = np.random.default_rng(3), SlotTable(COUNT, WIDE), np.arange(COUNT)
     table.adaptive[:], table.widest[:], table.limit[:] = True, WIDE, 10**6
+    table.constrained[:] = forced > 0
     planner = WindowPlanner(table, WIDE, 1 << 20, tuning or PlannerTuning())
     yes, empty, found = np.ones(COUNT, np.bool_), np.zeros((COUNT, 0)), []
     for forward in range(forwards):
@@ -41,7 +49,12 @@ def windows(
             early_DC=empty.astype(np.bool_), entropy_DC=empty.astype(np.float32),
             logprob_DC=empty.astype(np.float32),
         )  # fmt: skip
-        planner.observe(slots, table.rows.copy(), outcome, 1 + agreed, ~yes, 0, table.source[slots])
+        source_DC = np.zeros((COUNT, 2 * WIDE + forced), np.int8)
+        behind_DC = np.arange(source_DC.shape[1]) - agreed[:, None]
+        source_DC[(behind_DC >= 0) & (behind_DC < forced)] = DraftSource.GRAMMAR
+        outcome = replace(outcome, offered_D=drafts + forced, agreed_D=agreed + forced)
+        ended = np.full(COUNT, ends and forward % renew == renew - 1)
+        planner.observe(slots, table.rows.copy(), outcome, 1 + agreed + forced, ended, 0, source_DC)
         found.append(drafts)
     return np.array(found)
 
@@ -76,3 +89,13 @@ def test_a_job_that_turns_easy_is_found_out_by_probes_only() -> None:
     (hard, easy), (before, after) = masks(0.01), masks(0.0)
     assert hard < 0.5 < 4 < easy
     assert before == after == 0.0
+
+
+def test_where_a_grammar_forces_much_there_are_fewer_masks() -> None:
+    free, constrained = (windows(200, lambda _: 0.9, forced=forced)[50:].mean() for forced in (0, 24))
+    assert constrained < 0.8 * free
+
+
+def test_outputs_of_a_few_forwards_get_fewer_masks_than_long_ones() -> None:
+    long, short = (windows(200, lambda _: 0.95, renew=2, ends=ends)[50:].mean() for ends in (False, True))
+    assert 0 < short < 0.9 * long
