@@ -36,6 +36,9 @@ WORKLOADS: Mapping[str, Sequence[str]] = {
 }
 WAYS = ("verified", "verified without history", "autoregressive")
 _ROWS = 400
+_FEWEST_ROWS = (
+    48  # of a round: an engine's first 64 forwards ask for drafts, paid or not, and are to be warming up only
+)
 
 
 def engines(trained: bool) -> dict[str, Engine]:
@@ -86,7 +89,7 @@ def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[objec
     """Lines of one workload and batch; fresh engines, and other rows each round."""
     ids, subjects = itertools.count(), engines(masks == "trained")
     prompts = prompts_of(workload, subjects["verified"].tokenizer)
-    each = min(len(prompts) // (rounds + 1), 4 * batch + 8)
+    each = min(len(prompts) // (rounds + 1), max(_FEWEST_ROWS, 4 * batch + 8))
     found = []
     for turn in range(rounds + 1):
         part = prompts[turn * each : (turn + 1) * each]
