@@ -37,9 +37,7 @@ WORKLOADS: Mapping[str, Sequence[str]] = {
 WAYS = ("verified", "verified without history", "autoregressive")
 _ROWS = 400
 _FEWEST_ROWS = 48
-"""Of a round: an engine asks for drafts in its first 64 forwards, whether they pay or not, and the first round warms up."""
-    48  # of a round: an engine's first 64 forwards ask for drafts, paid or not, and are to be warming up only
-)
+"""Of a round. The first one warms up: for 64 forwards an engine asks for drafts, whether they pay or not."""
 
 
 def engines(trained: bool) -> dict[str, Engine]:
