@@ -109,7 +109,7 @@ def test_what_ends_is_what_was_wanted(folder: Path, temperature: float) -> None:
 
 
 # Every constraint in the engine with the kernels of the oracle's; in each other engine a third of them, another third.
-@pytest.mark.parametrize(("number", "engine"), enumerate(ENGINES))
+@pytest.mark.parametrize(("number", "engine"), list(enumerate(ENGINES)))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, engine: str, temperature: float) -> None:
     expected = plainly(folder, temperature)
@@ -122,6 +122,18 @@ def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, e
             assert one.logprobs == plain.logprobs
         accepted += one.stats.grammar_drafts_accepted
     assert accepted > 0, "what is forced is accepted"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperature: float) -> None:
+    folder, found = resolve("tiny"), {}
+    for strategy, traits in (("autoregressive", {}), ("verified", TIGHT)):
+        model = load_model(folder, weight_dtype="int8")
+        narrow: dict[str, Any] = {"weight_dtype": "int8", "kv_cache_dtype": "bfloat16", **traits}
+        engine = Engine(model, loaded(folder)[1], EngineConfig(max_window=16, step_cost=COST, **narrow))
+        done = run(engine, requests(folder, strategy, temperature)[::3])
+        found[strategy] = {one.request_id: (one.token_ids, one.logprobs, one.finish_reason) for one in done}
+    assert found["verified"] == found["autoregressive"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
