@@ -223,7 +223,7 @@ def mask_times(tokenizer: str, threads: int) -> list[tuple[object, ...]]:
                 one.draft(Proposals(tokens=ids[place:], most=4, source=DraftSource.MASK), most=4)
             executor, seconds, states = LLExecutor(threads), [], 0
             for _ in range(30):
-                pending = mask_lines([(n, one, 1) for n, one in enumerate(constraints)], sequences, _VOCABULARY)
+                pending = mask_lines([(n, one, 1) for n, one in enumerate(constraints)], sequences, _VOCABULARY, (0,))
                 begin = time.perf_counter()
                 pending.fill(executor)
                 seconds.append(time.perf_counter() - begin)

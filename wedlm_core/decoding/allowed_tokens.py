@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["AllowedRows", "AllowedTokens", "restrict_logits", "words_of_vocabulary"]
+__all__ = ["WORD", "AllowedRows", "AllowedTokens", "restrict_logits", "words_of_vocabulary"]
 
 WORD = 32
 """Tokens of a word."""

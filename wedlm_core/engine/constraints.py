@@ -2,20 +2,21 @@
 
 After each forward a sequence's constraint takes in what was committed and drafts the next window: tokens that the
 grammar forces, which need no mask row, and proposals that it allows. What the rows of a forward may choose is computed
-by threads while the model runs, and waited for when tokens are chosen.
+by threads: beside a GPU while the model runs, and waited for when tokens are chosen. On a CPU it is computed before the
+model runs, for the threads of a forward take all cores and wait for each other, so each that is kept waits for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from wedlm_core.decoding.allowed_tokens import AllowedTokens, words_of_vocabulary
+from wedlm_core.decoding.allowed_tokens import WORD, AllowedTokens, words_of_vocabulary
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.history_drafts import LEAST_ACCEPTANCE, Suggestions
@@ -24,7 +25,7 @@ from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
-from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.grammar import AN_END, ANYTHING, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
@@ -66,10 +67,11 @@ class Constraints:
         mask_token_id: int,
         threads: int,
     ) -> None:
-        self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, eos_token_ids
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._eos = tuple(token for token in eos_token_ids if token < vocab_size)
         self._table, self._planner, self._mask, self._threads = table, planner, mask_token_id, threads
         self._compiler: GrammarCompiler | None = None
-        self._background: _Background | None = None
+        self._fill: _Filler | None = None
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         """The compiled grammar of a request.
@@ -78,8 +80,7 @@ class Constraints:
             RequestError: it cannot be compiled, or allows nothing.
         """
         if self._compiler is None:
-            ends = tuple(token for token in self._eos if token < self._vocab_size)
-            self._compiler = GrammarCompiler(self._tokenizer.to_json(), self._vocab_size, ends)
+            self._compiler = GrammarCompiler(self._tokenizer.to_json(), self._vocab_size, self._eos)
         return self._compiler.compile(wanted)
 
     def open(self, sequences: Iterable[Sequence], state: DeviceState) -> None:
@@ -180,15 +181,15 @@ class Constraints:
         own = np.flatnonzero(self._table.constrained[plan.slots_S[:decoding]]).tolist()
         if not own:
             return
-        if self._background is None:
-            self._background = _Background(self._threads)
+        if self._fill is None:
+            self._fill = _filler(state.device, self._threads)
         places = []
         for i in own:
             constraint = plan.sequences[i].constraint
             assert constraint is not None
             places.append((int(plan.slots_S[i]), constraint, int(plan.cached_S[i] + plan.prefill_S[i]) + 1))
-        lines = mask_lines(places, len(self._table.constrained), self._vocab_size)
-        state.allowed = _Pending(lines, self._background.start(lines), state.device)
+        lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos)
+        state.allowed = _Pending(lines, self._fill(lines), state.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,15 +202,18 @@ class _Window:
     masks: int
 
 
-def mask_lines(places: Iterable[tuple[int, Constraint, int]], slots: int, vocab_size: int) -> MaskLines:
+def mask_lines(
+    places: Iterable[tuple[int, Constraint, int]], slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]
+) -> MaskLines:
     """The states of sequences, to be filled.
 
     Args:
         places: slot and constraint of each, and the position of the token that is chosen first.
         slots: of the engine.
         vocab_size: of the logits.
+        eos_token_ids: tokens that end an output, below ``vocab_size``.
     """
-    lines = MaskLines(slots=slots, vocab_size=vocab_size)
+    lines = MaskLines(slots=slots, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
     for slot, constraint, position in places:
         lines.add(slot, constraint, position)
     return lines
@@ -218,70 +222,105 @@ def mask_lines(places: Iterable[tuple[int, Constraint, int]], slots: int, vocab_
 class MaskLines:
     """The states of a forward's sequences with a grammar, line after line."""
 
-    def __init__(self, *, slots: int, vocab_size: int) -> None:
+    def __init__(self, *, slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.facts_3S = np.full((3, slots), -1, dtype=np.int64)  # first line, lines, position of the first
-        self._lines: list[tuple[Constraint, int]] = []
-        self._free: list[int] = []
-        self.total, self._words = 0, words_of_vocabulary(vocab_size)
+        self._asked: list[tuple[Constraint, int, tuple[int, ...]]] = []
+        self._states: list[int] = []
+        self._eos = eos_token_ids
+        self._words = words_of_vocabulary(vocab_size)
         self.bits_UW = np.empty((0, self._words), dtype=np.int32)
+
+    @property
+    def total(self) -> int:
+        """States."""
+        return len(self._states)
 
     def add(self, slot: int, constraint: Constraint, position: int) -> None:
         """Add a sequence: a state before its first draft, and one behind each."""
-        drafts = constraint.drafts.tokens
-        self.facts_3S[:, slot] = self.total, len(drafts) + 1, position
-        self._lines.append((constraint, self.total))
-        if constraint.steps < len(drafts):
-            self._free.append(self.total + len(drafts))  # behind an end of sequence anything may come
-        self.total += len(drafts) + 1
+        first, states = self.total, constraint.drafts.states
+        self.facts_3S[:, slot] = first, len(states), position
+        if constraint.unknown is not None:
+            offset, tokens = constraint.unknown
+            self._asked.append((constraint, first + offset, tokens))
+        self._states += states
 
     def fill(self, executor: Any) -> None:
-        """Compute all bits; called by a thread of its own."""
+        """Compute all bits: matchers are asked for those that are not known."""
         self.bits_UW = np.empty((self.total, self._words), dtype=np.int32)
-        self.bits_UW[self._free] = -1
-        lines = self._lines
-        self._compute(executor, lines)
+        asked = self._asked
+        self._compute(executor, asked)
         for fresh in (False, True):  # what reached a limit that it shares with others goes on by itself
-            lines = [line for line in lines if line[0].matcher.is_error()]
-            if lines:
-                for constraint, _ in lines:
+            asked = [one for one in asked if one[0].matcher.is_error()]
+            if asked:
+                for constraint, _, _ in asked:
                     constraint.renew(fresh)
-                self._compute(executor, lines)
+                self._compute(executor, asked)
+        self._fill_known()
 
-    def _compute(self, executor: Any, lines: list[tuple[Constraint, int]]) -> None:
+    def _fill_known(self) -> None:
+        """Bits of states that allow one token, an end, or anything."""
+        state_U = np.array(self._states, dtype=np.int64)
+        lines_N = np.flatnonzero(state_U != UNKNOWN)
+        self.bits_UW[lines_N] = np.where(state_U[lines_N] == ANYTHING, -1, 0)[:, None]
+        one_N = lines_N[state_U[lines_N] >= 0]
+        self.bits_UW[one_N, state_U[one_N] // WORD] = _bit(state_U[one_N])
+        for token in self._eos:
+            self.bits_UW[state_U == AN_END, token // WORD] |= _bit(np.int64(token))
+
+    def _compute(self, executor: Any, asked: list[tuple[Constraint, int, tuple[int, ...]]]) -> None:
         place = self.bits_UW.ctypes.data, self._words * 4, self.total
-        single = [(one.matcher, line) for one, line in lines if not one.steps]
-        drafted = [(one.matcher, line, list(one.drafts.tokens[: one.steps])) for one, line in lines if one.steps]
+        single = [(one.matcher, line) for one, line, tokens in asked if not tokens]
+        drafted = [(one.matcher, line, list(tokens)) for one, line, tokens in asked if tokens]
         if single:
             executor.unsafe_compute_mask_ptr(single, *place)
         if drafted:
             executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
 
 
-class _Background:
-    """The threads that compute bits, and one that waits for them, so that the engine's thread need not."""
+def _bit(token: Any) -> Any:
+    """The word in which a token's bit is set; int32 of the shape of ``token``."""
+    return (np.int64(1) << (token % WORD)).astype(np.uint32).view(np.int32)
 
-    def __init__(self, threads: int) -> None:
-        from llguidance import LLExecutor
 
-        self._executor = LLExecutor(threads)
-        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+_Filler = Callable[[MaskLines], Callable[[], None]]
+"""Begins to fill lines; what it returns waits until they are filled."""
 
-    def start(self, lines: MaskLines) -> Future[None]:
-        """Fill the lines."""
-        return self._waiter.submit(lines.fill, self._executor)
+
+def _filler(device: torch.device, threads: int) -> _Filler:
+    """Fills lines at once where the model runs on the same cores, else in the background."""
+    from llguidance import LLExecutor
+
+    executor = LLExecutor(threads)
+    if device.type == "cpu":
+
+        def at_once(lines: MaskLines) -> Callable[[], None]:
+            lines.fill(executor)
+            return _no_wait
+
+        return at_once
+    waiter = ThreadPoolExecutor(1, thread_name_prefix="grammar")  # so that the engine's thread need not wait
+
+    def in_background(lines: MaskLines) -> Callable[[], None]:
+        return waiter.submit(lines.fill, executor).result
+
+    return in_background
+
+
+def _no_wait() -> None:
+    """They are filled."""
 
 
 class _Pending:
     """Allowed tokens on their way: waited for, and brought to the device, when they are asked for first."""
 
-    def __init__(self, lines: MaskLines, done: Future[None], device: torch.device) -> None:
-        self._lines, self._done, self._device = lines, done, device
+    def __init__(self, lines: MaskLines, wait: Callable[[], None], device: torch.device) -> None:
+        self._lines, self._wait, self._device = lines, wait, device
         self._known: AllowedTokens | None = None
 
     def __call__(self) -> AllowedTokens:
         """The allowed tokens."""
         if self._known is None:
-            self._done.result()
+            self._wait()
             first_S, count_S, position_S = to_device(self._lines.facts_3S, self._device)
             bits_UW = to_device(self._lines.bits_UW, self._device)
             self._known = AllowedTokens(bits_UW=bits_UW, first_S=first_S, count_S=count_S, position_S=position_S)

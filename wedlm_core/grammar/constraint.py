@@ -8,7 +8,14 @@ from typing import Any, Protocol
 
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["Constraint", "Drafts", "Proposals"]
+__all__ = ["ANYTHING", "AN_END", "UNKNOWN", "Constraint", "Drafts", "Proposals"]
+
+UNKNOWN = -1
+"""Of a state: the matcher knows what may come."""
+AN_END = -2
+"""Of a state: the output ends here."""
+ANYTHING = -3
+"""Of a state: the output has ended before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +29,18 @@ class Proposals:
 
 @dataclass(frozen=True, kw_only=True)
 class Drafts:
-    """Drafts of the next forward, in order, and where each comes from."""
+    """Drafts of the next forward, in order, and where each comes from.
+
+    Attributes:
+        tokens: ids.
+        sources: of each.
+        states: before the first draft and behind each: the only token that may come there, or :data:`UNKNOWN`,
+            :data:`AN_END` or :data:`ANYTHING`.
+    """
 
     tokens: tuple[int, ...] = ()
     sources: tuple[DraftSource, ...] = ()
+    states: tuple[int, ...] = (UNKNOWN,)
 
 
 class Source(Protocol):
@@ -37,8 +52,15 @@ class Source(Protocol):
         """Replace the matcher by one that shares nothing with those before."""
 
 
+_NONE_LEFT = "no token that the grammar allows was left to choose"
+
+
 class Constraint:
     """The grammar's state behind the committed tokens of one sequence.
+
+    A *forced text* is what must come next, spelled as the tokenizer spells it: each of its places allows one token. It
+    is looked for behind what is no forced text, so where it begins depends on the output alone, not on who drafts how
+    much. What is forced behind the committed tokens is taken in at once, ahead of its commit.
 
     Copies of a matcher share what they know of the grammar's texts, which has a limit. So a sequence that meets the
     limit takes a new matcher and goes on; whether it fails does not depend on sequences before it.
@@ -48,39 +70,78 @@ class Constraint:
         eos_token_ids: tokens that end the output.
 
     Attributes:
-        drafts: of the next forward; set by :meth:`draft`. The matcher accepts them one after the other.
+        drafts: of the next forward; set by :meth:`draft`.
     """
 
     def __init__(self, source: Source, eos_token_ids: Sequence[int]) -> None:
         self._source, self._origin, self._eos = source, source.matcher, frozenset(eos_token_ids)
         self._matcher = source.matcher.deep_copy()
         self._taken: list[int] = []
-        self._forced: list[int] = []  # behind the first drafts, which are not: long texts are spelled once
-        self._unforced = 0
+        self._ahead: list[int] = []  # forced, and taken in by the matcher, but not committed
+        self._texts: list[tuple[int, list[int]]] = []  # forced texts among the drafts, by the place of their beginning
         self._end = eos_token_ids[0]
         self.drafts = Drafts()
 
     @property
     def matcher(self) -> Any:
-        """Behind the committed tokens; whoever advances it has to roll it back."""
+        """Behind the committed tokens and the forced text that follows; who advances it has to roll it back."""
         return self._matcher
+
+    @property
+    def unknown(self) -> tuple[int, tuple[int, ...]] | None:
+        """What the matcher is to be asked: the state where it stands, and the drafts to the last unknown state."""
+        states = self.drafts.states
+        last = max((place for place, state in enumerate(states) if state == UNKNOWN), default=-1)
+        return None if last < 0 else (len(self._ahead), self.drafts.tokens[len(self._ahead) : last])
+
+    @property
+    def ends(self) -> bool:
+        """Whether the last draft ends the output."""
+        return bool(self.drafts.tokens) and self.drafts.tokens[-1] in self._eos
 
     def accept(self, tokens: Sequence[int]) -> str | None:
         """Take in committed tokens; None, or why the grammar refuses them. Nothing may follow an end of sequence."""
         ends = bool(tokens) and tokens[-1] in self._eos
         own = list(tokens[:-1] if ends else tokens)
-        as_drafted = len(own) >= self._unforced and tuple(own) == self.drafts.tokens[: len(own)]
-        self._forced = self._forced[len(own) - self._unforced :] if as_drafted else []
-        self._unforced, self.drafts = 0, Drafts()
-        reason = ""
-        if self._matcher.is_error() or (own and not self._matcher.consume_tokens(own)):
-            reason = " ".join(self._matcher.get_error().split("<state>")[0].split())[:200]
-            if not self._goes_on_with(own):
-                return reason or "no token that the grammar allows was left to choose"
-        self._taken += own
-        if ends and not self._matcher.is_accepting():
-            return reason or "the output ended before it was complete"
+        if ends and self.ends and tuple(own) == self.drafts.tokens[:-1]:
+            return None  # the walk that drafted them came here
+        forced = self._forced_behind(own)
+        self.drafts, self._texts = Drafts(), []
+        trouble = self._trouble()  # where no token was found to be allowed, the end was chosen
+        reason = self._take(own)
+        if reason is not None:
+            return reason
+        if ends and (self._ahead or not self._matcher.is_accepting()):
+            return trouble or "the output ended before it was complete"
+        if forced and self._matcher.consume_tokens(forced):
+            self._ahead = forced
+        self.drafts = Drafts(states=(*self._ahead[:1],) or (UNKNOWN,))
         return None
+
+    def _take(self, tokens: list[int]) -> str | None:
+        """Take in tokens, the first of them ahead already; why the grammar refuses them."""
+        lead = min(len(tokens), len(self._ahead))
+        if tokens[:lead] != self._ahead[:lead]:
+            return _NONE_LEFT
+        own, self._ahead = tokens[lead:], self._ahead[lead:]
+        self._taken += tokens[:lead]
+        if self._matcher.is_error() or (own and not self._matcher.consume_tokens(own)):
+            trouble = self._trouble()
+            if not self._goes_on_with(own):
+                return trouble or _NONE_LEFT
+        self._taken += own
+        return None
+
+    def _trouble(self) -> str:
+        """Why the matcher is in an error, on one line; empty if it is in none."""
+        return " ".join(self._matcher.get_error().split("<state>")[0].split())[:200] if self._matcher.is_error() else ""
+
+    def _forced_behind(self, tokens: list[int]) -> list[int]:
+        """What is left of a forced text in the middle of which committed tokens end."""
+        for begin, text in self._texts:
+            if begin < len(tokens) < begin + len(text) and tokens[begin:] == text[: len(tokens) - begin]:
+                return text[len(tokens) - begin :]
+        return []
 
     def _goes_on_with(self, tokens: list[int]) -> bool:
         """Whether a new matcher takes tokens that the old one refused."""
@@ -89,7 +150,7 @@ class Constraint:
         )
 
     def renew(self, fresh: bool) -> bool:
-        """Take a new matcher to the same place; True unless it refuses what was committed.
+        """Take a new matcher to the same place; True unless it refuses what was taken in.
 
         Args:
             fresh: one that no sequence has used; else the grammar's, which others may have renewed.
@@ -98,7 +159,8 @@ class Constraint:
             self._source.renew()
         self._origin = self._source.matcher
         self._matcher = self._origin.deep_copy()
-        return not self._taken or bool(self._matcher.consume_tokens(self._taken))
+        before = self._taken + self._ahead
+        return not before or bool(self._matcher.consume_tokens(before))
 
     def draft(self, proposals: Proposals, *, most: int) -> Drafts:
         """Set and return the drafts of the next forward: forced tokens, and proposals that the grammar allows.
@@ -110,54 +172,95 @@ class Constraint:
             proposals: for the positions behind the committed tokens.
             most: drafts at most.
         """
-        proposed = 0
-        tokens: list[int] = []
-        sources: list[DraftSource] = []
-        while len(tokens) < most:
-            if self._matcher.is_stopped():
-                tokens.append(self._end)
-                sources.append(DraftSource.GRAMMAR)
-                break
-            known = [] if tokens or self._unforced else self._forced
-            forced = known or self._matcher.compute_ff_tokens()
-            if forced:
-                self._forced, self._unforced = forced, len(tokens)
-                forced = forced[: most - len(tokens)]
-                if not self._advance(forced):
-                    break
-                tokens += forced
-                sources += [DraftSource.GRAMMAR] * len(forced)
-                continue
-            if len(tokens) >= len(proposals.tokens) or proposed >= proposals.most:
-                break
-            token = proposals.tokens[len(tokens)]
-            ends = token in self._eos
-            if not (self._matcher.is_accepting() if ends else self._advance([token])):
-                break
-            tokens.append(token)
-            sources.append(proposals.source)
-            proposed += 1
-            if ends:
-                break
-        self.drafts = Drafts(tokens=tuple(tokens), sources=tuple(sources))
-        if not self._matcher.is_error() and (not self.steps or self._matcher.rollback(self.steps)):
-            return self.drafts
-        self.drafts, self._forced, self._unforced = Drafts(), [], 0
-        self.renew(fresh=False)
+        self._look_ahead(most)
+        walk = _Walk(self._ahead, most)
+        if len(self._ahead) <= most:
+            self._walk_on(walk, proposals, most)
+            back = walk.steps - len(self._ahead)
+            if self._matcher.is_error() or (back and not self._matcher.rollback(back)):
+                self.renew(fresh=False)
+                walk = _Walk(self._ahead, most)
+                walk.states.append(UNKNOWN)
+        self._texts = walk.texts
+        self.drafts = Drafts(tokens=tuple(walk.tokens), sources=tuple(walk.sources), states=tuple(walk.states))
         return self.drafts
 
-    @property
-    def ends(self) -> bool:
-        """Whether the last draft ends the output."""
-        return bool(self.drafts.tokens) and self.drafts.tokens[-1] in self._eos
+    def _look_ahead(self, most: int) -> None:
+        """Take in the forced text behind the committed tokens, as far as drafts may reach into it."""
+        while len(self._ahead) <= most and not self._matcher.is_stopped():
+            forced = self._matcher.compute_ff_tokens()
+            if not forced or not self._advance(forced):
+                return
+            self._ahead = self._ahead + forced
 
-    @property
-    def steps(self) -> int:
-        """Drafts that lead to another state: all but an end of sequence."""
-        return len(self.drafts.tokens) - self.ends
+    def _walk_on(self, walk: _Walk, proposals: Proposals, most: int) -> None:
+        """Walk from the end of the forced text ahead, where nothing is forced; leaves the matcher where it ends."""
+        matcher, proposed, looked = self._matcher, 0, True
+        while not matcher.is_stopped():
+            forced = [] if looked else matcher.compute_ff_tokens()
+            looked = False
+            if forced and self._advance(forced[: most - len(walk.tokens)]):
+                walk.force(forced, most)
+                if len(walk.states) > len(walk.tokens):
+                    return
+                continue
+            walk.states.append(UNKNOWN)
+            place = len(walk.tokens)
+            if place >= min(most, len(proposals.tokens)) or proposed >= proposals.most:
+                return
+            token = proposals.tokens[place]
+            ends = token in self._eos
+            if not (matcher.is_accepting() if ends else self._advance([token])):
+                return
+            proposed += 1
+            walk.add(token, proposals.source)
+            if ends:
+                walk.end()
+                return
+        walk.states.append(AN_END)
+        if len(walk.tokens) < most:
+            walk.add(self._end, DraftSource.GRAMMAR)
+            walk.end()
 
     def _advance(self, tokens: list[int]) -> bool:
         """Consume tokens if all of them are allowed. A token that is refused would leave the matcher in an error."""
+        if not tokens:
+            return True
         if self._matcher.validate_tokens(tokens) < len(tokens):
             return False
         return bool(self._matcher.consume_tokens(tokens))
+
+
+class _Walk:
+    """Drafts as they are found: a walk through the grammar, at first along the forced text ahead."""
+
+    def __init__(self, ahead: list[int], most: int) -> None:
+        self.tokens: list[int] = []
+        self.sources: list[DraftSource] = []
+        self.states: list[int] = []
+        self.texts: list[tuple[int, list[int]]] = []
+        self.steps = 0  # drafts that lead to another state of the matcher: all but an end
+        if ahead:
+            self.force(ahead, most)
+            self.texts = []  # ahead of commits it is known anyway
+
+    def add(self, token: int, source: DraftSource) -> None:
+        """Add a draft."""
+        self.tokens.append(token)
+        self.sources.append(source)
+        self.steps += 1
+
+    def force(self, text: list[int], most: int) -> None:
+        """Add a forced text as far as there may be drafts, and a state for the first token that may not be one."""
+        begin = len(self.tokens)
+        drafted = text[: most - begin]
+        self.texts.append((begin, text))
+        self.tokens += drafted
+        self.sources += [DraftSource.GRAMMAR] * len(drafted)
+        self.states += text[: len(drafted) + 1]
+        self.steps += len(drafted)
+
+    def end(self) -> None:
+        """The last draft ends the output."""
+        self.steps -= 1
+        self.states.append(ANYTHING)
