@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from llguidance import LLExecutor
 
 from wedlm_core.decoding.allowed_tokens import WORD, AllowedTokens, words_of_vocabulary
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -22,7 +23,7 @@ from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.history_drafts import LEAST_ACCEPTANCE, Suggestions
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.sequence import Sequence
-from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import BoolArray, FloatArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
 from wedlm_core.grammar import AN_END, ANYTHING, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
@@ -32,6 +33,7 @@ from wedlm_core.tokenizer import Tokenizer
 
 __all__ = ["Constraints", "MaskLines", "mask_lines", "refusal"]
 
+_LARGE_VOCABULARY = 16_384  # a state of 1,024 tokens takes 1.5 us, one of 151,936 up to 770: then threads pay
 _NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
 
 
@@ -53,6 +55,7 @@ class Constraints:
         table: slots; ``constrained`` and ``source`` are written, and ``rows`` where windows are drafted.
         planner: prices rows, and knows how likely masks' drafts are accepted.
         mask_token_id: the token of a mask.
+        device: of the logits.
         threads: that compute which tokens are allowed.
     """
 
@@ -65,11 +68,14 @@ class Constraints:
         table: SlotTable,
         planner: WindowPlanner,
         mask_token_id: int,
+        device: torch.device,
         threads: int,
     ) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._eos = tuple(token for token in eos_token_ids if token < vocab_size)
-        self._table, self._planner, self._mask, self._threads = table, planner, mask_token_id, threads
+        self._table, self._planner, self._mask = table, planner, mask_token_id
+        self._background = device.type != "cpu"
+        self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
         self._fill: _Filler | None = None
 
@@ -80,7 +86,9 @@ class Constraints:
             RequestError: it cannot be compiled, or allows nothing.
         """
         if self._compiler is None:
-            self._compiler = GrammarCompiler(self._tokenizer.to_json(), self._vocab_size, self._eos)
+            self._compiler = GrammarCompiler(
+                self._tokenizer.to_json(), self._vocab_size, self._eos, origins=self._threads
+            )
         return self._compiler.compile(wanted)
 
     def open(self, sequences: Iterable[Sequence], state: DeviceState) -> None:
@@ -116,7 +124,7 @@ class Constraints:
         Returns:
             Why a sequence fails, by its place: its grammar refuses what was committed.
         """
-        failed, windows = {}, []
+        failed, windows, known = {}, [], self._found(found)
         for i in np.flatnonzero(self._table.constrained[slots_D]).tolist():
             constraint = sequences[i].constraint
             assert constraint is not None
@@ -129,24 +137,39 @@ class Constraints:
                 # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
                 masks = [*before, *chosen[len(before) + 1 :]][int(outcome.count_D[i]) :]
                 valid = bool(outcome.next_valid_D[i])
-                windows.append(self._drafted(sequences[i], self._proposals(sequences[i], masks, valid, found)))
+                windows.append(self._drafted(sequences[i], self._proposals(sequences[i], masks, valid, known)))
         self._write(windows, state)
         return failed
 
-    def _proposals(self, sequence: Sequence, masks: list[int], valid: bool, found: Suggestions | None) -> Proposals:
+    def _proposals(self, sequence: Sequence, masks: list[int], valid: bool, found: _Found | None) -> Proposals:
         """Those of masks, or of history where these are likelier to be right."""
         slot = sequence.slot
         kept = int((self._table.keep_valid if valid else self._table.keep_stale)[slot])
         own = Proposals(tokens=masks, most=min(kept, len(masks)), source=DraftSource.MASK)
-        line = -1 if found is None else found.line_of(slot)
+        line = -1 if found is None else found.line_S.get(slot, -1)
         if found is None or line < 0:
             return own
-        acceptance_D = found.acceptance_GD[line]
-        paying = int((acceptance_D >= max(self._planner.row_price, LEAST_ACCEPTANCE)).sum())
-        promised = float(self._planner.mask_acceptance(np.array([slot]), np.array([valid]))[0, : own.most].sum())
-        if float(acceptance_D[:paying].sum()) <= promised:
+        paying = int(found.paying_G[line])
+        promised = float(found.masks_2GW[int(valid), line, : own.most].sum())
+        if float(found.promised_G[line]) <= promised:
             return own
         return Proposals(tokens=found.token_GD[line, :paying].tolist(), most=paying, source=DraftSource.HISTORY)
+
+    def _found(self, found: Suggestions | None) -> _Found | None:
+        """What history proposes, and what masks promise in the same sequences."""
+        if found is None:
+            return None
+        slots_G, acceptance_GD = found.slots_G, found.acceptance_GD
+        pays_GD = acceptance_GD >= max(self._planner.row_price, LEAST_ACCEPTANCE)  # it falls along a sequence
+        return _Found(
+            line_S={slot: line for line, slot in enumerate(slots_G.tolist())},
+            token_GD=found.token_GD,
+            paying_G=pays_GD.sum(axis=1),
+            promised_G=np.where(pays_GD, acceptance_GD, 0.0).sum(axis=1),
+            masks_2GW=np.stack(
+                [self._planner.mask_acceptance(slots_G, np.full(len(slots_G), v)) for v in (False, True)]
+            ),
+        )
 
     def _drafted(self, sequence: Sequence, proposals: Proposals) -> _Window:
         """The next window of a sequence: drafts, and behind them the masks that are planned."""
@@ -182,7 +205,7 @@ class Constraints:
         if not own:
             return
         if self._fill is None:
-            self._fill = _filler(state.device, self._threads)
+            self._fill = _filler(self._threads, self._background)
         places = []
         for i in own:
             constraint = plan.sequences[i].constraint
@@ -190,6 +213,25 @@ class Constraints:
             places.append((int(plan.slots_S[i]), constraint, int(plan.cached_S[i] + plan.prefill_S[i]) + 1))
         lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos)
         state.allowed = _Pending(lines, self._fill(lines), state.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What history proposes for G sequences, and what masks promise there.
+
+    Attributes:
+        line_S: the line of a slot.
+        token_GD: int32, proposals.
+        paying_G: how many of them are worth a row.
+        promised_G: expected commits of these.
+        masks_2GW: probability that masks' drafts up to each offset are accepted: stale ones, valid ones.
+    """
+
+    line_S: dict[int, int]
+    token_GD: np.ndarray
+    paying_G: IntArray
+    promised_G: FloatArray
+    masks_2GW: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +266,7 @@ class MaskLines:
 
     def __init__(self, *, slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.facts_3S = np.full((3, slots), -1, dtype=np.int64)  # first line, lines, position of the first
-        self._asked: list[tuple[Constraint, int, tuple[int, ...]]] = []
+        self._asked: list[tuple[Constraint, int]] = []  # and the line of the state where its matcher stands
         self._states: list[int] = []
         self._eos = eos_token_ids
         self._words = words_of_vocabulary(vocab_size)
@@ -239,22 +281,25 @@ class MaskLines:
         """Add a sequence: a state before its first draft, and one behind each."""
         first, states = self.total, constraint.drafts.states
         self.facts_3S[:, slot] = first, len(states), position
-        if constraint.unknown is not None:
-            offset, tokens = constraint.unknown
-            self._asked.append((constraint, first + offset, tokens))
+        if constraint.unknown:
+            self._asked.append((constraint, first + len(states) - 1 - len(constraint.walk)))
         self._states += states
 
     def fill(self, executor: Any) -> None:
-        """Compute all bits: matchers are asked for those that are not known."""
+        """Compute all bits: matchers are asked for those that are not known.
+
+        Args:
+            executor: whose threads ask them; None to ask them in this one.
+        """
         self.bits_UW = np.empty((self.total, self._words), dtype=np.int32)
         asked = self._asked
-        self._compute(executor, asked)
+        self._ask(executor, asked)
         for fresh in (False, True):  # what reached a limit that it shares with others goes on by itself
             asked = [one for one in asked if one[0].matcher.is_error()]
             if asked:
-                for constraint, _, _ in asked:
+                for constraint, _ in asked:
                     constraint.renew(fresh)
-                self._compute(executor, asked)
+                self._ask(executor, asked)
         self._fill_known()
 
     def _fill_known(self) -> None:
@@ -267,14 +312,35 @@ class MaskLines:
         for token in self._eos:
             self.bits_UW[state_U == AN_END, token // WORD] |= _bit(np.int64(token))
 
-    def _compute(self, executor: Any, asked: list[tuple[Constraint, int, tuple[int, ...]]]) -> None:
+    def _ask(self, executor: Any, asked: list[tuple[Constraint, int]]) -> None:
+        if executor is None:
+            for constraint, line in asked:
+                self._ask_one(constraint, line)
+            return
         place = self.bits_UW.ctypes.data, self._words * 4, self.total
-        single = [(one.matcher, line) for one, line, tokens in asked if not tokens]
-        drafted = [(one.matcher, line, list(tokens)) for one, line, tokens in asked if tokens]
+        last = [one.unknown[-1] for one, _ in asked]
+        single = [(one.matcher, line) for (one, line), end in zip(asked, last, strict=True) if not end]
+        drafted = [
+            (one.matcher, line, list(one.walk[:end])) for (one, line), end in zip(asked, last, strict=True) if end
+        ]
         if single:
             executor.unsafe_compute_mask_ptr(single, *place)
         if drafted:
             executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
+
+    def _ask_one(self, constraint: Constraint, line: int) -> None:
+        """Ask for the unknown states alone: those of forced texts take several times as long."""
+        matcher, walk, at = constraint.matcher, constraint.walk, 0
+        size, begin = self._words * 4, self.bits_UW.ctypes.data
+        for place in constraint.unknown:
+            if place > at:
+                matcher.consume_tokens(list(walk[at:place]))
+                at = place
+            if matcher.is_error():
+                return
+            matcher.unsafe_compute_mask_ptr(begin + (line + place) * size, size)
+        if at:
+            matcher.rollback(at)
 
 
 def _bit(token: Any) -> Any:
@@ -286,24 +352,18 @@ _Filler = Callable[[MaskLines], Callable[[], None]]
 """Begins to fill lines; what it returns waits until they are filled."""
 
 
-def _filler(device: torch.device, threads: int) -> _Filler:
+def _filler(threads: int, background: bool) -> _Filler:
     """Fills lines at once where the model runs on the same cores, else in the background."""
-    from llguidance import LLExecutor
+    executor = LLExecutor(threads) if threads > 1 or background else None
+    if background:
+        waiter = ThreadPoolExecutor(1, thread_name_prefix="grammar")  # so that the engine's thread need not wait
+        return lambda lines: waiter.submit(lines.fill, executor).result
 
-    executor = LLExecutor(threads)
-    if device.type == "cpu":
+    def at_once(lines: MaskLines) -> Callable[[], None]:
+        lines.fill(executor)
+        return _no_wait
 
-        def at_once(lines: MaskLines) -> Callable[[], None]:
-            lines.fill(executor)
-            return _no_wait
-
-        return at_once
-    waiter = ThreadPoolExecutor(1, thread_name_prefix="grammar")  # so that the engine's thread need not wait
-
-    def in_background(lines: MaskLines) -> Callable[[], None]:
-        return waiter.submit(lines.fill, executor).result
-
-    return in_background
+    return at_once
 
 
 def _no_wait() -> None:

@@ -150,6 +150,7 @@ class Engine:
             table=self._table,
             planner=self._planner,
             mask_token_id=mask if mask is not None else 0,
+            device=self.device,
             threads=torch.get_num_threads() if self.device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
         )
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)

@@ -47,11 +47,6 @@ class Suggestions:
     token_GD: np.ndarray
     acceptance_GD: np.ndarray
 
-    def line_of(self, slot: int) -> int:
-        """The line of a slot; -1 where it has none."""
-        lines = np.flatnonzero(self.slots_G == slot)
-        return int(lines[0]) if len(lines) else -1
-
 
 class HistoryDrafts:
     """The history of one engine, and the drafts it gives to windows that the planner sizes.

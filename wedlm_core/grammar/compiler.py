@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import llguidance
@@ -24,27 +23,47 @@ _NOTHING_FITS = "NoExtension"  # why the library stops where no token may come
 _REMEDY = "Correct it, or simplify it."
 
 
-@dataclass(kw_only=True)
 class Grammar:
     """A compiled grammar; its constraints share what was compiled.
 
-    Attributes:
-        matcher: at the beginning; never advanced.
-        make: compiles another.
+    Matchers of one origin wait for each other, for they share what they know of texts. So where several threads ask
+    them, constraints take turns among as many origins, each compiled when its first constraint comes.
+
+    Args:
+        make: compiles a matcher.
         eos_token_ids: any of them ends the output.
+        origins: at most.
     """
 
-    matcher: Any
-    make: Callable[[], Any]
-    eos_token_ids: tuple[int, ...]
+    def __init__(self, make: Callable[[], Any], eos_token_ids: tuple[int, ...], origins: int) -> None:
+        self._make, self._eos, self._most = make, eos_token_ids, origins
+        self._origins = [_Origin(make)]
+        self._next = 0
 
-    def renew(self) -> None:
-        """Compile the matcher anew, with nothing that others found out."""
-        self.matcher = self.make()
+    @property
+    def matcher(self) -> Any:
+        """At the beginning; never advanced."""
+        return self._origins[0].matcher
 
     def constraint(self) -> Constraint:
         """A constraint for a new sequence."""
-        return Constraint(self, self.eos_token_ids)
+        if self._next == len(self._origins):
+            self._origins.append(_Origin(self._make))
+        origin = self._origins[self._next]
+        self._next = (self._next + 1) % self._most
+        return Constraint(origin, self._eos)
+
+
+class _Origin:
+    """A matcher that constraints copy."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self.matcher = make()
+
+    def renew(self) -> None:
+        """Compile it anew, with nothing that others found out."""
+        self.matcher = self._make()
 
 
 class GrammarCompiler:
@@ -54,12 +73,13 @@ class GrammarCompiler:
         tokenizer: the tokenizer's JSON (``tokenizer.json``).
         vocab_size: of the model's logits.
         eos_token_ids: tokens that end an output; each is below ``vocab_size``.
+        origins: matchers of a grammar that threads may ask at once.
 
     Raises:
         RequestError: there is no end-of-sequence token, or the tokenizer is of a kind that the library does not read.
     """
 
-    def __init__(self, tokenizer: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: str, vocab_size: int, eos_token_ids: Sequence[int], *, origins: int = 1) -> None:
         if not eos_token_ids:
             rule = "the model has no end-of-sequence token, so no output could end"
             raise RequestError(explain("structured_outputs", None, rule, "Set eos_token_id in its config.json."))
@@ -70,7 +90,7 @@ class GrammarCompiler:
         except BaseException as error:  # a panic of the library's is no Exception, and tokens of 300 bytes are one
             rule = f"the grammar library cannot read this tokenizer ({first_line(error)})"
             raise RequestError(explain("structured_outputs", None, rule, "Use a byte-level tokenizer.")) from error
-        self._eos = tuple(eos_token_ids)
+        self._eos, self._origins = tuple(eos_token_ids), origins
         self._limits = llguidance.LLParserLimits(max_grammar_size=200_000, max_lexer_states=_MOST_STATES)
         self._special = {
             token: i for i, token in _added_tokens(tokenizer) if i < vocab_size and self._tokenizer.is_special_token(i)
@@ -112,7 +132,7 @@ class GrammarCompiler:
                 raise self._refused(wanted, value, f"cannot be compiled ({_reason(one.get_error())})")
         if not allows:
             raise self._refused(wanted, value, "allows no output, or none that this vocabulary can spell")
-        return Grammar(matcher=matcher, make=make, eos_token_ids=self._eos)
+        return Grammar(make, self._eos, self._origins)
 
     def _refused(self, wanted: StructuredOutputs, value: object, rule: str) -> RequestError:
         return RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, _REMEDY))

@@ -88,11 +88,15 @@ class Constraint:
         return self._matcher
 
     @property
-    def unknown(self) -> tuple[int, tuple[int, ...]] | None:
-        """What the matcher is to be asked: the state where it stands, and the drafts to the last unknown state."""
-        states = self.drafts.states
-        last = max((place for place, state in enumerate(states) if state == UNKNOWN), default=-1)
-        return None if last < 0 else (len(self._ahead), self.drafts.tokens[len(self._ahead) : last])
+    def unknown(self) -> tuple[int, ...]:
+        """The states that are not known, counted from the one where the matcher stands."""
+        lead = len(self._ahead)
+        return tuple(place - lead for place, state in enumerate(self.drafts.states) if state == UNKNOWN)
+
+    @property
+    def walk(self) -> tuple[int, ...]:
+        """The drafts behind the place where the matcher stands."""
+        return self.drafts.tokens[len(self._ahead) :]
 
     @property
     def ends(self) -> bool:
