@@ -1,0 +1,115 @@
+"""The allowed tokens of a forward's states: those of a matcher that is run anew, whoever computes them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLExecutor
+
+from testing.engine.grammar_oracle import allowed_tokens
+from testing.engine.schemas import OTHERS, SCHEMAS
+from wedlm_core.engine.constraints import mask_lines
+from wedlm_core.grammar import AN_END, Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.model.sources import resolve
+from wedlm_core.statistics import DraftSource
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+
+VOCABULARY = 1024
+WANTED = {name: StructuredOutputs(json=schema) for name, schema in SCHEMAS.items()} | dict(OTHERS)
+ENDS = (2, 0)
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(resolve("tiny"))
+
+
+@cache
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(tokenizer().to_json(), VOCABULARY, ENDS, origins=2)
+
+
+def bits_of(tokens: list[int]) -> np.ndarray:
+    """A line of bits in which those of ``tokens`` are set."""
+    bit_V = np.zeros(VOCABULARY, dtype=np.uint8)
+    bit_V[tokens] = 1
+    return np.packbits(bit_V, bitorder="little").view(np.int32)
+
+
+def outputs(grammar: Grammar, rng: random.Random) -> Iterator[tuple[Constraint, list[int]]]:
+    """A sequence's constraint with new drafts, again and again, and what was committed; proposals are often right."""
+    constraint, output = grammar.constraint(), list[int]()
+    for _ in range(8):
+        likely, offered = list(output), list[int]()
+        while len(offered) < 6 and not set(likely) & set(ENDS):
+            likely.append(rng.choice(allowed_tokens(grammar, likely)))
+            offered.append(likely[-1] if rng.random() < 0.9 else rng.randrange(900))
+        drafts = constraint.draft(
+            Proposals(tokens=offered, most=len(offered), source=DraftSource.MASK), most=rng.choice((0, 1, 3, 9))
+        )
+        yield constraint, output
+        taken = list(drafts.tokens[: rng.randrange(len(drafts.tokens) + 1)])  # what stands behind them was refused
+        if not set(taken) & set(ENDS):
+            taken.append(rng.choice(allowed_tokens(grammar, output + taken)))
+        assert constraint.accept(taken) is None
+        output = output + taken
+        if set(output) & set(ENDS):
+            return
+
+
+@pytest.mark.parametrize("name", list(WANTED)[::2])
+def test_the_bits_are_those_of_a_matcher_that_is_run_anew(name: str) -> None:
+    grammar, executor = compiler().compile(WANTED[name]), LLExecutor(2)
+    for constraint, output in outputs(grammar, random.Random(name)):
+        tokens = constraint.drafts.tokens
+        reached = len(tokens) + 1 - constraint.ends  # behind an end anything may come
+        expected = [bits_of(allowed_tokens(grammar, [*output, *tokens[:place]])) for place in range(reached)]
+        expected += [np.full(VOCABULARY // 32, -1, dtype=np.int32)] * constraint.ends
+        for threads in (None, executor):
+            lines = mask_lines([(0, constraint, 7)], 1, VOCABULARY, ENDS)
+            lines.fill(threads)
+            assert lines.facts_3S.tolist() == [[0], [len(tokens) + 1], [7]]
+            np.testing.assert_array_equal(lines.bits_UW, np.stack(expected))
+
+
+def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alone() -> None:
+    rng = random.Random(3)
+    found = [next(outputs(compiler().compile(WANTED[name]), rng))[0] for name in list(WANTED)[:12]]
+    alone = []
+    for constraint in found:
+        lines = mask_lines([(0, constraint, 0)], 1, VOCABULARY, ENDS)
+        lines.fill(None)
+        alone.append(lines.bits_UW)
+    for threads in (None, LLExecutor(2)):
+        lines = mask_lines([(slot, one, 0) for slot, one in enumerate(found)], len(found), VOCABULARY, ENDS)
+        lines.fill(threads)
+        np.testing.assert_array_equal(lines.bits_UW, np.concatenate(alone))
+
+
+def test_a_matcher_is_not_asked_for_what_is_known() -> None:
+    constraint = compiler().compile(StructuredOutputs(choice=["only this text may come"])).constraint()
+    constraint.draft(Proposals(tokens=(), most=0, source=DraftSource.MASK), most=30)
+    assert constraint.ends
+    assert constraint.drafts.states[-2] == AN_END
+    assert constraint.unknown == ()
+
+
+def test_constraints_take_turns_among_as_many_matchers_as_threads_ask() -> None:
+    made = list[Any]()
+    first = compiler().compile(StructuredOutputs(regex="[ab]{3}")).matcher
+
+    def make() -> Any:
+        made.append(first.deep_copy())
+        return made[-1]
+
+    grammar = Grammar(make, ENDS, 3)
+    assert len(made) == 1, "one sequence alone compiles one"
+    constraints = [grammar.constraint() for _ in range(7)]
+    assert len(made) == 3
+    assert [constraints.index(one) for one in constraints if one._origin is made[0]] == [0, 3, 6]
