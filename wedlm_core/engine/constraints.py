@@ -31,7 +31,7 @@ from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["Constraints", "MaskLines", "mask_lines", "refusal"]
+__all__ = ["Constraints", "Filler", "MaskLines", "filler", "mask_lines", "refusal"]
 
 _LARGE_VOCABULARY = 16_384  # a state of 1,024 tokens takes 1.5 us, one of 151,936 up to 770: then threads pay
 _NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
@@ -77,7 +77,7 @@ class Constraints:
         self._background = device.type != "cpu"
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
-        self._fill: _Filler | None = None
+        self._fill: Filler | None = None
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         """The compiled grammar of a request.
@@ -205,7 +205,7 @@ class Constraints:
         if not own:
             return
         if self._fill is None:
-            self._fill = _filler(self._threads, self._background)
+            self._fill = filler(self._threads, background=self._background)
         places = []
         for i in own:
             constraint = plan.sequences[i].constraint
@@ -348,12 +348,12 @@ def _bit(token: Any) -> Any:
     return (np.int64(1) << (token % WORD)).astype(np.uint32).view(np.int32)
 
 
-_Filler = Callable[[MaskLines], Callable[[], None]]
+Filler = Callable[[MaskLines], Callable[[], None]]
 """Begins to fill lines; what it returns waits until they are filled."""
 
 
-def _filler(threads: int, background: bool) -> _Filler:
-    """Fills lines at once where the model runs on the same cores, else in the background."""
+def filler(threads: int, *, background: bool) -> Filler:
+    """Fills lines at once, as where the model runs on the same cores, or in the background."""
     executor = LLExecutor(threads) if threads > 1 or background else None
     if background:
         waiter = ThreadPoolExecutor(1, thread_name_prefix="grammar")  # so that the engine's thread need not wait

@@ -152,6 +152,9 @@ def _allows_any(matcher: Any) -> bool:
 def _reason(message: str) -> str:
     """What a message of the library says, on one line, without its listing of the grammar."""
     if "coerce_one_of" in message:
-        return 'the parts of oneOf cannot be told apart; use "anyOf", or a "const" of a required field in each'
+        return (
+            'the parts of oneOf cannot be told apart; use "anyOf", or let each have "type": "object" and another '
+            '"const" of a field that all require'
+        )
     lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
     return " ".join(lines)[:300]

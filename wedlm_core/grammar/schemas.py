@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -203,19 +204,29 @@ def _is_spelled(text: str) -> bool:
 
 
 def for_backend(schema: Any) -> Any:
-    """The schema said so that the backend's outputs pass validators too: regexes as Python's, days that exist."""
+    """The schema said so that the backend's outputs pass validators too: regexes as Python's, days that exist.
+
+    The backend tells the parts of ``oneOf`` apart by their types and by texts. Parts that are told apart by other
+    values of a field, such as numbers, are said as ``anyOf``, which is the same then.
+    """
+    return _said(schema, schema if isinstance(schema, Mapping) else {})
+
+
+def _said(schema: Any, whole: Mapping[str, Any]) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     made = dict(schema)
+    if "anyOf" not in made and "oneOf" in made and _have_tags([_resolved(part, whole) for part in made["oneOf"]]):
+        made["anyOf"] = made.pop("oneOf")
     for keyword in ("properties", "patternProperties", "$defs", "definitions"):
         if keyword in made:
-            made[keyword] = {name: for_backend(part) for name, part in made[keyword].items()}
+            made[keyword] = {name: _said(part, whole) for name, part in made[keyword].items()}
     for keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
         if keyword in made:
-            made[keyword] = [for_backend(part) for part in made[keyword]]
+            made[keyword] = [_said(part, whole) for part in made[keyword]]
     for keyword in ("items", "additionalProperties"):
         if keyword in made:
-            made[keyword] = for_backend(made[keyword])
+            made[keyword] = _said(made[keyword], whole)
     if isinstance(made.get("pattern"), str):
         made["pattern"] = with_python_classes(made["pattern"])
     if "patternProperties" in made:
@@ -223,6 +234,41 @@ def for_backend(schema: Any) -> Any:
     if made.get("format") in _NARROWER:
         made["allOf"] = [*made.get("allOf", ()), *({"pattern": pattern} for pattern in _NARROWER[made["format"]])]
     return made
+
+
+def _resolved(part: Any, whole: Mapping[str, Any]) -> Any:
+    """A part that has a name under "$defs", in place of the reference to it."""
+    match = (
+        re.fullmatch(r"#/(\$defs|definitions)/([^/~%]+)", str(part.get("$ref"))) if isinstance(part, Mapping) else None
+    )
+    return whole.get(match[1], {}).get(match[2], part) if match else part
+
+
+def _have_tags(parts: Sequence[Any]) -> bool:
+    """Whether the parts are objects that all require a field whose values differ from part to part."""
+    if not parts or not all(isinstance(part, Mapping) and part.get("type") == "object" for part in parts):
+        return False
+    common = set.intersection(
+        *({name for name in _listed(part.get("required")) if isinstance(name, str)} for part in parts)
+    )
+    return any(_differ([_values(part.get("properties", {}).get(name)) for part in parts]) for name in common)
+
+
+def _values(field: Any) -> list[object]:
+    """The values that a field may have, where it lists them and they are scalars; none else."""
+    listed = [field["const"]] if isinstance(field, Mapping) and "const" in field else _enum(field)
+    plain = all(value is None or isinstance(value, (str, int, float)) for value in listed)
+    return [(type(value), value) if isinstance(value, bool) else value for value in listed] if plain else []
+
+
+def _enum(field: Any) -> list[Any]:
+    values = field.get("enum") if isinstance(field, Mapping) else None
+    return values if isinstance(values, list) else []
+
+
+def _differ(groups: Sequence[list[object]]) -> bool:
+    """Whether there are values in each group, and none in two of them."""
+    return all(groups) and len(set().union(*groups)) == sum(len(set(group)) for group in groups)
 
 
 def _inside(place: _Place) -> Iterator[_Place]:

@@ -136,6 +136,28 @@ def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperatur
     assert found["verified"] == found["autoregressive"]
 
 
+@pytest.mark.parametrize("name", ["kernels", "overlapping"])
+def test_what_is_aborted_leaves_the_others_as_they_were(folder: Path, name: str) -> None:
+    asked, expected = requests(folder, "verified", 1.0), plainly(folder, 1.0)
+    engine, aborted, steps = engine_of(folder, name), set[str](), 0
+    for request in asked:
+        engine.add(request)
+    done = list[Generation]()
+    while engine.has_work():
+        done += engine.step()
+        steps += 1
+        if steps % 3 == 0 and len(aborted) < 20:
+            left = [one.request_id for one in asked if one.request_id not in aborted | {d.request_id for d in done}]
+            aborted |= set(left[::9][:5])
+            for one in left[::9][:5]:
+                engine.abort(one)
+    assert len(aborted) >= 15
+    assert {one.request_id for one in done} == set(expected) - aborted
+    for one in done:
+        plain = expected[one.request_id]
+        assert (one.token_ids, one.finish_reason) == (plain.token_ids, plain.finish_reason), one.request_id
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_tokens_are_those_of_a_matcher_that_is_run_anew_at_each_step(folder: Path, temperature: float) -> None:
     model, _ = loaded(folder)

@@ -13,7 +13,7 @@ from llguidance import LLExecutor
 
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
-from wedlm_core.engine.constraints import mask_lines
+from wedlm_core.engine.constraints import filler, mask_lines
 from wedlm_core.grammar import AN_END, Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
@@ -90,6 +90,20 @@ def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alon
         lines = mask_lines([(slot, one, 0) for slot, one in enumerate(found)], len(found), VOCABULARY, ENDS)
         lines.fill(threads)
         np.testing.assert_array_equal(lines.bits_UW, np.concatenate(alone))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_beside_a_device_they_are_computed_in_the_background(threads: int) -> None:
+    found = [next(outputs(compiler().compile(WANTED[name]), random.Random(name)))[0] for name in list(WANTED)[:8]]
+    places = [(slot, one, 0) for slot, one in enumerate(found)]
+    at_once = mask_lines(places, len(found), VOCABULARY, ENDS)
+    at_once.fill(None)
+    background = filler(threads, background=True)
+    several = [mask_lines(places, len(found), VOCABULARY, ENDS) for _ in range(3)]
+    for wait in [background(lines) for lines in several]:
+        wait()
+    for lines in several:
+        np.testing.assert_array_equal(lines.bits_UW, at_once.bits_UW)
 
 
 def test_a_matcher_is_not_asked_for_what_is_known() -> None:
