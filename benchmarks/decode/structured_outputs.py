@@ -235,8 +235,7 @@ def mask_times(tokenizer: str, threads: int) -> list[tuple[object, ...]]:
 
 
 def large_steps(text: str, rounds: int, batch: int = 32) -> list[tuple[object, ...]]:
-    """Milliseconds of a step of the 25M shape with the large vocabulary: without a grammar, with long keys, and with
-    short strings."""
+    """Milliseconds of a step of the 25M shape with the large vocabulary: free, with long keys, with short strings."""
     from tokenizers import Tokenizer as Plain
     from transformers import PreTrainedTokenizerFast
 
