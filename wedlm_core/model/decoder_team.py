@@ -100,7 +100,11 @@ class DecoderTeam:
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
         self._numbers = cast(str, _numbers_of(layers[0].qkv_proj))
         self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in _PROJECTIONS] for layer in layers]
+        tied = model.embed.weight.data_ptr() == model.lm_head.weight.data_ptr()
         self._head = self._pack(model.lm_head, keep_weights)
+        self._table = self._head if tied and not keep_weights else None  # of tokens, where the model's is emptied
+        if self._table is not None:
+            _empty(model.embed)
         self._lines = np.zeros(len(layers), dtype=LAYER)
         self._kept: list[Tensor] = []
         for line, layer, products in zip(self._lines, layers, self._packed, strict=True):
@@ -116,13 +120,10 @@ class DecoderTeam:
     def _pack(self, linear: nn.Module, keep_weights: bool) -> PanelWeight:
         numbers = cast(str, _numbers_of(linear))
         scale_O = linear.scale_O if isinstance(linear, Int8Linear) else None
-        table = self._model.embed.weight  # a tied one is still read, token by token
-        shared = isinstance(linear, Int8Linear) and table.data_ptr() == linear.weight.data_ptr()
         weight = cast(Tensor, linear.weight)
         packed = pack(weight.detach(), numbers, scale_O=scale_O, bias_O=cast("Tensor | None", linear.bias))
-        if not keep_weights and not shared:
-            empty = torch.empty(0, dtype=weight.dtype)
-            linear.weight = nn.Parameter(empty, requires_grad=False) if scale_O is None else empty
+        if not keep_weights:
+            _empty(linear)
         return packed
 
     def _address(self, norm: nn.Module | None) -> int:
@@ -165,7 +166,9 @@ class DecoderTeam:
     def _embedded(self, ids: Tensor) -> Tensor:
         embed = self._model.embed
         x_TD = torch.empty(ids.shape[0], self._config.hidden_size)
-        if isinstance(embed, Int8Embedding):
+        if self._table is not None:
+            self._table.look_up(ids, x_TD)
+        elif isinstance(embed, Int8Embedding):
             widened(embed, ids, x_TD)
         else:
             x_TD[:] = embed.weight.index_select(0, ids)
@@ -198,3 +201,10 @@ class DecoderTeam:
         if len(self._cos) != len(self._model.cos) or self._cos.dtype != torch.float32:
             self._cos, self._sin = rope_tables(self._config, len(self._model.cos))
         return self._cos, self._sin
+
+
+def _empty(module: nn.Module) -> None:
+    """Let go of a module's weight."""
+    weight = cast(Tensor, module.weight)
+    empty = torch.empty(0, dtype=weight.dtype)
+    module.weight = nn.Parameter(empty, requires_grad=False) if isinstance(weight, nn.Parameter) else empty

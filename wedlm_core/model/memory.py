@@ -26,8 +26,8 @@ def weight_bytes(
         dtype: a name of :data:`BYTES`.
         weight_dtype: as in ``EngineConfig``.
         quantised_head: as in ``EngineConfig``.
-        on_cpu: whether an engine packs its matrices, as on a CPU, where only those of "int4" stay as they are: a head
-            that is tied to the embedding is then in memory beside it.
+        on_cpu: whether an engine packs its matrices, as on a CPU. Beside layers in "int4", a head that is no exact one
+            and tied to the embedding is packed by a library, which gives no rows back: it is in memory twice.
     """
     total = 0.0
     exact_head = weight_dtype in ("int8", "int4") and quantised_head
@@ -37,8 +37,8 @@ def weight_bytes(
         if place.parameter in _TABLES and exact_head:
             narrow = WEIGHT_DTYPES["int8"]
         total += rows * (inputs * BYTES[dtype] if narrow is None else inputs * narrow + _SCALE)
-    if on_cpu and config.tie_word_embeddings and not (exact_head and weight_dtype == "int4"):
-        total += config.vocab_size * config.hidden_size * (1 if exact_head else BYTES[dtype])
+    if on_cpu and config.tie_word_embeddings and weight_dtype == "int4" and not exact_head:
+        total += config.vocab_size * config.hidden_size * BYTES[dtype]
     return int(total)
 
 

@@ -33,6 +33,11 @@ from wedlm_core.types import SamplingParams
 
 WHOLE = [one for one in numbers_here() if numeric_kind(one) in ("int8", "int16")]
 FLOATS = [one for one in numbers_here() if one not in WHOLE]
+TABLES = [
+    ("float32", "int8"),
+    ("bfloat16", "int8"),
+    *((one, "auto") for one in dict.fromkeys(map(numeric_kind, FLOATS))),
+]
 PARAMS = SamplingParams(max_tokens=12, window_size=4, ignore_eos=True)
 
 
@@ -149,6 +154,21 @@ def test_verified_in_two_threads_is_autoregressive_in_one(
     alone = tokens(params, 1)
     request.getfixturevalue("two_threads")
     assert tokens([replace(one, strategy="verified", window_size=8) for one in params], 4) == alone
+
+
+@pytest.mark.parametrize(("dtype", "weights"), TABLES)
+def test_a_table_that_is_only_in_panels_gives_the_same_bits(qwen25_folder: Path, dtype: str, weights: str) -> None:
+    prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5)]
+
+    def tokens(keep_weights: bool) -> list[tuple[object, ...]]:
+        model = load_model(qwen25_folder, max_positions=700, weight_dtype=weights, dtype=getattr(torch, dtype))
+        config = EngineConfig(weight_dtype=weights)
+        engine = Engine(model, Tokenizer.load(qwen25_folder), config, keep_weights=keep_weights)
+        assert (model.embed.weight.numel() > 0) == keep_weights
+        found = run(engine, requests_of(prompts, [replace(PARAMS, temperature=1, logprobs=True)] * 4), at_once=4)
+        return [(one.token_ids, one.logprobs) for one in found]
+
+    assert tokens(True) == tokens(False)
 
 
 def test_where_products_are_wrong_steps_are_computed_one_by_one(

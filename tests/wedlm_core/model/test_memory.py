@@ -9,9 +9,11 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
+from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.decoder_team import DecoderTeam
 from wedlm_core.model.memory import kv_bytes_per_token, weight_bytes
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -39,15 +41,35 @@ def test_weights_take_what_is_predicted(
 
 
 @FOLDERS
-def test_an_engine_on_a_cpu_packs_a_tied_head_beside_the_embedding(
-    fixture: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("weight_dtype", ["auto", "int8"])
+def test_an_engine_on_a_cpu_holds_each_weight_once(
+    fixture: str, dtype: str, weight_dtype: str, request: pytest.FixtureRequest
 ) -> None:
     folder: Path = request.getfixturevalue(fixture)
-    model = load_model(folder)
-    config, before = model.config, held(model)
-    Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=2), keep_weights=False)
-    table = config.vocab_size * config.hidden_size * 4
-    assert weight_bytes(config, dtype="float32", on_cpu=True) == before + table * config.tie_word_embeddings
+    model = load_model(folder, dtype=getattr(torch, dtype), weight_dtype=weight_dtype)
+    predicted = weight_bytes(model.config, dtype=dtype, weight_dtype=weight_dtype, on_cpu=True)
+    assert held(model) == predicted
+    engine = Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=2), keep_weights=False)
+    decoder = engine._runner.model_runner._decoder_cpu
+    if dtype == "bfloat16" and weight_dtype == "auto" and dtype not in map(numeric_kind, numbers_here()):
+        assert decoder is None, "nothing is packed"
+        assert held(model) == predicted
+        return
+    assert isinstance(decoder, DecoderTeam)
+    packed = [one for layer in decoder._packed for one in layer] + [decoder._head]
+    matrices = sum(one.outputs * one.inputs * one.data.element_size() for one in packed)
+    assert held(model) + matrices == predicted
+
+
+def test_a_packed_head_that_gives_no_rows_back_is_counted_twice(qwen25_folder: Path) -> None:
+    config = load_config(qwen25_folder)
+    assert config.tie_word_embeddings
+    once, twice = (
+        weight_bytes(config, dtype="float32", weight_dtype="int4", quantised_head=False, on_cpu=on_cpu)
+        for on_cpu in (False, True)
+    )
+    assert twice - once == 4 * config.vocab_size * config.hidden_size
 
 
 def test_keys_and_values_take_what_is_predicted(qwen3_folder: Path) -> None:

@@ -38,6 +38,26 @@ def test_what_is_packed_can_be_read_back(numbers: str, outputs: int, inputs: int
     assert (all_PI[:, inputs:] == zero).all()
 
 
+@pytest.mark.parametrize("numbers", dict.fromkeys((*numbers_here(), "bfloat16")))
+@given(outputs=st.integers(1, 300), inputs=st.integers(1, 150), seed=st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_a_table_gives_the_rows_of_its_tokens(numbers: str, outputs: int, inputs: int, seed: int) -> None:
+    generator, kind = torch.Generator().manual_seed(seed), numeric_kind(numbers)
+    scale_O = None
+    if kind in ("int8", "int16"):
+        weight_OI = torch.randint(-127, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
+        scale_O = torch.rand(outputs, generator=generator)
+    else:
+        weight_OI = torch.randn(outputs, inputs, generator=generator).to(getattr(torch, kind))
+        weight_OI[0, 0], weight_OI[-1, -1] = float("nan"), -0.0
+    packed = pack(weight_OI, numbers, scale_O=scale_O)
+    ids = torch.randint(0, outputs, (17,), generator=generator)
+    ids[0], ids[1] = 0, outputs - 1
+    out = torch.full((17, inputs), 7.0)
+    packed.look_up(ids, out)
+    assert torch.equal(out.view(torch.int32), packed.rows(ids).view(torch.int32))
+
+
 def test_a_transposed_weight_is_packed_as_it_reads() -> None:
     weight_IO = torch.randn(70, 130)
     assert torch.equal(pack(weight_IO.t(), "float32").rows(torch.arange(130)), weight_IO.t())

@@ -1,10 +1,13 @@
-"""Copies rows of a weight into panels (:mod:`.panels`)."""
+"""Copies rows of a weight into panels (:mod:`.panels`), and some of them back."""
 
 from __future__ import annotations
 
-from wedlm_core.kernels.cpu.compiled import kernel
+import numpy as np
 
-__all__ = ["pack_units"]
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.scalar import F32
+
+__all__ = ["look_up", "look_up_bfloat16", "pack_units"]
 
 _TOGETHER = 16  # units along the inputs: a cache line of each row that is read
 
@@ -34,3 +37,38 @@ def pack_units(units, flip, panels, first, last):  # type: ignore[no-untyped-def
             for i in range(depth):
                 for n in range(there if i < own else 0, half):
                     panels[p, h, i, n] = flip
+
+
+@kernel
+def look_up(panels, offset, scale, ids, out, first, last):  # type: ignore[no-untyped-def]
+    """``out[t] = (weight[ids[t]] - offset) * scale[ids[t]]`` as float32.
+
+    Args:
+        panels: float32, uint8 or int8 ``[P, 2, depth, 32, numbers of a unit]``.
+        offset: of the stored numbers.
+        scale: float32, of each output; empty where all are 1.
+        ids: int64 ``[T]``, outputs.
+        out: ``[T, I]``, written.
+        first: first row to write.
+        last: one past the last row to write.
+    """
+    half, per = panels.shape[3], panels.shape[4]
+    size, less = out.shape[1], F32(offset)
+    for t in range(first, last):
+        p, h, n = ids[t] // (2 * half), ids[t] // half % 2, ids[t] % half
+        own = scale[ids[t]] if len(scale) > 0 else F32(1.0)
+        for k in range((size + per - 1) // per):
+            for i in range(k * per, min((k + 1) * per, size)):
+                out[t, i] = (F32(panels[p, h, k, n, i - k * per]) - less) * own
+
+
+@kernel
+def look_up_bfloat16(panels, ids, bits, first, last):  # type: ignore[no-untyped-def]
+    """:func:`look_up` of bfloat16: ``panels`` is uint16, ``bits`` uint32 ``[T, I]``, those of the float32 result."""
+    half, per = panels.shape[3], panels.shape[4]
+    size = bits.shape[1]
+    for t in range(first, last):
+        p, h, n = ids[t] // (2 * half), ids[t] // half % 2, ids[t] % half
+        for k in range((size + per - 1) // per):
+            for i in range(k * per, min((k + 1) * per, size)):
+                bits[t, i] = np.uint32(panels[p, h, k, n, i - k * per]) << np.uint32(16)
