@@ -7,11 +7,10 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from wedlm_core.cache import one_at_a_time
@@ -20,7 +19,7 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.bench import Bench
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.windows.step_cost import CostSample, cache_key, fit, load_cached, save_cached
+from wedlm_core.engine.windows.step_cost import CostSample, cache_key, fit, load_cached, misfit, save_cached
 from wedlm_core.kv.pages import PageManager, SequencePages
 
 __all__ = ["cached_or_measured_cost"]
@@ -81,7 +80,7 @@ def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: Asy
     """
     key = _key(runner)
     cost = load_cached(key)
-    if cost is not None and ((key, cost) in _proven or _fits(cost, _check(runner, pages, overlapping))):
+    if cost is not None and ((key, cost) in _proven or misfit(cost, _check(runner, pages, overlapping)) <= _WARP):
         _proven.add((key, cost))
         return cost
     # Several engines that start on one machine at once would measure each other's noise.
@@ -103,17 +102,16 @@ def _measured(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | Non
     cost = replace(fit(samples), quantum=runner.padding.few)
     save_cached(key, cost)
     _proven.add((key, cost))
-    _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
+    off = misfit(cost, samples)
+    _LOG.info(
+        "measured %d kinds of forwards in %.1f s, off by %.2f: %s", len(samples), time.perf_counter() - begin, off, cost
+    )
+    if off > _WARP:
+        _LOG.warning(
+            "forwards are off from the table of their costs by up to %.1f times, so windows may have the wrong "
+            "sizes: was this machine busy? The next start checks the table, and measures again if it is wrong", off
+        )  # fmt: skip
     return cost
-
-
-def _fits(cost: StepCost, samples: Sequence[CostSample]) -> bool:
-    """Whether a table has the shape of what forwards take now; its scale matters little to windows."""
-    ratios = [
-        sample.seconds / float(cost(np.array([sample.rows]), sample.sequences * sample.context, sample.sequences)[0])
-        for sample in samples
-    ]
-    return not ratios or max(ratios) <= _WARP * min(ratios)
 
 
 def _key(runner: Runner) -> str:

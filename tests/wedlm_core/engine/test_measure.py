@@ -14,6 +14,7 @@ from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine, measure
 from wedlm_core.engine.bench import Bench
+from wedlm_core.engine.windows.step_cost import CostSample
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
@@ -87,3 +88,20 @@ def test_the_first_default_request_runs_in_an_engine_of_any_size(
     found = run(engine, requests_of([[3, 4], [5]], SamplingParams(max_tokens=6, ignore_eos=True)))
     assert [len(g.token_ids) for g in found] == [6, 6]
     assert max(seen, default=0) <= settings["max_num_seqs"]  # a pool of one page has no room to measure in
+
+
+@pytest.mark.parametrize(("deep", "warned"), [(1.2, False), (0.2, True)])
+def test_a_table_is_held_against_what_it_was_made_of(
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    deep: float, warned: bool,
+) -> None:  # fmt: skip
+    """No table holds that a forward over more context takes a fifth of the time."""
+    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    samples = [
+        CostSample(rows=rows, sequences=1, context=context, seconds=rows * 1e-3 * (deep if context > 64 else 1))
+        for rows in (1, 2, 4)
+        for context in (64, 512)
+    ]
+    monkeypatch.setattr(measure, "_measure", lambda *arguments: samples)
+    Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), EngineConfig(max_num_seqs=1)).measure_step_cost()
+    assert ("off from the table" in caplog.text) == warned

@@ -24,6 +24,7 @@ __all__ = [
     "cache_key",
     "fit",
     "load_cached",
+    "misfit",
     "monotone",
     "save_cached",
 ]
@@ -78,6 +79,18 @@ def fit(samples: Sequence[CostSample]) -> StepCost:
         per_kv=slope.get(1, 0.0),
         per_row_kv=slope.get(2, 0.0),
     )
+
+
+def misfit(cost: StepCost, samples: Sequence[CostSample]) -> float:
+    """By which factor the ratios of the samples to what ``cost`` says of them differ at most; 1 without samples.
+
+    Windows depend on these ratios only: a cost that is twice too high everywhere misleads nobody.
+    """
+    ratios = [
+        sample.seconds / float(cost(np.array([sample.rows]), sample.sequences * sample.context, sample.sequences)[0])
+        for sample in samples
+    ]
+    return max(ratios) / min(ratios) if ratios else 1.0
 
 
 def monotone(values: Sequence[float]) -> FloatArray:
