@@ -223,15 +223,23 @@ def test_every_line_of_the_table_is_a_module_and_every_package_has_a_line() -> N
     assert {name for name in packages if not under(name, *inside)} <= set(ORDER)
 
 
-@pytest.mark.parametrize("name", SHIPPED_MODULES)
-def test_imports_point_down_the_table(name: str) -> None:
+# One test holds a rule over all modules: a test of its own for each of them took most of the time of this file.
+
+
+def test_imports_point_down_the_table() -> None:
+    wrong = {name: sorted(found) for name in SHIPPED_MODULES if (found := _not_below(name))}
+    assert not wrong, "\n".join(f"{name} imports {found}" for name, found in wrong.items())
+
+
+def _not_below(name: str) -> set[str]:
+    """What a module imports that is not below it in the table, is a stranger to it, or does not ship."""
     known = {target for target in imports(name) if under(target, *SHIPPED, *UNSHIPPED)}
     wrong = {target for target in known if under(target, *UNSHIPPED)}
     if name not in PUBLIC:
         wrong |= {target for target in known - wrong if line_of(target) < line_of(name)}
     for above, below in STRANGERS:
         wrong |= {target for target in known if under(name, above) and under(target, below)}
-    assert not wrong, f"{name} imports {sorted(wrong)}"
+    return wrong
 
 
 def test_no_module_imports_itself_over_others() -> None:
@@ -249,34 +257,47 @@ def test_no_module_imports_itself_over_others() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("name", SHIPPED_MODULES)
-def test_a_library_is_known_where_the_table_says(name: str) -> None:
-    top = {target.partition(".")[0] for target in imports(name)}
-    wrong = [library for library, homes in KNOWN_BY.items() if library in top and not under(name, *homes)]
-    assert not wrong, f"{name} imports {wrong}"
+def test_a_library_is_known_where_the_table_says() -> None:
+    tops = {name: {target.partition(".")[0] for target in imports(name)} for name in SHIPPED_MODULES}
+    wrong = [
+        f"{name} imports {library}"
+        for library, homes in KNOWN_BY.items()
+        for name, top in tops.items()
+        if library in top and not under(name, *homes)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", [name for name in SHIPPED_MODULES if under(name, "pipeline")])
-def test_the_pipeline_knows_the_core_at_its_border_only(name: str) -> None:
-    core = {target for target in imports(name) if under(target, "wedlm_core")}
-    if not under(name, *KNOWS_CORE):
-        assert not core, f"{name} imports {sorted(core)}: take it from pipeline.codec"
-    if name != "pipeline.worker.load_engine":
-        heavy = [target for target in core if not under(target, *TORCH_FREE_CORE)]
-        assert not heavy, f"{name} imports {heavy}, which may need torch"
+def test_the_pipeline_knows_the_core_at_its_border_only() -> None:
+    wrong = []
+    for name in (name for name in SHIPPED_MODULES if under(name, "pipeline")):
+        core = {target for target in imports(name) if under(target, "wedlm_core")}
+        if core and not under(name, *KNOWS_CORE):
+            wrong.append(f"{name} imports {sorted(core)}: take it from pipeline.codec")
+        heavy = sorted(target for target in core if not under(target, *TORCH_FREE_CORE))
+        if heavy and name != "pipeline.worker.load_engine":
+            wrong.append(f"{name} imports {heavy}, which may need torch")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if under(name, *UNSHIPPED)])
-def test_tests_and_benchmarks_share_by_testing_alone(name: str) -> None:
+def test_tests_and_benchmarks_share_by_testing_alone() -> None:
+    names = [name for name in modules() if under(name, *UNSHIPPED)]
+    wrong = {
+        name: found for name in names if (found := sorted(t for t in imports(name) if under(t, *_not_shared(name))))
+    }
+    assert not wrong, "\n".join(
+        f"{name} imports {own}: what is shared lives in testing/" for name, own in wrong.items()
+    )
+
+
+def _not_shared(name: str) -> tuple[str, ...]:
+    """Packages that a module of the tests, the benchmarks or testing/ may not import from."""
     if under(name, "testing"):
-        others = ("tests", "benchmarks")
-    elif under(name, "benchmarks"):
-        others = ("tests",)
-    else:
-        about = name.replace("tests.", "", 1).rpartition(".")[0]  # a test of a benchmark imports that one
-        others = ("tests",) if under(about, "benchmarks") else ("tests", "benchmarks")
-    wrong = sorted(target for target in imports(name) if under(target, *others))
-    assert not wrong, f"{name} imports {wrong}: what is shared lives in testing/"
+        return "tests", "benchmarks"
+    if under(name, "benchmarks"):
+        return ("tests",)
+    about = name.replace("tests.", "", 1).rpartition(".")[0]  # a test of a benchmark imports that one
+    return ("tests",) if under(about, "benchmarks") else ("tests", "benchmarks")
 
 
 def fresh(code: str) -> str:

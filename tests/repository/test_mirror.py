@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from testing.repository import ROOT
 
 REPOSITORY = Path("tests/repository")  # tests of the repository as a whole
@@ -18,13 +16,18 @@ def subjects(package: Path) -> set[str]:
     return (inside - {"__init__", "__main__"}) | {package.name}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if REPOSITORY not in path.parents], ids=str)
-def test_a_test_is_named_after_what_it_tests(path: Path) -> None:
-    package = ROOT / path.relative_to("tests").parent
-    assert (package / "__init__.py").exists(), f"{path}: there is no package {package.relative_to(ROOT)}"
-    name = path.stem.removeprefix("test_")
-    about = [one for one in subjects(package) if name == one or name.startswith(f"{one}_")]
-    assert about, f"{path}: {package.relative_to(ROOT)} has {sorted(subjects(package))}; name the test after one"
+def test_tests_are_named_after_what_they_test() -> None:
+    wrong = []
+    for path in (path for path in FILES if REPOSITORY not in path.parents):
+        package = ROOT / path.relative_to("tests").parent
+        if not (package / "__init__.py").exists():
+            wrong.append(f"{path}: there is no package {package.relative_to(ROOT)}")
+            continue
+        name = path.stem.removeprefix("test_")
+        if not any(name == one or name.startswith(f"{one}_") for one in subjects(package)):
+            own = sorted(subjects(package))
+            wrong.append(f"{path}: {package.relative_to(ROOT)} has {own}; name the test after one")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_test_file_is_collected() -> None:
