@@ -4,6 +4,9 @@ A draft from history costs one row; a draft from a mask costs two, its own and t
 where earlier text goes on, its drafts stand behind the masks' drafts or take their place, and masks behind them are
 kept only where they still pay. Rows of all sequences are bought together, the likeliest first, as many as maximise
 expected commits per second.
+
+Where drafts from history do not pay, the engine stops asking for a while. Texts of sequences that begin then are not
+taken in, but when it asks again, or when they have ended.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ class HistoryDrafts:
         check_bytes(max_bytes, len(table.limit))
         self._max_bytes = max_bytes
         self._history: History | None = None
+        self._open = np.zeros(len(table.limit), dtype=np.bool_)  # slots whose texts the history has
+        self._prompts: dict[int, tuple[int, ...]] = {}  # of the others
         self._pause, self._next_pause, self._asked = 0, _PAUSE, -_AT_FIRST
         self._value, self._spent = 0.0, 0.0
 
@@ -78,18 +83,33 @@ class HistoryDrafts:
                         len(self._table.limit), min(_MOST_DRAFTS, self._places), most_ahead=self._places,
                         max_bytes=self._max_bytes,
                     )  # fmt: skip
-                self._history.open(sequence.slot, np.array(sequence.request.prompt_token_ids, dtype=np.int64))
                 self._table.recalls[sequence.slot] = True
+                self._prompts[sequence.slot] = sequence.request.prompt_token_ids
+                if not self._pause:
+                    self._take_in(sequence.slot)
+
+    def _take_in(self, slot: int) -> None:
+        """Let the history have the text of a sequence, as long as it is by now."""
+        assert self._history is not None
+        output = self._table.tokens_of(slot)
+        text = np.array((*self._prompts.pop(slot), *output), dtype=np.int64)
+        self._history.open(slot, text, output=len(output))
+        self._open[slot] = True
 
     def close(self, slot: int, *, keep: bool) -> None:
         """Forget the text of a sequence that ended, or let later ones draw on it."""
-        if self._history is not None and slot >= 0 and self._table.recalls[slot]:
+        if self._history is None or slot < 0 or not self._table.recalls[slot]:
+            return
+        if self._open[slot]:
             self._history.close(slot, keep=keep)
-            self._table.recalls[slot] = False
+        elif keep:
+            self._history.remember(self._prompts[slot], self._table.tokens_of(slot))
+        self._prompts.pop(slot, None)
+        self._open[slot] = self._table.recalls[slot] = False
 
     def append(self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
         """Take in what a forward emitted."""
-        own_D = self._table.recalls[slots_D]
+        own_D = self._open[slots_D]
         if self._history is not None and own_D.any():
             self._history.append(slots_D[own_D], outcome.token_DC[own_D], emit_D[own_D])
 
@@ -103,8 +123,10 @@ class HistoryDrafts:
         if self._pause:
             self._pause -= 1
             return None
-        begin = time.perf_counter()
         slots_G = slots_D[own_D]
+        for slot in slots_G[~self._open[slots_G]].tolist():
+            self._take_in(slot)
+        begin = time.perf_counter()
         proposal = self._history.propose(slots_G, self._budget(slots_G))
         found = Suggestions(
             slots_G=slots_G, token_GD=proposal.token_SD, acceptance_GD=_within(proposal, self._table.stop_ids[slots_G])

@@ -93,6 +93,34 @@ def test_text_that_was_seen_takes_fewer_forwards() -> None:
     assert forwards[True] < 0.8 * forwards[False]
 
 
+@pytest.mark.parametrize("asked_again", [False, True])
+def test_texts_that_are_not_asked_for_are_taken_in_later(asked_again: bool) -> None:
+    """Whether rows begin or end while the engine does not ask, it remembers them all, and drafts what others do."""
+    folder, shared = resolve("tiny"), []
+    for paused in (False, True):
+        config = EngineConfig(max_window=16, step_cost=COST, max_num_seqs=4)
+        engine = Engine(load_model(folder), Tokenizer.load(folder), config)
+        drafts = engine._history
+        assert drafts is not None
+        drafts._asked = -10_000  # no pause but ours
+        drafts._pause = 10_000 if paused else 0
+        for number, request in enumerate(requests("verified", 0.0)):
+            engine.add(request)
+            engine.step()
+            if paused and asked_again and number % 2:
+                assert not drafts._open.any()
+                drafts._pause = 0
+            while engine.has_work():
+                engine.step()
+            drafts._pause = 10_000 if paused else 0
+        history = drafts._history
+        assert history is not None
+        assert not drafts._prompts
+        shared.append(history._logs.token[len(history._logs.token) // 2 :].copy())
+    assert np.array_equal(*shared)
+    assert (shared[0] != 0).sum() > 500
+
+
 def test_nothing_is_drafted_from_a_sequence_that_was_aborted() -> None:
     table = SlotTable(2, 9)
     history = HistoryDrafts(table, WindowPlanner(table, 4, 99), max_window=4, max_bytes=1 << 20)

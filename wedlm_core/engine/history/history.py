@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,15 +208,26 @@ class History:
         """End a sequence; with ``keep`` its output, and the end of its prompt before it, joins the finished rows."""
         if not is_whole(slot, 0, self._slots - 1) or not self._open[slot]:
             raise IntegrityError(f"slot {slot} of {self._slots} is not open")
-        logs = self._logs
-        if keep and logs.end[slot] > self._output[slot]:
-            if logs.end[-1] > _REBASE:
-                self._rewrite(self._slots, int(logs.start[-1]), int(logs.bits[-1]))
+        if keep and self._logs.end[slot] > self._output[slot]:
+            self._make_room()
             first = max(0, int(self._output[slot]) - self._tuning.orders[-1])
-            kernels.copy_log(logs, slot, first, self._slots)
-            kernels.extend(logs, self._slots, np.array([kernels.ROW_END], dtype=np.int32))
+            kernels.copy_log(self._logs, slot, first, self._slots)
+            kernels.extend(self._logs, self._slots, np.array([kernels.ROW_END], dtype=np.int32))
         self._release(slot)
         self._open[slot] = False
+
+    def remember(self, prompt: Sequence[int], output: Sequence[int]) -> None:
+        """Let a row that ended join the finished rows, without opening it: as :meth:`close` does."""
+        if output:
+            self._make_room()
+            row = (*prompt[-self._tuning.orders[-1] :], *output, kernels.ROW_END)
+            kernels.extend(self._logs, self._slots, np.array(row, dtype=np.int64).astype(np.int32))
+
+    def _make_room(self) -> None:
+        """Count positions anew before they no longer fit."""
+        logs = self._logs
+        if logs.end[-1] > _REBASE:
+            self._rewrite(self._slots, int(logs.start[-1]), int(logs.bits[-1]))
 
     # ---- regions --------------------------------------------------------------------------------------
 

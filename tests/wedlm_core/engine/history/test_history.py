@@ -150,6 +150,23 @@ def test_kept_rows_help_others_by_their_output_and_others_do_not() -> None:
         history.close(1, keep=False)
 
 
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60), st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_a_row_that_was_never_opened_is_remembered_as_others_are(sizes: list[tuple[int, int]], seed: int) -> None:
+    opened, whole = History(1, 4, max_bytes=SMALL), History(1, 4, max_bytes=SMALL)
+    rng = np.random.default_rng(seed)
+    for prompt, output in sizes:
+        row = rng.integers(0, 2**40, prompt + output)
+        opened.open(0, row, output=output)
+        opened.close(0)
+        whole.remember(tuple(row[:prompt].tolist()), row[prompt:].tolist())
+    assert opened.shared_tokens == whole.shared_tokens
+    half = len(opened._logs.token) // 2
+    for name in ("token", "before", "head"):
+        mine, theirs = getattr(opened._logs, name), getattr(whole._logs, name)
+        assert np.array_equal(mine[..., half:], theirs[..., half:]), name
+
+
 def test_memory_is_bounded_and_the_oldest_rows_are_forgotten() -> None:
     history = History(1, 4, max_bytes=SMALL)
     size = history.bytes
