@@ -32,7 +32,7 @@ from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import random_decoder
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
-from wedlm_core.engine.constraints import mask_lines
+from wedlm_core.engine.mask_lines import mask_lines
 from wedlm_core.grammar import GrammarCompiler, Proposals
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model

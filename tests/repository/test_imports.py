@@ -125,7 +125,7 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "duckdb": ("pipeline.selection.expression",),
     "datasketch": ("pipeline.selection.near_duplicates",),
     "s3fs": ("pipeline.storage",),
-    "llguidance": ("wedlm_core.grammar", "wedlm_core.engine.constraints"),
+    "llguidance": ("wedlm_core.grammar", "wedlm_core.engine.mask_lines"),
     "rich": ("pipeline.progress",),
     "IPython": ("pipeline.progress",),
     "fsspec": ("pipeline.storage", "pipeline.sources", "wedlm_core.model.sources"),

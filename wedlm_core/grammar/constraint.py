@@ -176,7 +176,7 @@ class Constraint:
             proposals: for the positions behind the committed tokens.
             most: drafts at most.
         """
-        self._look_ahead(most)
+        self._take_forced(most)
         walk = _Walk(self._ahead, most)
         if len(self._ahead) <= most:
             self._walk_on(walk, proposals, most)
@@ -189,7 +189,7 @@ class Constraint:
         self.drafts = Drafts(tokens=tuple(walk.tokens), sources=tuple(walk.sources), states=tuple(walk.states))
         return self.drafts
 
-    def _look_ahead(self, most: int) -> None:
+    def _take_forced(self, most: int) -> None:
         """Take in the forced text behind the committed tokens, as far as drafts may reach into it."""
         while len(self._ahead) <= most and not self._matcher.is_stopped():
             forced = self._matcher.compute_ff_tokens()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from llguidance import LLExecutor
 
-from wedlm_core.engine.constraints import mask_lines
+from wedlm_core.engine.mask_lines import mask_lines
 from wedlm_core.errors import RequestError
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals, compiler
 from wedlm_core.model.sources import resolve

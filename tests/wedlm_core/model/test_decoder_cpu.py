@@ -19,12 +19,14 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu.attention import QUERIES, attend
+from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.model import decoder_cpu, team
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=12, window_size=4, ignore_eos=True)
+HAS_BFLOAT16 = "bfloat16" in map(numeric_kind, numbers_here())
 
 
 def rows_of(folder: Path, config: EngineConfig) -> Rows:
@@ -78,7 +80,8 @@ def test_narrow_weights_agree_with_the_plain_decoder(
         narrow = load_model(folder, max_positions=700, dtype=dtype, weight_dtype=weights)
         engine = Engine(narrow.float() if config.attention == "oracle" else narrow, tokenizer, config)
         if config.attention == "auto":
-            assert engine._runner.backend.name == "compiled"
+            fast = weights == "int8" or HAS_BFLOAT16
+            assert engine._runner.backend.name == ("compiled" if fast else "tiled")
         found = Rows(engine)
         run(engine, requests_of(prompts, PARAMS))
         return found
@@ -102,9 +105,12 @@ def test_weights_are_in_memory_once(qwen3_folder: Path, numbers: str) -> None:
         engine = Engine(model, tokenizer, EngineConfig(), keep_weights=keep)
         found.append(run(engine, requests)[0].token_ids)
         linears = [one for one in model.modules() if isinstance(one, torch.nn.Linear)]
-        assert all((one.weight.numel() > 0) is keep for one in linears)
+        packs = numbers == "float32" or HAS_BFLOAT16
+        assert all((one.weight.numel() > 0) is (keep or not packs) for one in linears)
         assert model.embed.weight.numel() > 0
     assert found[0] == found[1]
+    if not packs:
+        return
     with pytest.raises(ConfigError, match="took the weights"):
         Engine(model, tokenizer, EngineConfig())
 

@@ -13,7 +13,7 @@ from llguidance import LLExecutor
 
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
-from wedlm_core.engine.constraints import filler, mask_lines
+from wedlm_core.engine.mask_lines import filler, mask_lines
 from wedlm_core.grammar import AN_END, Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
