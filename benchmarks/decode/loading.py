@@ -6,9 +6,9 @@ Each load is a process of its own, whose libraries are imported before it is tim
 the system's page cache. ``--model`` is a checkpoint of one's own; without it, one of Qwen3-0.6B's shape with random
 weights is written. ``--peers`` is a Python with the packages ``llama_cpp`` and ``gguf``, for llama.cpp.
 
-"Floor" is what nobody can do without: reading the files once with plain reads, and packing (oneDNN) or rounding every
-matrix once, one thread each for as many as there are cores. Memory is anonymous memory: mapped files are the system's
-cache and do not count, which favours engines that compute on mapped weights.
+"Floor" is what nobody can do without: reading the files once with plain reads, and rounding and packing every matrix
+once, as an engine on this machine does, by as many threads as there are cores. Memory is anonymous memory: mapped files
+are the system's cache and do not count, which favours engines that compute on mapped weights.
 """
 
 from __future__ import annotations

@@ -74,23 +74,28 @@ def _ours(name: str, folder: str) -> Callable[[], object]:
 
 
 def _floor(name: str, folder: str) -> Callable[[], object]:
-    """Read the files plainly, then pack or round every matrix once; matrices are made before the clock runs."""
+    """Read the files plainly, then round and pack every matrix once; matrices are made before the clock runs."""
     sys.path[0] = os.getcwd()
     import torch
 
+    from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
     from wedlm_core.model.checkpoint import load_config
     from wedlm_core.model.expected_tensors import expected_tensors
     from wedlm_core.model.int4 import Int4Linear
     from wedlm_core.model.int8 import Int8Linear
+    from wedlm_core.model.panels import pack
 
     cores = os.cpu_count() or 1
     kinds: dict[str, type[Int8Linear | Int4Linear]] = {"int8": Int8Linear, "int4": Int4Linear}
     dtype = torch.bfloat16 if name in ("bfloat16", *kinds) else torch.float32
-    shapes = [each.shape for each in expected_tensors(load_config(folder)).values() if len(each.shape) == 2]
+    shapes = [(e.shape[0], e.shape[1]) for e in expected_tensors(load_config(folder)).values() if len(e.shape) == 2]
     sources = {shape: torch.randn(shape).to(dtype) for shape in set(shapes)}
-    layers: list[Int8Linear | Int4Linear] = [kinds[name](*shape) for shape in shapes] if name in kinds else []
+    wanted = ("int8", "int16") if name == "int8" else (name,)
+    numbers = next((one for one in numbers_here() if numeric_kind(one) in wanted), None)  # an engine's panels here
     if name in kinds:
         kinds[name](1, 64).put(0, torch.zeros(1, 64))  # compiles
+    if numbers is not None:
+        pack(torch.zeros(1, 64, dtype=torch.int8 if name == "int8" else dtype), numbers)
 
     def read(path: Path) -> None:
         buffer = bytearray(_READ_BYTES)
@@ -98,19 +103,29 @@ def _floor(name: str, folder: str) -> Callable[[], object]:
             while file.readinto(buffer):
                 pass
 
-    def pack(index: int) -> object:
-        source = sources[shapes[index]]
-        if not layers:
-            return torch.ops.mkldnn._reorder_linear_weight(source)
+    def rounded(shape: tuple[int, int]) -> Int8Linear | Int4Linear:
+        source, layer = sources[shape], kinds[name](*shape)
         step = max(1, _READ_BYTES // source[0].nbytes)
         for start in range(0, len(source), step):
-            layers[index].put(start, source[start : start + step])
-        return None
+            layer.put(start, source[start : start + step])
+        return layer
+
+    def packed(source: torch.Tensor) -> object:
+        """By one thread for each core, as the packing itself does."""
+        return torch.ops.mkldnn._reorder_linear_weight(source) if numbers is None else pack(source, numbers)
 
     def run() -> object:
         with ThreadPoolExecutor(cores) as pool:
             list(pool.map(read, sorted(Path(folder).glob("*.safetensors"))))
-            return list(pool.map(pack, range(len(shapes)))) if layers else [pack(i) for i in range(len(shapes))]
+            if name not in kinds:
+                return [packed(sources[shape]) for shape in shapes]
+            layers = list(pool.map(rounded, shapes))
+        if numbers is None:
+            return layers
+        kept = []
+        while layers:  # each is let go of when it is packed
+            kept.append(packed(layers.pop().weight))
+        return kept
 
     return run
 

@@ -65,7 +65,8 @@ class Engine:
         model: the decoder; its rotary tables are extended to what windows can reach.
         tokenizer: for text, stop strings and end-of-sequence ids.
         config: see :class:`EngineConfig`.
-        keep_weights: False lets the engine take the weights over: where it packs them, ``model`` is emptied.
+        keep_weights: False lets the engine take the weights over: where it packs them, ``model`` is emptied, and their
+            memory is given back, so no other tensor may share it.
 
     Raises:
         ConfigError: the attention backend does not fit the configuration, or the pool not the device's memory.

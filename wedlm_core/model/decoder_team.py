@@ -121,7 +121,8 @@ class DecoderTeam:
         numbers = cast(str, _numbers_of(linear))
         scale_O = linear.scale_O if isinstance(linear, Int8Linear) else None
         weight = cast(Tensor, linear.weight)
-        packed = pack(weight.detach(), numbers, scale_O=scale_O, bias_O=cast("Tensor | None", linear.bias))
+        bias_O = cast("Tensor | None", linear.bias)
+        packed = pack(weight.detach(), numbers, scale_O=scale_O, bias_O=bias_O, release=not keep_weights)
         if not keep_weights:
             _empty(linear)
         return packed

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
 from wedlm_core.kernels.cpu.panels import PANEL, depth_step, numeric_kind
-from wedlm_core.model.large_pages import large
+from wedlm_core.model.large_pages import large, let_go
 
 __all__ = ["PanelWeight", "pack", "units_of"]
 
@@ -20,6 +20,7 @@ _HALF = PANEL // 2
 _THREAD_BYTES = 1 << 20  # that another thread packs
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
 _PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
+_PARTS = 16  # in which a weight is packed that is let go of: so much of one is in memory twice
 _SIGN, _SIGNS = 128, 0x80808080
 _UNITS = {2: (np.uint16, torch.int16), 4: (np.uint32, torch.int32)}
 """By the bytes of a unit, as weights are stored: what stands for it in numpy, and one as long in torch."""
@@ -85,7 +86,12 @@ class PanelWeight:
 
 @torch.inference_mode()
 def pack(
-    weight_OI: Tensor, numbers: str, *, scale_O: Tensor | None = None, bias_O: Tensor | None = None
+    weight_OI: Tensor,
+    numbers: str,
+    *,
+    scale_O: Tensor | None = None,
+    bias_O: Tensor | None = None,
+    release: bool = False,
 ) -> PanelWeight:
     """Pack a weight.
 
@@ -94,6 +100,7 @@ def pack(
         numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
         scale_O: of int8 outputs.
         bias_O: None is zero.
+        release: give the weight's memory back as it is packed; its numbers are lost.
     """
     (outputs, inputs), kind = weight_OI.shape, numeric_kind(numbers)
     per, count, depth = _PER_UNIT[kind], -(-outputs // PANEL), units_of(inputs, numbers)
@@ -109,9 +116,18 @@ def pack(
         pack_units(units_OU, flip, panels, first, last)
 
     members = min(torch.get_num_threads(), 1 + data.nbytes // _THREAD_BYTES)
+    parts = (
+        _PARTS
+        if release and whole_OI.data_ptr() == weight_OI.data_ptr() and data.nbytes > _PARTS * _THREAD_BYTES
+        else 1
+    )
     with ThreadPoolExecutor(members) as pool:
-        edges = [count * i // members for i in range(members + 1)]
-        list(pool.map(fill, edges, edges[1:]))
+        for part in range(parts):
+            first, last = count * part // parts, count * (part + 1) // parts
+            edges = [first + (last - first) * i // members for i in range(members + 1)]
+            list(pool.map(fill, edges, edges[1:]))
+            if parts > 1:
+                let_go(weight_OI[PANEL * first : PANEL * last])
     return PanelWeight(
         numbers=numbers, data=data.view(count, 2, depth, _HALF, per), outputs=outputs, inputs=inputs,
         scale=torch.empty(0) if scale_O is None else _as_long(scale_O, PANEL * count),
