@@ -20,7 +20,7 @@ _HALF = PANEL // 2
 _THREAD_BYTES = 1 << 20  # that another thread packs
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
 _PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
-_PARTS = 16  # in which a weight is packed that is let go of: so much of one is in memory twice
+_PART_BYTES = 64 << 20  # of a weight that is let go of: so much of one is in memory twice
 _SIGN, _SIGNS = 128, 0x80808080
 _UNITS = {2: (np.uint16, torch.int16), 4: (np.uint32, torch.int32)}
 """By the bytes of a unit, as weights are stored: what stands for it in numpy, and one as long in torch."""
@@ -116,11 +116,8 @@ def pack(
         pack_units(units_OU, flip, panels, first, last)
 
     members = min(torch.get_num_threads(), 1 + data.nbytes // _THREAD_BYTES)
-    parts = (
-        _PARTS
-        if release and whole_OI.data_ptr() == weight_OI.data_ptr() and data.nbytes > _PARTS * _THREAD_BYTES
-        else 1
-    )
+    released = release and whole_OI.data_ptr() == weight_OI.data_ptr()
+    parts = 1 + data.nbytes // _PART_BYTES if released else 1
     with ThreadPoolExecutor(members) as pool:
         for part in range(parts):
             first, last = count * part // parts, count * (part + 1) // parts
