@@ -52,23 +52,33 @@ def look_up(panels, offset, scale, ids, out, first, last):  # type: ignore[no-un
         first: first row to write.
         last: one past the last row to write.
     """
-    half, per = panels.shape[3], panels.shape[4]
-    size, less = out.shape[1], F32(offset)
+    _, _, depth, half, per = panels.shape
+    numbers, size, less = panels.reshape(panels.size), out.shape[1], F32(offset)
     for t in range(first, last):
-        p, h, n = ids[t] // (2 * half), ids[t] // half % 2, ids[t] % half
+        at = ids[t] // half * depth * half * per + ids[t] % half * per
         own = scale[ids[t]] if len(scale) > 0 else F32(1.0)
-        for k in range((size + per - 1) // per):
-            for i in range(k * per, min((k + 1) * per, size)):
-                out[t, i] = (F32(panels[p, h, k, n, i - k * per]) - less) * own
+        if per == 1:  # the same, several times as fast
+            for i in range(size):
+                out[t, i] = (F32(numbers[at + i * half]) - less) * own
+            continue
+        for i in range(0, size - per + 1, per):
+            for j in range(per):
+                out[t, i + j] = (F32(numbers[at + j]) - less) * own
+            at += half * per
+        for j in range(size % per):
+            out[t, size - size % per + j] = (F32(numbers[at + j]) - less) * own
 
 
 @kernel
 def look_up_bfloat16(panels, ids, bits, first, last):  # type: ignore[no-untyped-def]
     """:func:`look_up` of bfloat16: ``panels`` is uint16, ``bits`` uint32 ``[T, I]``, those of the float32 result."""
-    half, per = panels.shape[3], panels.shape[4]
-    size = bits.shape[1]
+    _, _, depth, half, per = panels.shape
+    numbers, size = panels.reshape(panels.size), bits.shape[1]
     for t in range(first, last):
-        p, h, n = ids[t] // (2 * half), ids[t] // half % 2, ids[t] % half
-        for k in range((size + per - 1) // per):
-            for i in range(k * per, min((k + 1) * per, size)):
-                bits[t, i] = np.uint32(panels[p, h, k, n, i - k * per]) << np.uint32(16)
+        at = ids[t] // half * depth * half * per + ids[t] % half * per
+        for i in range(0, size - per + 1, per):
+            for j in range(per):
+                bits[t, i + j] = np.uint32(numbers[at + j]) << np.uint32(16)
+            at += half * per
+        for j in range(size % per):
+            bits[t, size - size % per + j] = np.uint32(numbers[at + j]) << np.uint32(16)
