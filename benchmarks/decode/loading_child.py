@@ -111,8 +111,8 @@ def _floor(name: str, folder: str) -> Callable[[], object]:
         return layer
 
     def packed(source: torch.Tensor) -> object:
-        """By one thread for each core, as the packing itself does."""
-        return torch.ops.mkldnn._reorder_linear_weight(source) if numbers is None else pack(source, numbers)
+        """By one thread for each core; where a CPU has no product of these numbers, an engine keeps them plain."""
+        return source.clone() if numbers is None else pack(source, numbers)
 
     def run() -> object:
         with ThreadPoolExecutor(cores) as pool:

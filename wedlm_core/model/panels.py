@@ -20,7 +20,7 @@ _HALF = PANEL // 2
 _THREAD_BYTES = 1 << 20  # that another thread packs
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
 _PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
-_PART_BYTES = 64 << 20  # of a weight that is let go of: so much of one is in memory twice
+_PART_BYTES = 16 << 20  # of a weight that is let go of: so much of one is in memory twice
 _SIGN, _SIGNS = 128, 0x80808080
 _UNITS = {2: (np.uint16, torch.int16), 4: (np.uint32, torch.int32)}
 """By the bytes of a unit, as weights are stored: what stands for it in numpy, and one as long in torch."""
@@ -123,7 +123,7 @@ def pack(
             first, last = count * part // parts, count * (part + 1) // parts
             edges = [first + (last - first) * i // members for i in range(members + 1)]
             list(pool.map(fill, edges, edges[1:]))
-            if parts > 1:
+            if released:
                 let_go(weight_OI[PANEL * first : PANEL * last])
     return PanelWeight(
         numbers=numbers, data=data.view(count, 2, depth, _HALF, per), outputs=outputs, inputs=inputs,
