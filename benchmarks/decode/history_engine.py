@@ -131,7 +131,8 @@ def main() -> None:
     ]
     header = ("workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
               "over autoregressive", "tokens per forward", "rows per token", "drafts a token", "accepted")  # fmt: skip
-    command = f"python -m benchmarks.decode.history_engine --rounds {args.rounds}"
+    batches = " ".join(map(str, args.batches))
+    command = f"python -m benchmarks.decode.history_engine --batches {batches} --rounds {args.rounds}"
     write_result("history-engine", "Drafts from history in the engine", command, table(header, lines))
 
 
