@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
 from wedlm_core.kernels.cpu.panels import PANEL, depth_step, numeric_kind
 from wedlm_core.model.large_pages import large, let_go
@@ -67,13 +68,19 @@ class PanelWeight:
 
         So a tied embedding needs no memory of its own. A row lies in as many places as it has units, which takes some
         ten times as long as to copy it in one piece: microseconds of a forward's milliseconds.
+
+        Raises:
+            IntegrityError: an id is outside of the panels.
         """
         if numeric_kind(self.numbers) == "bfloat16":
             halves = self.data.view(torch.int16).numpy().view(np.uint16)
-            look_up_bfloat16(halves, ids.numpy(), out.view(torch.int32).numpy().view(np.uint32), 0, len(ids))
-            return
-        offset = _SIGN if numeric_kind(self.numbers) == "int8" else 0
-        look_up(self.data.numpy(), offset, self.scale.numpy(), ids.numpy(), out.numpy(), 0, len(ids))
+            bits = out.view(torch.int32).numpy().view(np.uint32)
+            found = look_up_bfloat16(halves, ids.numpy(), bits, 0, len(ids))
+        else:
+            offset = _SIGN if numeric_kind(self.numbers) == "int8" else 0
+            found = look_up(self.data.numpy(), offset, self.scale.numpy(), ids.numpy(), out.numpy(), 0, len(ids))
+        if not found:
+            raise IntegrityError(f"ids from {int(ids.min())} to {int(ids.max())} of a table of {self.outputs} rows")
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of the weight as float32 ``[T, I]``: the slow way back."""

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.panels import PANEL, numbers_here, numeric_kind
 from wedlm_core.model import large_pages, panels
 from wedlm_core.model.large_pages import large, let_go
@@ -58,6 +59,9 @@ def test_a_table_gives_the_rows_of_its_tokens(numbers: str, outputs: int, inputs
     out = torch.full((17, inputs), 7.0)
     packed.look_up(ids, out)
     assert torch.equal(out.view(torch.int32), packed.rows(ids).view(torch.int32))
+    for wrong in (-1, len(packed.data) * PANEL, 2**40):
+        with pytest.raises(IntegrityError, match=f"of a table of {outputs} rows"):
+            packed.look_up(torch.tensor([0, wrong]), out)
 
 
 def test_a_transposed_weight_is_packed_as_it_reads() -> None:

@@ -51,10 +51,15 @@ def look_up(panels, offset, scale, ids, out, first, last):  # type: ignore[no-un
         out: ``[T, I]``, written.
         first: first row to write.
         last: one past the last row to write.
+
+    Returns:
+        False where an id has no place in the panels; rows from there on are not written.
     """
     _, _, depth, half, per = panels.shape
     numbers, size, less = panels.reshape(panels.size), out.shape[1], F32(offset)
     for t in range(first, last):
+        if ids[t] < 0 or ids[t] >= 2 * half * len(panels):
+            return False
         at = ids[t] // half * depth * half * per + ids[t] % half * per
         own = scale[ids[t]] if len(scale) > 0 else F32(1.0)
         if per == 1:  # the same, several times as fast
@@ -67,6 +72,7 @@ def look_up(panels, offset, scale, ids, out, first, last):  # type: ignore[no-un
             at += half * per
         for j in range(size % per):
             out[t, size - size % per + j] = (F32(numbers[at + j]) - less) * own
+    return True
 
 
 @kernel
@@ -75,6 +81,8 @@ def look_up_bfloat16(panels, ids, bits, first, last):  # type: ignore[no-untyped
     _, _, depth, half, per = panels.shape
     numbers, size = panels.reshape(panels.size), bits.shape[1]
     for t in range(first, last):
+        if ids[t] < 0 or ids[t] >= 2 * half * len(panels):
+            return False
         at = ids[t] // half * depth * half * per + ids[t] % half * per
         for i in range(0, size - per + 1, per):
             for j in range(per):
@@ -82,3 +90,4 @@ def look_up_bfloat16(panels, ids, bits, first, last):  # type: ignore[no-untyped
             at += half * per
         for j in range(size % per):
             bits[t, size - size % per + j] = np.uint32(numbers[at + j]) << np.uint32(16)
+    return True
