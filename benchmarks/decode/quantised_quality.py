@@ -106,7 +106,9 @@ def main() -> None:
     names = " ".join(args.models)
     command = f"python -m benchmarks.decode.quantised_quality --models {names} --per-family {args.per_family}"
     if args.variants != list(VARIANTS):
-        command += f" --variants {' '.join(map(shlex.quote, args.variants))} --result {args.result}"
+        command += f" --variants {' '.join(map(shlex.quote, args.variants))}"
+    if args.result != parser.get_default("result"):
+        command += f" --result {args.result}"
     write_result(args.result, "What narrow numbers cost in quality", command, body, threads=args.threads)
 
 
