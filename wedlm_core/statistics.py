@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -54,6 +55,10 @@ class DraftSource(IntEnum):
     MASK = 0
     GRAMMAR = 1
     HISTORY = 2
+
+
+_SOURCES = np.array(list(DraftSource), dtype=np.int8)
+"""A source is its own index."""
 
 
 # ---- 1. what a forward reports ------------------------------------------------------------------------
@@ -188,22 +193,30 @@ class ForwardFacts:
             logprob_DC=_exact(outcome.logprob_DC, kept_DC),
         )
 
-    def drafts(self, source: DraftSource) -> IntArray:
-        """int64 ``[D]``: drafts of a source that this forward had rows for."""
-        return self._count(source, np.where(self.outcome.drafts_D > 0, self.outcome.offered_D, 0))
+    @property
+    def has_drafts(self) -> bool:
+        """Whether any sequence verified drafts. If not, every count of drafts is 0."""
+        return bool(self.outcome.drafts_D.any())
 
-    def tested(self, source: DraftSource) -> IntArray:
-        """int64 ``[D]``: those up to the first that was wrong, and within the output."""
-        return self._count(source, np.minimum(self.outcome.drafts_D, self.emit_D))
+    @cached_property
+    def drafts(self) -> IntArray:
+        """int64 ``[D, O]``: drafts of each of the O sources that this forward had rows for."""
+        return self._by_source(np.where(self.outcome.drafts_D > 0, self.outcome.offered_D, 0))
 
-    def accepted(self, source: DraftSource) -> IntArray:
-        """int64 ``[D]``: those that became output."""
-        return self._count(source, np.minimum(self.outcome.agreed_D, self.emit_D))
+    @cached_property
+    def tested(self) -> IntArray:
+        """int64 ``[D, O]``: those up to the first that was wrong, and within the output."""
+        return self._by_source(np.minimum(self.outcome.drafts_D, self.emit_D))
 
-    def _count(self, source: DraftSource, drafts_D: IntArray) -> IntArray:
+    @cached_property
+    def accepted(self) -> IntArray:
+        """int64 ``[D, O]``: those that became output."""
+        return self._by_source(np.minimum(self.outcome.agreed_D, self.emit_D))
+
+    def _by_source(self, drafts_D: IntArray) -> IntArray:
         width = int(drafts_D.max(initial=0))
-        own_DC = self.source_DC[:, :width] == source
-        return (own_DC & (np.arange(width) < drafts_D[:, None])).sum(axis=1)
+        counted_DC = np.arange(width) < drafts_D[:, None]
+        return (counted_DC[:, :, None] & (self.source_DC[:, :width, None] == _SOURCES)).sum(axis=1)
 
 
 def _exact(nats_DC: FloatArray, kept_DC: BoolArray) -> np.ndarray:
@@ -223,12 +236,18 @@ class Accumulator:
         of: from a forward to one value per sequence, ``[D]``.
         how: add the value up, keep the largest, or count decode forwards by it.
         dtype: of the total.
+        drafts: whether it counts drafts, and so stays as it is in a forward without any.
     """
 
     name: str
     of: Callable[[ForwardFacts], np.ndarray]
     how: Literal["sum", "max", "histogram"] = "sum"
     dtype: type[np.generic] = np.int64
+    drafts: bool = False
+
+
+def _of_drafts(name: str, of: Callable[[ForwardFacts], np.ndarray]) -> Accumulator:
+    return Accumulator(name=name, of=of, drafts=True)
 
 
 ACCUMULATORS: tuple[Accumulator, ...] = (
@@ -242,13 +261,13 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
     Accumulator(name="logprob", of=lambda f: f.logprob_DC.sum(axis=1), dtype=np.float64),
     Accumulator(name="largest_surprise", of=lambda f: (-f.logprob_DC).max(axis=1), how="max", dtype=np.float64),
     Accumulator(name="early", of=lambda f: (f.outcome.early_DC & f.kept_DC).sum(axis=1)),
-    Accumulator(name="tested", of=lambda f: f.tested(DraftSource.MASK)),
-    Accumulator(name="mask_drafts", of=lambda f: f.drafts(DraftSource.MASK)),
-    Accumulator(name="mask_accepted", of=lambda f: f.accepted(DraftSource.MASK)),
-    Accumulator(name="grammar_drafts", of=lambda f: f.drafts(DraftSource.GRAMMAR)),
-    Accumulator(name="grammar_accepted", of=lambda f: f.accepted(DraftSource.GRAMMAR)),
-    Accumulator(name="history_drafts", of=lambda f: f.drafts(DraftSource.HISTORY)),
-    Accumulator(name="history_accepted", of=lambda f: f.accepted(DraftSource.HISTORY)),
+    _of_drafts("tested", lambda f: f.tested[:, DraftSource.MASK]),
+    _of_drafts("mask_drafts", lambda f: f.drafts[:, DraftSource.MASK]),
+    _of_drafts("mask_accepted", lambda f: f.accepted[:, DraftSource.MASK]),
+    _of_drafts("grammar_drafts", lambda f: f.drafts[:, DraftSource.GRAMMAR]),
+    _of_drafts("grammar_accepted", lambda f: f.accepted[:, DraftSource.GRAMMAR]),
+    _of_drafts("history_drafts", lambda f: f.drafts[:, DraftSource.HISTORY]),
+    _of_drafts("history_accepted", lambda f: f.accepted[:, DraftSource.HISTORY]),
 )
 """Every total of a slot."""
 
@@ -262,7 +281,10 @@ def empty_totals(slots: int, most_emitted: int) -> dict[str, np.ndarray]:
 
 def accumulate(totals: Mapping[str, np.ndarray], slots_D: IntArray, forward: ForwardFacts) -> None:
     """Add a forward to the totals of its slots, in place; the slots are different ones."""
+    drafted = forward.has_drafts
     for column in ACCUMULATORS:
+        if column.drafts and not drafted:
+            continue
         total, value_D = totals[column.name], column.of(forward)
         if column.how == "sum":
             total[slots_D] += value_D
