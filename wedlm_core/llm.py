@@ -13,6 +13,7 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
+from wedlm_core.engine.compute_dtype import takes_panels
 from wedlm_core.errors import ConfigError, RequestError, explain
 from wedlm_core.kv.pool import kv_dtype_of
 from wedlm_core.llm_inputs import (
@@ -324,8 +325,9 @@ def _load_decoder(
             config.smoothing, found, tokenizer.encode_batch, weight_dtype=weight_dtype, head=head, device=device
         )
     return load_model(
-        folder, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=head, smoothing=smoothing
-    )
+        folder, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=head, smoothing=smoothing,
+        packed=takes_panels(config, device, dtype),
+    )  # fmt: skip
 
 
 def _count(number: int) -> str:
@@ -341,7 +343,9 @@ def _weights(decoder: Decoder) -> int:
     bytes_ = {b.data_ptr(): b.numel() for b in decoder.buffers() if b.element_size() == 1}
     halves = sum(one.weight.numel() - one.multiplier_OG.numel() for one in decoder.modules()
                  if isinstance(one, Int4Linear))  # fmt: skip
-    return sum(w.numel() for w in decoder.parameters()) + sum(bytes_.values()) + halves
+    found = (getattr(one, "panels", None) for one in decoder.modules())
+    packed = {id(panels): panels.outputs * panels.inputs for panels in found if panels is not None}
+    return sum(w.numel() for w in decoder.parameters()) + sum(bytes_.values()) + halves + sum(packed.values())
 
 
 def _plain(decoder: Decoder, config: EngineConfig | None) -> str:

@@ -12,7 +12,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import why_no_bfloat16
 
-__all__ = ["compute_dtype"]
+__all__ = ["compute_dtype", "takes_panels"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,21 +25,37 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     """
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return model.dtype
-    why: str | None
-    if not may_bring_cpu_decoder(config.attention):
-        why = f'attention="{config.attention}" computes in the dtype of the model'
-    elif config.kv_cache_dtype == "fp8_e4m3":
-        why = f'kv_cache_dtype="{config.kv_cache_dtype}" rules out the kernels that it needs'
-    elif config.weight_dtype == "fp8_e4m3":
-        why = "weights of 8-bit floats are converted in every product"
-    elif importlib.util.find_spec("numba") is None:
-        why = "the package numba is not installed"
-    else:
-        why = None if config.weight_dtype in ("int8", "int4") else _why_no_products(model)
+    why = _why_no_kernels(config)
+    if why is None and config.weight_dtype not in ("int8", "int4"):
+        why = _why_no_products(model)
     if why is None:
         return torch.float32
     _LOG.warning('bfloat16 on this CPU is slow here (%s): dtype="float32" is faster', why)
     return model.dtype
+
+
+def takes_panels(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether an engine multiplies by packed weights, so that a model may be packed while it is loaded for it.
+
+    Args:
+        config: of the engine.
+        device: of the model.
+        dtype: of the model.
+    """
+    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16):
+        return False
+    return config.weight_dtype in ("auto", "int8") and _why_no_kernels(config) is None
+
+
+def _why_no_kernels(config: EngineConfig) -> str | None:
+    """Why an engine on a CPU does not use the kernels of float32 models; None if it does."""
+    if not may_bring_cpu_decoder(config.attention):
+        return f'attention="{config.attention}" computes in the dtype of the model'
+    if config.kv_cache_dtype == "fp8_e4m3":
+        return f'kv_cache_dtype="{config.kv_cache_dtype}" rules out the kernels that it needs'
+    if config.weight_dtype == "fp8_e4m3":
+        return "weights of 8-bit floats are converted in every product"
+    return "the package numba is not installed" if importlib.util.find_spec("numba") is None else None
 
 
 def _why_no_products(model: Decoder) -> str | None:

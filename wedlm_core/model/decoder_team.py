@@ -19,23 +19,25 @@ from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums, rounded
+from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLinear
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.products import RowPadding
 from wedlm_core.model.products_int8 import widened
 from wedlm_core.model.rope import rope_tables
 from wedlm_core.model.team import Team
 
-__all__ = ["DecoderTeam", "why_no_team"]
+__all__ = ["DecoderTeam", "numbers_of", "why_no_team"]
 
-_PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 _FIELDS = ("qkv", "o", "gate_up", "down")
 
 
-def _numbers_of(linear: nn.Module) -> str | None:
+def numbers_of(linear: nn.Module) -> str | None:
     """Which numbers the panels of a layer hold: the fastest that are right; None if this CPU has none for its weight.
 
     Where all are wrong, the first of them.
     """
+    if isinstance(linear, PanelLinear):
+        return linear.panels.numbers
     if isinstance(linear, Int8Linear):
         kinds: tuple[str, ...] = ("int8", "int16")
     elif isinstance(linear, nn.Linear):
@@ -49,8 +51,8 @@ def _numbers_of(linear: nn.Module) -> str | None:
 def why_no_team(model: Decoder) -> str | None:
     """Why :class:`DecoderTeam` cannot run a model here; None if it can."""
     layers = [cast(DecoderLayer, layer) for layer in model.layers]
-    kinds = {_numbers_of(getattr(layer, name)) for layer in layers for name in _PROJECTIONS}
-    head = _numbers_of(model.lm_head)
+    kinds = {numbers_of(getattr(layer, name)) for layer in layers for name in PROJECTIONS}
+    head = numbers_of(model.lm_head)
     if None in kinds or head is None or len(kinds) != 1:
         return "this CPU has no kernel for the numbers of its weights"
     if "bfloat16" in (*kinds, head) and torch.cpu._is_amx_tile_supported():
@@ -98,13 +100,10 @@ class DecoderTeam:
         self._team, self._head_team = Team(), Team()
         self.padding = RowPadding(few=1, many=1)
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
-        self._numbers = cast(str, _numbers_of(layers[0].qkv_proj))
-        self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in _PROJECTIONS] for layer in layers]
-        tied = model.embed.weight.data_ptr() == model.lm_head.weight.data_ptr()
-        self._head = self._pack(model.lm_head, keep_weights)
-        self._table = self._head if tied and not keep_weights else None  # of tokens, where the model's is emptied
-        if self._table is not None:
-            _empty(model.embed)
+        self._numbers = cast(str, numbers_of(layers[0].qkv_proj))
+        self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in PROJECTIONS] for layer in layers]
+        self._table = self._tied_table(keep_weights)
+        self._head = self._table or self._pack(model.lm_head, keep_weights)
         self._lines = np.zeros(len(layers), dtype=LAYER)
         self._kept: list[Tensor] = []
         for line, layer, products in zip(self._lines, layers, self._packed, strict=True):
@@ -117,8 +116,21 @@ class DecoderTeam:
         self._cos, self._sin = model.cos, model.sin
         self._fixed()
 
+    def _tied_table(self, keep_weights: bool) -> PanelWeight | None:
+        """The packed head from which tokens are embedded too; None where the model keeps its embedding."""
+        embed, head = self._model.embed, self._model.lm_head
+        if isinstance(embed, PanelEmbedding):
+            return self._pack(head, keep_weights)
+        if keep_weights or isinstance(head, PanelLinear) or embed.weight.data_ptr() != head.weight.data_ptr():
+            return None
+        packed = self._pack(head, keep_weights)
+        _empty(embed)
+        return packed
+
     def _pack(self, linear: nn.Module, keep_weights: bool) -> PanelWeight:
-        numbers = cast(str, _numbers_of(linear))
+        if isinstance(linear, PanelLinear):
+            return linear.panels.with_bias(linear.bias)
+        numbers = cast(str, numbers_of(linear))
         scale_O = linear.scale_O if isinstance(linear, Int8Linear) else None
         weight = cast(Tensor, linear.weight)
         bias_O = cast("Tensor | None", linear.bias)

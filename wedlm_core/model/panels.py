@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.errors import IntegrityError
+from wedlm_core.kernels.cpu.eight_bits import round_narrow_rows, round_rows
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
 from wedlm_core.kernels.cpu.panels import PANEL, depth_step, numeric_kind
 from wedlm_core.model.large_pages import large, let_go
@@ -22,7 +23,10 @@ _THREAD_BYTES = 1 << 20  # that another thread packs
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
 _PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
 _PART_BYTES = 16 << 20  # of a weight that is let go of: so much of one is in memory twice
+_PUT_NUMBERS = 1 << 15  # converted at once: they stay in the cache, and torch starts no threads for so few
+_PUT_BFLOAT16 = 1 << 18  # the same where torch converts nothing
 _SIGN, _SIGNS = 128, 0x80808080
+_ZERO = {"float32": 0, "bfloat16": 0, "int8": _SIGN, "int16": 0}
 _UNITS = {2: (np.uint16, torch.int16), 4: (np.uint32, torch.int32)}
 """By the bytes of a unit, as weights are stored: what stands for it in numpy, and one as long in torch."""
 
@@ -52,6 +56,89 @@ class PanelWeight:
     bias: Tensor
     outputs: int
     inputs: int
+
+    @classmethod
+    def empty(cls, outputs: int, inputs: int, numbers: str, *, bias_O: Tensor | None = None) -> PanelWeight:
+        """Room for a weight, whose outputs are to be put there.
+
+        Args:
+            outputs: O.
+            inputs: I.
+            numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
+            bias_O: None is zero.
+        """
+        kind, count, depth = numeric_kind(numbers), -(-outputs // PANEL), units_of(inputs, numbers)
+        per, dtype = _PER_UNIT[kind], _STORED[kind]
+        data = large(count * 2 * depth * _HALF * per * dtype.itemsize).view(dtype).view(count, 2, depth, _HALF, per)
+        if outputs % PANEL:
+            _bytes_of(data[-1])[:] = _ZERO[kind]  # what lies beyond the last output
+        return cls(
+            numbers=numbers, data=data, outputs=outputs, inputs=inputs,
+            scale=torch.zeros(PANEL * count if kind in ("int8", "int16") else 0),
+            bias=_as_long(torch.zeros(0) if bias_O is None else bias_O, PANEL * count),
+        )  # fmt: skip
+
+    def put(self, start: int, weight_RI: Tensor) -> None:
+        """Put outputs from ``start`` on in their places. Threads may put different ones at the same time.
+
+        Args:
+            start: the first output.
+            weight_RI: of any floating dtype: rounded to bfloat16 where panels hold that, and as
+                :class:`wedlm_core.model.int8.Int8Linear` does it where they hold integers.
+        """
+        kind, rows = numeric_kind(self.numbers), len(weight_RI)
+        floats = kind in ("float32", "bfloat16")
+        if floats and weight_RI.dtype in (torch.bfloat16, self.data.dtype):
+            self.copy_in(start, self._in_whole_units(weight_RI))
+            return
+        at_once = _PUT_NUMBERS if weight_RI.dtype != torch.bfloat16 else _PUT_BFLOAT16
+        step = max(1, at_once // max(1, self.inputs))
+        for first in range(0, rows, step):
+            part_RI = weight_RI[first : first + step]
+            narrow_RI = part_RI.to(self.data.dtype) if floats else self._rounded(start + first, part_RI)
+            self.copy_in(start + first, self._in_whole_units(narrow_RI))
+
+    def _in_whole_units(self, weight_RI: Tensor) -> Tensor:
+        short = -self.inputs % self.data.shape[-1]
+        return torch.nn.functional.pad(weight_RI, (0, short)) if short else weight_RI.contiguous()
+
+    def _rounded(self, start: int, weight_RI: Tensor) -> Tensor:
+        """Outputs as int8; their scales are noted."""
+        byte_RI = torch.empty(weight_RI.shape, dtype=torch.int8)
+        scale_R = self.scale[start : start + len(weight_RI)].numpy()
+        if weight_RI.dtype == torch.bfloat16:
+            bits = weight_RI.contiguous().view(torch.int16).numpy().view(np.uint16)
+            round_narrow_rows(bits, byte_RI.numpy(), scale_R, 0, len(weight_RI))
+        else:
+            round_rows(weight_RI.float().contiguous().numpy(), byte_RI.numpy(), scale_R, 0, len(weight_RI))
+        return byte_RI
+
+    def copy_in(self, start: int, weight_RI: Tensor) -> None:
+        """Copy outputs from ``start`` on to their places.
+
+        Args:
+            start: the first output.
+            weight_RI: int8 or floats as the panels have them, or bfloat16 for float32; in whole units, contiguous.
+        """
+        per, stored = self.data.shape[-1], weight_RI.element_size()
+        factor = np.uint32(1 << 8 * (self.data.element_size() - stored))
+        unit, plain = _UNITS[per * stored]
+        units = weight_RI.view(plain).numpy().view(unit)
+        unit, plain = _UNITS[per * self.data.element_size()]
+        panels = self.data.flatten(3).view(plain).numpy().view(unit)
+        flip = np.uint32(_SIGNS if self.data.dtype == torch.uint8 else 0)
+        pack_units(units, factor, flip, panels, start, 0, len(weight_RI))
+
+    def with_bias(self, bias_O: Tensor | None) -> PanelWeight:
+        """The same weight with a bias; None is zero."""
+        return self if bias_O is None else replace(self, bias=_as_long(bias_O, len(self.bias)))
+
+    def holds(self, start: int, weight_RI: Tensor) -> bool:
+        """Whether outputs from ``start`` on are those that :meth:`put` would make of this, bit for bit."""
+        other = PanelWeight.empty(len(weight_RI), self.inputs, self.numbers)
+        other.put(0, weight_RI)
+        ids = torch.arange(len(weight_RI))
+        return torch.equal(other.rows(ids), self.rows(ids + start))
 
     @property
     def depth(self) -> int:
@@ -109,34 +196,34 @@ def pack(
         bias_O: None is zero.
         release: give the weight's memory back as it is packed; its numbers are lost.
     """
-    (outputs, inputs), kind = weight_OI.shape, numeric_kind(numbers)
-    per, count, depth = _PER_UNIT[kind], -(-outputs // PANEL), units_of(inputs, numbers)
-    data = large(count * 2 * depth * _HALF * per * _STORED[kind].itemsize).view(_STORED[kind])
-    whole_OI = torch.nn.functional.pad(weight_OI, (0, -inputs % per)) if inputs % per else weight_OI.contiguous()
-    unit, plain = _UNITS[per * weight_OI.element_size()]
-    units_OU = whole_OI.view(plain).numpy().view(unit)
-    panels, flip = data.view(plain).numpy().view(unit).reshape(count, 2, depth, _HALF), unit(0)
-    if kind == "int8":
-        flip = unit(_SIGNS)
+    outputs, inputs = weight_OI.shape
+    packed = PanelWeight.empty(outputs, inputs, numbers, bias_O=bias_O)
+    if scale_O is not None:
+        packed.scale[:outputs] = scale_O.detach()
+    elif packed.scale.numel():
+        packed = replace(packed, scale=torch.empty(0))
+    whole_OI = packed._in_whole_units(weight_OI)
 
     def fill(first: int, last: int) -> None:
-        pack_units(units_OU, flip, panels, first, last)
+        packed.copy_in(first, whole_OI[first:last])
 
-    members = min(torch.get_num_threads(), 1 + data.nbytes // _THREAD_BYTES)
+    members = min(torch.get_num_threads(), 1 + packed.data.nbytes // _THREAD_BYTES)
     released = release and whole_OI.data_ptr() == weight_OI.data_ptr()
-    parts = 1 + data.nbytes // _PART_BYTES if released else 1
+    parts = 1 + packed.data.nbytes // _PART_BYTES if released else 1
+    count = len(packed.data)
     with ThreadPoolExecutor(members) as pool:
         for part in range(parts):
             first, last = count * part // parts, count * (part + 1) // parts
-            edges = [first + (last - first) * i // members for i in range(members + 1)]
+            edges = [min(PANEL * (first + (last - first) * i // members), outputs) for i in range(members + 1)]
             list(pool.map(fill, edges, edges[1:]))
             if released:
                 let_go(weight_OI[PANEL * first : PANEL * last])
-    return PanelWeight(
-        numbers=numbers, data=data.view(count, 2, depth, _HALF, per), outputs=outputs, inputs=inputs,
-        scale=torch.empty(0) if scale_O is None else _as_long(scale_O, PANEL * count),
-        bias=_as_long(torch.zeros(0) if bias_O is None else bias_O, PANEL * count),
-    )  # fmt: skip
+    return packed
+
+
+def _bytes_of(whole: Tensor) -> Any:
+    """As numpy has them: torch would start threads, which spin on."""
+    return whole.view(torch.uint8).numpy()
 
 
 def _as_long(values: Any, length: int) -> Tensor:

@@ -6,13 +6,14 @@ dtype, on the target device. The mapped pages belong to the system's page cache.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,7 @@ from wedlm_core.devices import on_device
 from wedlm_core.model.checkpoint_files import opened
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.expected_tensors import TensorPlace
-from wedlm_core.model.int4 import Int4Linear
-from wedlm_core.model.int8 import Int8Embedding, Int8Linear, rounded
+from wedlm_core.model.int8 import Int8Embedding, rounded
 from wedlm_core.model.quantised import EXACT_DTYPES, prepare_exact
 from wedlm_core.model.smoothing import Smoothing
 
@@ -33,7 +33,17 @@ PIECE_BYTES = 32 << 20
 """Bytes of a file that a worker copies at once (at least one matrix row)."""
 _HOST_PIECE_BYTES = 4 << 20  # on a CPU: a larger copy in float32 would be new memory from the system for every piece
 
+_TOGETHER = 64  # rows that panels have together
 _MAX_WORKERS = 8  # more workers read no faster from one disk, and each holds a piece
+
+
+@runtime_checkable
+class _Puts(Protocol):
+    """A layer that rounds or packs its weight while it is read."""
+
+    def put(self, start: int, weight_RI: Tensor) -> None:
+        """Store these outputs from ``start`` on."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,24 +64,52 @@ def empty_decoder(
     dtype: torch.dtype,
     weight_dtype: str = "auto",
     quantised_head: bool = True,
+    packed: bool = False,
 ) -> Decoder:
     """A decoder with allocated but uninitialised parameters on ``device``.
 
     Its layers are those of ``weight_dtype`` if its products are exact. It is in evaluation mode, without gradients;
     tied weights are tied. Its rotary tables cover one position until :meth:`Decoder.set_max_positions` is called.
+
+    Args:
+        config: of the model.
+        device: of its parameters.
+        dtype: of those that are not narrower.
+        weight_dtype: as in ``EngineConfig``.
+        quantised_head: as in ``EngineConfig``.
+        packed: see :func:`wedlm_core.model.weights.load_model`.
     """
-    with torch.device("meta"):
-        model = Decoder(config, max_positions=1).to(dtype)
     exact = weight_dtype in EXACT_DTYPES
-    if exact:
-        prepare_exact(model, weight_dtype, device, head=quantised_head)
+
+    def planned(place: str | torch.device) -> Decoder:
+        with torch.device("meta"):
+            found = Decoder(config, max_positions=1).to(dtype)
+        return prepare_exact(found, weight_dtype, place, head=quantised_head) if exact else found
+
+    model = planned("meta" if packed else device)
+    in_panels = packed and _use_panels(model)
+    if packed and not in_panels:
+        model = planned(device)
     for name, parameter in list(model.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         memory = torch.empty(parameter.shape, device=device, dtype=dtype)
         setattr(model.get_submodule(owner), leaf, nn.Parameter(memory, requires_grad=False))
-    if config.tie_word_embeddings and not (exact and quantised_head):
+    if config.tie_word_embeddings and not in_panels and not (exact and quantised_head):
         model.lm_head.weight = model.embed.weight
     return model.eval()
+
+
+def _use_panels(model: Decoder) -> bool:
+    """Replace the layers of a model on the meta device by layers in panels, if this CPU has products for them."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    from wedlm_core.model.decoder_team import numbers_of, why_no_team  # with kernels, which need numba
+    from wedlm_core.model.panel_layers import use_panels
+
+    if why_no_team(model) is not None:
+        return False
+    use_panels(model, numbers_of)
+    return True
 
 
 def place(
@@ -115,7 +153,7 @@ def _put(model: nn.Module, name: str, start: int, rows: Tensor) -> None:
     """Copy rows of a stored tensor to rows ``start ...`` of a parameter, rounded where the parameter is of integers."""
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
-    if leaf == "weight" and isinstance(module, Int8Linear | Int4Linear | Int8Embedding):
+    if leaf == "weight" and isinstance(module, _Puts):
         module.put(start, rows)
     else:
         getattr(module, leaf).narrow(0, start, len(rows)).copy_(rows)
@@ -134,6 +172,7 @@ def _pieces(files: Mapping[str, Path], expected: Mapping[str, TensorPlace], most
 def _row_pieces(rows: int, row_bytes: int, most: int) -> Iterator[tuple[int, int]]:
     """``(start, stop)`` of consecutive matrix rows of at most ``most`` bytes, at least one row."""
     step = max(1, most // max(1, row_bytes))
+    step -= step % _TOGETHER if step > _TOGETHER else 0
     return ((start, min(start + step, rows)) for start in range(0, rows, step))
 
 
@@ -148,25 +187,28 @@ def _shares(pieces: Iterable[_Piece], count: int) -> list[list[_Piece]]:
     return shares
 
 
-def equal_rows(handle: Any, name: str, expected: Tensor, scale_R: Tensor | None = None) -> bool:
-    """Whether a stored tensor, cast or rounded to the dtype of ``expected``, equals it bit for bit; in pieces.
+def equal_rows(handle: Any, name: str, embed: nn.Module) -> bool:
+    """Whether a stored tensor, cast, rounded or packed as an embedding is, equals it bit for bit; in pieces.
 
     Args:
         handle: the file.
         name: of the tensor in it.
-        expected: floating, or int8.
-        scale_R: of the rows of an int8 one.
+        embed: the embedding of a decoder.
     """
-    stored = handle.get_slice(name)
-    if tuple(stored.get_shape()) != tuple(expected.shape):
+    stored, panels = handle.get_slice(name), getattr(embed, "panels", None)
+    shape = (panels.outputs, panels.inputs) if panels is not None else cast(Tensor, embed.weight).shape
+    if tuple(stored.get_shape()) != tuple(shape):
         return False
 
     def equal(start: int, stop: int) -> bool:
-        rows, own = stored[start:stop], expected[start:stop]
-        if scale_R is None:
-            return torch.equal(rows.to(expected), own)
-        byte_RI, found_R = rounded(rows)
-        return torch.equal(byte_RI, own) and torch.equal(found_R, scale_R[start:stop])
+        rows = stored[start:stop]
+        if panels is not None:
+            return bool(panels.holds(start, rows))
+        own = cast(Tensor, embed.weight)[start:stop]
+        if not isinstance(embed, Int8Embedding):
+            return torch.equal(rows.to(own), own)
+        byte_RI, scale_R = rounded(rows)
+        return torch.equal(byte_RI, own) and torch.equal(scale_R, embed.scale_V[start:stop])
 
     row_bytes = stored[:1].nbytes
-    return all(equal(start, stop) for start, stop in _row_pieces(expected.shape[0], row_bytes, PIECE_BYTES))
+    return all(equal(start, stop) for start, stop in _row_pieces(shape[0], row_bytes, PIECE_BYTES))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,12 @@ __all__ = [
     "RowPadding",
     "Weight",
     "check_not_emptied",
+    "check_not_packed",
     "int8_padding",
     "plain_padding",
     "plain_products",
     "products_of",
+    "refuse_packed",
     "why_no_bfloat16",
 ]  # fmt: skip
 
@@ -158,6 +160,26 @@ def check_not_emptied(model: nn.Module) -> None:
     if any(isinstance(weight, Tensor) and weight.numel() == 0 for weight in weights):
         rule = "an engine took the weights of this model over and packed them"
         raise ConfigError(explain("model", type(model).__name__, rule, "Load the model anew."))
+
+
+def check_not_packed(model: nn.Module) -> None:
+    """Check that torch can multiply by the weights of a model.
+
+    Raises:
+        ConfigError: they were packed while they were read (:mod:`wedlm_core.model.panel_layers`).
+    """
+    if any(hasattr(one, "panels") for one in model.modules()):
+        refuse_packed(model)
+
+
+def refuse_packed(module: nn.Module) -> NoReturn:
+    """Refuse to compute with a model, or with a layer, whose weights were packed while they were read.
+
+    Raises:
+        ConfigError: always.
+    """
+    rule = "weights as they are stored; these were packed for an engine that runs the kernels of this CPU"
+    raise ConfigError(explain("model", type(module).__name__, rule, "Load it with packed=False."))
 
 
 def why_no_bfloat16(model: nn.Module) -> str | None:

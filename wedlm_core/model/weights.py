@@ -38,6 +38,7 @@ def load_model(
     weight_dtype: str = "auto",
     quantised_head: bool = True,
     smoothing: Smoothing | None = None,
+    packed: bool = False,
 ) -> Decoder:
     """Build the decoder of a checkpoint folder, in evaluation mode, without gradients.
 
@@ -54,6 +55,8 @@ def load_model(
             weights are never in memory together.
         quantised_head: as in ``EngineConfig``.
         smoothing: folded into the weights before they are rounded.
+        packed: pack the weights for an engine while they are read, where this CPU's kernels take them from panels: they
+            are in memory once, and only such an engine can use the model. Elsewhere it changes nothing.
 
     Raises:
         ConfigError: ``weight_dtype`` does not fit the model.
@@ -64,8 +67,9 @@ def load_model(
     with on_device(torch.device(device)):
         exact = weight_dtype in EXACT_DTYPES
         model = empty_decoder(
-            found.config, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=quantised_head
-        )
+            found.config, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=quantised_head,
+            packed=packed and torch.device(device).type == "cpu",
+        )  # fmt: skip
         place(found.files, expected_tensors(found.config), model, workers=workers, smoothing=smoothing)
         _check_tied_head(found, model)
         model.set_max_positions(max_positions or found.config.max_position_embeddings)
@@ -78,7 +82,7 @@ def _check_tied_head(found: Checkpoint, model: Decoder) -> None:
     if not model.config.tie_word_embeddings or name not in found.files:
         return
     with opened(found.files[name], device=model.device) as handle:
-        if not equal_rows(handle, name, model.embed.weight, getattr(model.embed, "scale_V", None)):
+        if not equal_rows(handle, name, model.embed):
             fault = f"unexpected {name}: differs from the embedding that config.json ties it to"
             refuse_tensors(found.folder, [fault])
 

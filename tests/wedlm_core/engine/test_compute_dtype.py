@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.engine.compute_dtype import compute_dtype
+from wedlm_core.engine.compute_dtype import compute_dtype, takes_panels
 from wedlm_core.model.weights import load_model
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
@@ -51,3 +51,22 @@ def test_where_it_is_slow_a_sentence_says_why(
         assert compute_dtype(load_model(qwen3_folder, dtype=BFLOAT16), config) == BFLOAT16
     assert reason in caplog.text
     assert "float32" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "device"),
+    [
+        (EngineConfig(attention="tiled"), FLOAT32, "cpu"),
+        (EngineConfig(kv_cache_dtype="fp8_e4m3"), FLOAT32, "cpu"),
+        (EngineConfig(weight_dtype="fp8_e4m3"), FLOAT32, "cpu"),
+        (EngineConfig(weight_dtype="int4"), FLOAT32, "cpu"),
+        (EngineConfig(), torch.float16, "cpu"),
+        (EngineConfig(), FLOAT32, "cuda"),
+    ],
+)
+def test_weights_are_packed_for_engines_that_take_them_so(
+    wanted: EngineConfig, dtype: torch.dtype, device: str
+) -> None:
+    assert not takes_panels(wanted, torch.device(device), dtype)
+    for config in (EngineConfig(), EngineConfig(weight_dtype="int8"), EngineConfig(kv_cache_dtype="bfloat16")):
+        assert takes_panels(config, torch.device("cpu"), FLOAT32)

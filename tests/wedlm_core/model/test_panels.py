@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import re
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.panels import PANEL, numbers_here, numeric_kind
 from wedlm_core.model import large_pages, panels
+from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.large_pages import large, let_go
-from wedlm_core.model.panels import pack, units_of
+from wedlm_core.model.panels import PanelWeight, pack, units_of
 
 
 @pytest.mark.parametrize("numbers", numbers_here())
@@ -123,3 +126,44 @@ def test_large_memory_can_be_written_and_outlives_its_maker(refused: bool, monke
         assert found.shape == (count,)
         assert found.dtype == torch.uint8
         assert int(found[-1]) == 7
+
+
+@pytest.mark.parametrize("numbers", numbers_here())
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@given(
+    outputs=st.integers(1, 300), inputs=st.integers(1, 150), seed=st.integers(0, 2**31),
+    cuts=st.lists(st.integers(0, 300), max_size=5), at_once=st.integers(1, 5000),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_what_is_put_in_pieces_is_what_is_packed(
+    numbers: str, stored: torch.dtype, outputs: int, inputs: int, seed: int, cuts: list[int], at_once: int
+) -> None:
+    """In any pieces and any order, from files of any numbers: rounded as the layers that are packed afterwards."""
+    generator, kind = torch.Generator().manual_seed(seed), numeric_kind(numbers)
+    weight_OI = (10 * torch.randn(outputs, inputs, generator=generator)).to(stored)
+    bias_O = torch.randn(outputs, generator=generator)
+    if kind in ("int8", "int16"):
+        layer = Int8Linear(outputs, inputs)
+        layer.put(0, weight_OI)
+        wanted = pack(layer.weight, numbers, scale_O=layer.scale_O, bias_O=bias_O)
+    else:
+        wanted = pack(weight_OI.to(getattr(torch, kind)), numbers, bias_O=bias_O)
+    found = PanelWeight.empty(outputs, inputs, numbers)
+    edges = sorted({0, outputs, *(cut for cut in cuts if cut < outputs)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panels, "_PUT_NUMBERS", at_once)
+        patch.setattr(panels, "_PUT_BFLOAT16", at_once)
+        for first, last in reversed(list(pairwise(edges))):
+            found.put(first, weight_OI[first:last])
+            assert found.holds(first, weight_OI[first:last])
+    found = found.with_bias(bias_O)
+    for one, other in ((found.data, wanted.data), (found.scale, wanted.scale), (found.bias, wanted.bias)):
+        assert torch.equal(one, other)
+
+
+def test_threads_put_outputs_of_one_panel_at_the_same_time() -> None:
+    weight_OI = torch.randn(513, 70)
+    found, edges = PanelWeight.empty(513, 70, "float32"), list(range(0, 514, 3))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda a, b: found.put(a, weight_OI[a:b]), edges, edges[1:]))
+    assert torch.equal(found.data, pack(weight_OI, "float32").data)

@@ -22,7 +22,7 @@ from wedlm_core.attention import (
 )
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
-from wedlm_core.model.products import RowPadding, plain_padding
+from wedlm_core.model.products import RowPadding, check_not_packed, plain_padding
 
 if TYPE_CHECKING:
     from wedlm_core.model.decoder_cpu import DecoderCpu
@@ -42,6 +42,9 @@ class ModelRunner:
         backend: attention.
         keep_weights: whether the model itself must stay usable.
 
+    Raises:
+        ConfigError: the weights were packed while they were read, and the backend brings no decoder for them.
+
     Attributes:
         head: hidden states ``[R, D]`` to logits ``[R, V]``.
         padding: of the rows of a forward, and of those of the head.
@@ -57,6 +60,8 @@ class ModelRunner:
         if backend.cpu_decoder:
             self._decoder_cpu = _decoder_cpu(model, keep_weights)
             self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
+        else:
+            check_not_packed(model)
 
     def run(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows) -> Tensor:
         """Hidden states after the final norm.

@@ -6,9 +6,9 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, total
+from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, store, total
 
-__all__ = ["round_rows", "round_to_bfloat16", "scale_sums", "sum_rows", "widen_rows"]
+__all__ = ["round_narrow_rows", "round_rows", "round_to_bfloat16", "scale_sums", "sum_rows", "widen_rows"]
 
 _LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.model.int8.rounded
 
@@ -40,6 +40,17 @@ def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
         for i in range(size, byte.shape[1]):
             byte[t, i] = 0
         scale[t] = top / F32(_LARGEST) + total(faults)
+
+
+@kernel
+def round_narrow_rows(bits, byte, scale, first, last):  # type: ignore[no-untyped-def]
+    """:func:`round_rows` of bfloat16, given by its bits: uint16 ``[T, I]``."""
+    size = bits.shape[1]
+    wide = np.empty((1, size), dtype=np.float32)
+    for t in range(first, last):
+        for i in range(0, size, LANES):
+            store(wide, i, size - i, load(bits, t * size + i, size - i, F32(0.0)))
+        round_rows(wide, byte[t : t + 1], scale[t : t + 1], 0, 1)
 
 
 @kernel

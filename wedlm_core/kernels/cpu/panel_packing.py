@@ -13,30 +13,34 @@ _TOGETHER = 16  # units along the inputs: a cache line of each row that is read
 
 
 @kernel
-def pack_units(units, flip, panels, first, last):  # type: ignore[no-untyped-def]
-    """``panels[p, h, k, n] = units[64 * p + 32 * h + n, k] ^ flip``, zeros ``^ flip`` where there is no such unit.
+def pack_units(units, factor, flip, panels, start, first, last):  # type: ignore[no-untyped-def]
+    """Copy units of weights into the places of outputs ``start + first ... start + last - 1``.
+
+    Output o is row ``o % 32`` of half ``o // 32 % 2`` of panel ``o // 64``. Units of its panel beyond its own become
+    those of zeros. Threads may write different outputs at the same time.
 
     Args:
-        units: uint32 ``[O, U]``, or uint16 where a unit is stored in two bytes: the units of each output's weights.
-        flip: of the same dtype.
-        panels: ``[P, 2, depth, 32]``, of the same dtype.
-        first: first panel to write.
-        last: one past the last panel to write.
+        units: uint32 or uint16 ``[R, U]``: of each output's weights.
+        factor: uint32, by which each is multiplied: 1, or 2**16 to make the bits of bfloat16 those of float32.
+        flip: uint32, combined with each by an exclusive or; the units of zeros.
+        panels: uint32 or uint16 ``[P, 2, depth, 32]``, written.
+        start: the output of row 0.
+        first: first row to copy.
+        last: one past the last row to copy.
     """
-    outputs, own = units.shape
-    _, _, depth, half = panels.shape
-    for p in range(first, last):
-        for h in range(2):
-            start = (2 * p + h) * half
-            there = max(0, min(half, outputs - start))
-            for k in range(0, depth, _TOGETHER):
-                end = min(k + _TOGETHER, own)
-                for n in range(there):
-                    for i in range(k, end):
-                        panels[p, h, i, n] = units[start + n, i] ^ flip
-            for i in range(depth):
-                for n in range(there if i < own else 0, half):
-                    panels[p, h, i, n] = flip
+    own, (_, _, depth, half) = units.shape[1], panels.shape
+    low, high = start + first, start + last
+    for q in range(low // half, (high + half - 1) // half):
+        p, h, begin = q // 2, q % 2, q * half
+        to, end = max(low - begin, 0), min(high - begin, half)
+        for k in range(0, own, _TOGETHER):
+            stop = min(k + _TOGETHER, own)
+            for n in range(to, end):
+                for i in range(k, stop):
+                    panels[p, h, i, n] = (units[begin + n - start, i] * factor) ^ flip
+        for i in range(own, depth):
+            for n in range(to, end):
+                panels[p, h, i, n] = flip
 
 
 @kernel
