@@ -51,6 +51,7 @@ _PROGRAMS = {
     "transformers": ("transformers_peer.py", {"transformers float32": "float32"}),
 }
 _VERIFIED = ("low", "medium")
+_NARROW_KV = "ours int8, keys and values in bfloat16"
 Ids = Sequence[Sequence[int]]
 
 
@@ -97,14 +98,15 @@ class Peer:
 
 
 class Ours:
-    """Our engine with the weights of a folder in some numbers."""
+    """Our engine with the weights of a folder in some numbers, and keys and values in some."""
 
-    def __init__(self, folder: Path, numbers: str, clock: Callable[[], float]) -> None:
+    def __init__(self, folder: Path, numbers: str, clock: Callable[[], float], kv: Any = "auto") -> None:
         dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
         weights: Any = "int8" if numbers == "int8" else "auto"
-        model = load_model(folder, device="cpu", dtype=dtype, weight_dtype=weights, max_positions=1024)
+        model = load_model(folder, device="cpu", dtype=dtype, weight_dtype=weights, max_positions=1024, packed=True)
         config = EngineConfig(
-            weight_dtype=weights, max_num_seqs=_MOST, max_model_len=512, num_pages=3 * _MOST, prefix_caching=False,
+            weight_dtype=weights, kv_cache_dtype=kv, max_num_seqs=_MOST, max_model_len=512, num_pages=3 * _MOST,
+            prefix_caching=False,
         )  # fmt: skip
         self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
         self._clock, self._ids = clock, iter(range(10**9))
@@ -149,6 +151,7 @@ def _contenders(
         for regime in _VERIFIED if shape == "25m" and numbers != "bfloat16" else ():
             name = f"ours {numbers}, verified, {regime} entropy"
             found[name] = engine.contender(Strategy.VERIFIED, TEMPERATURES[regime])
+    found[_NARROW_KV] = Ours(folder, "int8", clock, "bfloat16").contender(Strategy.AUTOREGRESSIVE, 0.0)
     for option, (file, kinds) in _PROGRAMS.items():
         python = getattr(args, option)
         for name, numbers in kinds.items():

@@ -49,7 +49,8 @@ def main() -> None:
     header = ("engine and numbers", "seconds to load", "range", "floor, s", "load / floor", "stays, MB", "peak, MB",
               "peak / stays")  # fmt: skip
     body = f"{files / 1e9:.2f} GB of safetensors, {_shape(folder)}. Medians of {args.rounds} processes each, taking "
-    body += f"turns; load of the machine over 15 minutes: {os.getloadavg()[2]:.1f}, where 2 cores are 2.\n\n"
+    body += "turns, after memory was touched and given back (a virtual machine takes fresh memory slowly); "
+    body += f"load of the machine over 15 minutes: {os.getloadavg()[2]:.1f}, where 2 cores are 2.\n\n"
     body += table(header, rows)
     body += "\n\nA load ends when the engine could take its first request: ours with weights packed or rounded, 8 "
     body += "sequences of 512 tokens at most; the pool takes memory when it is used. What stays of transformers and "

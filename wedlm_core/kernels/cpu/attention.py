@@ -98,18 +98,17 @@ def attend_group(  # type: ignore[no-untyped-def]
     _gather(q, starts[s], m, together, group, h, scale, queries)
     _score(queries, keys, values, pages[s], page_size, h, cached[s], m, together, group, scores)
     _mix(scores, values, pages[s], page_size, block, h, cached[s], m, together, group, width, queries, shares, soon)
-    _scatter(queries, starts[s], m, together, group, h, out)
+    _scatter(queries, shares, starts[s], m, together, group, h, out)
 
 
 @kernel
 def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore[no-untyped-def]
     """Copy the queries ``m .. m + together - 1`` of a sequence and KV head, scaled, to ``queries [QUERIES, Dh]``."""
-    dim = queries.shape[1]
+    dim, own, width = queries.shape[1], queries.strides[0] // 4, q.shape[1]
     for i in range(together):
-        at = (head * group + (m + i) % group) * dim
-        source = q[start + (m + i) // group]
-        for d in range(dim):
-            queries[i, d] = source[at + d] * scale
+        at = (start + (m + i) // group) * width + (head * group + (m + i) % group) * dim
+        for d in range(0, dim, LANES):
+            store(queries, i * own + d, dim - d, load(q, at + d, dim - d, F32(0.0)) * scale)
 
 
 @kernel
@@ -167,14 +166,12 @@ def _weigh(scores, seen, width):  # type: ignore[no-untyped-def]
 def _mix(  # type: ignore[no-untyped-def]
     scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed, shares, soon
 ):
-    """``mixed[i] = softmax(scores[i]) @ values``, causal."""
+    """``softmax(scores[i]) = shares[i] * mixed[i]`` of the values, causal."""
     _, entries, dim = values.shape
     step, here, to = scores.shape[1], address(scores), address(mixed)
     own, size = mixed.strides[0] // 4, values.itemsize
     for i in range(together):
         shares[i] = F32(1.0) / _weigh(scores[i], cached + (m + i) // group + 1, width)
-        for d in range(dim):
-            mixed[i, d] = F32(0.0)
     blocks = (cached + (m + together - 1) // group + block) // block
     base = address(values) + size * head * entries * dim
     for b in range(blocks):
@@ -187,19 +184,15 @@ def _mix(  # type: ignore[no-untyped-def]
             if seen > 0:
                 _multiply(
                     values, rows, here + 4 * (i * step + b * block), step, part, dim, following, to + 4 * i * own, own,
-                    min(block, seen), dim, False,
+                    min(block, seen), dim, b == 0,
                 )  # fmt: skip
-    for i in range(together):
-        for d in range(dim):
-            mixed[i, d] *= shares[i]
 
 
 @kernel
-def _scatter(mixed, start, m, together, group, head, out):  # type: ignore[no-untyped-def]
-    """Copy results back to the rows: the inverse of :func:`_gather`, unscaled."""
-    dim = mixed.shape[1]
+def _scatter(mixed, shares, start, m, together, group, head, out):  # type: ignore[no-untyped-def]
+    """Copy results, each times its share, back to the rows: the inverse of :func:`_gather`."""
+    dim, own, width = mixed.shape[1], mixed.strides[0] // 4, out.shape[1]
     for i in range(together):
-        at = (head * group + (m + i) % group) * dim
-        target = out[start + (m + i) // group]
-        for d in range(dim):
-            target[at + d] = mixed[i, d]
+        at = (start + (m + i) // group) * width + (head * group + (m + i) % group) * dim
+        for d in range(0, dim, LANES):
+            store(out, at + d, dim - d, load(mixed, i * own + d, dim - d, F32(0.0)) * shares[i])
