@@ -195,8 +195,8 @@ class ForwardFacts:
 
     @property
     def has_drafts(self) -> bool:
-        """Whether any sequence verified drafts. If not, every count of drafts is 0."""
-        return bool(self.outcome.drafts_D.any())
+        """Whether any sequence verified drafts, or had masks that turned out right. If not, every count of them is 0."""
+        return bool(self.outcome.drafts_D.any() or self.outcome.agreed_D.any())
 
     @cached_property
     def drafts(self) -> IntArray:
