@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
@@ -11,42 +10,29 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from wedlm_core.attention import AttentionProblem, invariant_by_default, resolve_backend
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.bad_words import check_words
 from wedlm_core.decoding.stopping import StopStrings
-from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
-from wedlm_core.engine.compute_dtype import compute_dtype
-from wedlm_core.engine.constraints import Constraints
-from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.profile import StepProfile
-from wedlm_core.engine.forward.runner import Runner, StepDetail
-from wedlm_core.engine.history_drafts import HistoryDrafts
+from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.measure import cached_or_measured_cost
-from wedlm_core.engine.overlap import CompletedForward, OverlapLoop, async_launch, overlaps, plain_launch
-from wedlm_core.engine.pool_size import count_pages, say_shortfall
-from wedlm_core.engine.room import check_room
-from wedlm_core.engine.scheduling.admission import Limits, check_request
+from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
+from wedlm_core.engine.parts import parts_of
+from wedlm_core.engine.scheduling.admission import check_request
 from wedlm_core.engine.scheduling.counters import EngineSnapshot
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
-from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, StepOutcome
 from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import step_record
-from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import IntegrityError, RequestError, explain
-from wedlm_core.kv.pages import PageManager
-from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
-from wedlm_core.model.decoder_gpu import use_gpu_decoder
-from wedlm_core.model.products import check_not_emptied
 from wedlm_core.tokenizer import TextStream, Tokenizer
-from wedlm_core.types import CommitStats, FinishReason, Generation, Request, SamplingParams, Strategy, Timings
+from wedlm_core.types import CommitStats, FinishReason, Generation, Request, SamplingParams, Timings
 
 __all__ = ["Engine"]
 
@@ -83,77 +69,17 @@ class Engine:
 
     @on_own_device
     def _build(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig, keep_weights: bool) -> None:
-        """Make pool, runner, scheduler and loop."""
-        check_not_emptied(model)
-        device, dtype = self.device, compute_dtype(model, config)
-        kv_dtype = kv_dtype_of(config.kv_cache_dtype, model.dtype, device)
-        backend = resolve_backend(config.attention, _attention_problem(model, config, dtype))
-        self.max_model_len = config.max_model_len or model.config.max_position_embeddings
-        overlapping = overlaps(config, device, backend)
-        # A sequence may run one forward past its end, and two where that is noticed one forward late.
-        reach = self.max_model_len + (2 * config.max_window + 2) * (3 if overlapping else 1)
-        if model.cos.shape[0] < reach:
-            model.set_max_positions(reach)
-        self.eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
-        mask = model.config.mask_token_id if model.config.mask_token_id is not None else tokenizer.mask_token_id
-        model.eval()
-        use_gpu_decoder(model)
-
-        def make_pool(pages: int) -> KVPool:
-            return KVPool(
-                model.config,
-                pages,
-                config.page_size,
-                device=device,
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-                transposed_keys=backend.transposed_keys,
-            )
-
-        page_bytes = KVPool.bytes_per_page(model.config, config.page_size, kv_dtype)
-        pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
-        check_room(config, pages * page_bytes, reach, device)
-        say_shortfall(config, pages, reach, page_bytes)
-        self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
-        self._decodings: dict[str, Decoding] = {s.value: decoding_of(s, config) for s in Strategy}
-        decodings = list(dict.fromkeys(self._decodings.values()))
-        self._groups = {name: decodings.index(decoding) for name, decoding in self._decodings.items()}
-        model_runner = ModelRunner(model, make_pool(pages), backend, keep_weights=keep_weights)
-        self._overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
-        self._runner = Runner(
-            model_runner=model_runner,
-            launch=self._overlapping_launch or plain_launch(model_runner),
-            config=config,
-            mask_token_id=mask if mask is not None else 0,
-            vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
-            max_positions=reach,
-            decodings=decodings,
+        """Make the parts, the scheduler and the loop."""
+        parts = parts_of(model, tokenizer, config, keep_weights=keep_weights)
+        self.pages, self.eos_token_ids, self.max_model_len = (
+            parts.pages,
+            parts.eos_token_ids,
+            parts.limits.max_model_len,
         )
-        self._limits = Limits(
-            vocab_size=model.config.vocab_size,
-            max_model_len=self.max_model_len,
-            max_window=config.max_window,
-            pool_tokens=self.pages.capacity_tokens,
-            page_size=config.page_size,
-            has_mask_token=mask is not None,
-        )
-        self._table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-        self._planner = WindowPlanner(self._table, config.max_window, config.max_batch_rows)
-        self._history = None
-        if config.history_drafts if config.history_drafts != "auto" else not (overlapping or config.trace):
-            self._history = HistoryDrafts(
-                self._table, self._planner, max_window=config.max_window, max_bytes=config.history_bytes
-            )
-        self._constraints = Constraints(
-            tokenizer,
-            vocab_size=model.config.vocab_size,
-            eos_token_ids=self.eos_token_ids,
-            table=self._table,
-            planner=self._planner,
-            mask_token_id=mask if mask is not None else 0,
-            device=self.device,
-            threads=torch.get_num_threads() if self.device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
-        )
+        self._runner, self._overlapping_launch, self._limits = parts.runner, parts.overlapping_launch, parts.limits
+        self._decodings, self._groups = parts.decodings, parts.groups
+        self._table, self._planner = parts.table, parts.planner
+        self._history, self._constraints = parts.history, parts.constraints
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
@@ -567,22 +493,3 @@ class Engine:
             return None
         most = min(most, self.model_config.vocab_size)
         return () if sequence.slot < 0 else self._table.tops.of(sequence.slot, tokens, most)
-
-
-def _attention_problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> AttentionProblem:
-    """What a backend has to be able to do for this model, which computes in ``dtype``."""
-    device = model.device
-    invariant = config.batch_invariant
-    if invariant == "auto":
-        invariant = invariant_by_default(config.attention, device, dtype)
-    return AttentionProblem(
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype_of(config.kv_cache_dtype, model.dtype, device),
-        num_heads=model.config.num_attention_heads,
-        num_kv_heads=model.config.num_key_value_heads,
-        head_dim=model.config.head_dim,
-        page_size=config.page_size,
-        batch_invariant=bool(invariant),
-        weight_dtype=config.weight_dtype,
-    )

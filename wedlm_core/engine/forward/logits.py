@@ -145,7 +145,8 @@ class Chooser:
         for start in range(0, picks.row_R.shape[0], self._chunk):
             part = slice(start, start + self._chunk)
             rows, slots = picks.row_R[part], picks.slot_R[part]
-            padded = F.pad(rows, (0, self._padding(rows.shape[0]) - rows.shape[0]))
+            missing = self._padding(rows.shape[0]) - rows.shape[0]
+            padded = F.pad(rows, (0, missing)) if missing else rows
             logits_RV = self._head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
             allowed = state.allowed_tokens() if start == 0 else allowed
             inputs = SamplingRows(

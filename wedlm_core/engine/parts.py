@@ -1,0 +1,183 @@
+"""The parts of an engine, made for one model and one configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from wedlm_core.attention import AttentionBackend, AttentionProblem, invariant_by_default, resolve_backend
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.strategies import Decoding, decoding_of
+from wedlm_core.engine.compute_dtype import compute_dtype
+from wedlm_core.engine.constraints import Constraints
+from wedlm_core.engine.forward.async_launch import AsyncLaunch
+from wedlm_core.engine.forward.model_runner import ModelRunner
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.history_drafts import HistoryDrafts
+from wedlm_core.engine.overlap import async_launch, overlaps, plain_launch
+from wedlm_core.engine.pool_size import count_pages, say_shortfall
+from wedlm_core.engine.room import check_room
+from wedlm_core.engine.scheduling.admission import Limits
+from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.kv.pages import PageManager
+from wedlm_core.kv.pool import KVPool, kv_dtype_of
+from wedlm_core.model import Decoder
+from wedlm_core.model.decoder_gpu import use_gpu_decoder
+from wedlm_core.model.products import check_not_emptied
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Strategy
+
+__all__ = ["Parts", "parts_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an engine runs on.
+
+    Attributes:
+        pages: of the KV pool.
+        runner: of forwards.
+        overlapping_launch: launches a forward before the one before it has ended; None where they do not overlap.
+        limits: what requests are checked against.
+        decodings: by the name of a strategy.
+        groups: by the name of a strategy: its decoding's place among those of the runner.
+        eos_token_ids: of the tokenizer and of the model.
+        table: of slots.
+        planner: of windows.
+        history: drafts from earlier text; None where there are none.
+        constraints: of sequences with a grammar.
+    """
+
+    pages: PageManager
+    runner: Runner
+    overlapping_launch: AsyncLaunch | None
+    limits: Limits
+    decodings: Mapping[str, Decoding]
+    groups: Mapping[str, int]
+    eos_token_ids: tuple[int, ...]
+    table: SlotTable
+    planner: WindowPlanner
+    history: HistoryDrafts | None
+    constraints: Constraints
+
+
+def parts_of(model: Decoder, tokenizer: Tokenizer, config: EngineConfig, *, keep_weights: bool) -> Parts:
+    """The parts of an engine; see :class:`wedlm_core.engine.Engine` for arguments and errors."""
+    check_not_emptied(model)
+    device, dtype = model.device, compute_dtype(model, config)
+    backend = resolve_backend(config.attention, _problem(model, config, dtype))
+    max_model_len = config.max_model_len or model.config.max_position_embeddings
+    overlapping = overlaps(config, device, backend)
+    # A sequence may run one forward past its end, and two where that is noticed one forward late.
+    reach = max_model_len + (2 * config.max_window + 2) * (3 if overlapping else 1)
+    if model.cos.shape[0] < reach:
+        model.set_max_positions(reach)
+    mask = model.config.mask_token_id if model.config.mask_token_id is not None else tokenizer.mask_token_id
+    eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
+    model.eval()
+    use_gpu_decoder(model)
+    pages, pool = _pool(model, backend, config, dtype, reach)
+    by_strategy = {s.value: decoding_of(s, config) for s in Strategy}
+    decodings = list(dict.fromkeys(by_strategy.values()))
+    model_runner = ModelRunner(model, pool, backend, keep_weights=keep_weights)
+    overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
+    table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
+    planner = WindowPlanner(table, config.max_window, config.max_batch_rows)
+    return Parts(
+        pages=pages,
+        runner=Runner(
+            model_runner=model_runner,
+            launch=overlapping_launch or plain_launch(model_runner),
+            config=config,
+            mask_token_id=mask if mask is not None else 0,
+            vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
+            max_positions=reach,
+            decodings=decodings,
+        ),
+        overlapping_launch=overlapping_launch,
+        limits=Limits(
+            vocab_size=model.config.vocab_size,
+            max_model_len=max_model_len,
+            max_window=config.max_window,
+            pool_tokens=pages.capacity_tokens,
+            page_size=config.page_size,
+            has_mask_token=mask is not None,
+        ),
+        decodings=by_strategy,
+        groups=_groups(by_strategy, decodings),
+        eos_token_ids=eos_token_ids,
+        table=table,
+        planner=planner,
+        history=_history(config, table, planner, overlapping=overlapping),
+        constraints=Constraints(
+            tokenizer,
+            vocab_size=model.config.vocab_size,
+            eos_token_ids=eos_token_ids,
+            table=table,
+            planner=planner,
+            mask_token_id=mask if mask is not None else 0,
+            device=device,
+            threads=torch.get_num_threads() if device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
+        ),
+    )
+
+
+def _problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> AttentionProblem:
+    """What a backend has to be able to do for this model, which computes in ``dtype``."""
+    device = model.device
+    invariant = config.batch_invariant
+    if invariant == "auto":
+        invariant = invariant_by_default(config.attention, device, dtype)
+    return AttentionProblem(
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype_of(config.kv_cache_dtype, model.dtype, device),
+        num_heads=model.config.num_attention_heads,
+        num_kv_heads=model.config.num_key_value_heads,
+        head_dim=model.config.head_dim,
+        page_size=config.page_size,
+        batch_invariant=bool(invariant),
+        weight_dtype=config.weight_dtype,
+    )
+
+
+def _pool(
+    model: Decoder, backend: AttentionBackend, config: EngineConfig, dtype: torch.dtype, reach: int
+) -> tuple[PageManager, KVPool]:
+    """The KV pool, as large as configured or as the device has room for, and who gives out its pages."""
+    device = model.device
+    kv_dtype = kv_dtype_of(config.kv_cache_dtype, model.dtype, device)
+
+    def make_pool(pages: int) -> KVPool:
+        return KVPool(
+            model.config,
+            pages,
+            config.page_size,
+            device=device,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            transposed_keys=backend.transposed_keys,
+        )
+
+    page_bytes = KVPool.bytes_per_page(model.config, config.page_size, kv_dtype)
+    pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
+    check_room(config, pages * page_bytes, reach, device)
+    say_shortfall(config, pages, reach, page_bytes)
+    return PageManager(pages, config.page_size, prefix_caching=config.prefix_caching), make_pool(pages)
+
+
+def _groups(by_strategy: Mapping[str, Decoding], decodings: Sequence[Decoding]) -> dict[str, int]:
+    return {name: decodings.index(decoding) for name, decoding in by_strategy.items()}
+
+
+def _history(
+    config: EngineConfig, table: SlotTable, planner: WindowPlanner, *, overlapping: bool
+) -> HistoryDrafts | None:
+    wanted = config.history_drafts if config.history_drafts != "auto" else not (overlapping or config.trace)
+    if not wanted:
+        return None
+    return HistoryDrafts(table, planner, max_window=config.max_window, max_bytes=config.history_bytes)
