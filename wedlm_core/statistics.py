@@ -195,7 +195,7 @@ class ForwardFacts:
 
     @property
     def has_drafts(self) -> bool:
-        """Whether any sequence verified drafts, or had masks that turned out right. If not, every count of them is 0."""
+        """Whether any sequence verified drafts, or had masks that turned out right. If not, all such counts are 0."""
         return bool(self.outcome.drafts_D.any() or self.outcome.agreed_D.any())
 
     @cached_property
