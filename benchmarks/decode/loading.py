@@ -45,10 +45,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = args.model or _random_model(Path(place) / "0.6b")
         rows = _measured(folder, args.work or Path(place), args.peers, args.rounds)
-    files = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        files, shape = sum(path.stat().st_size for path in folder.glob("*.safetensors")), _shape(folder)
     header = ("engine and numbers", "seconds to load", "range", "floor, s", "load / floor", "stays, MB", "peak, MB",
               "peak / stays")  # fmt: skip
-    body = f"{files / 1e9:.2f} GB of safetensors, {_shape(folder)}. Medians of {args.rounds} processes each, taking "
+    body = f"{files / 1e9:.2f} GB of safetensors, {shape}. Medians of {args.rounds} processes each, taking "
     body += "turns, after memory was touched and given back (a virtual machine takes fresh memory slowly); "
     body += f"load of the machine over 15 minutes: {os.getloadavg()[2]:.1f}, where 2 cores are 2.\n\n"
     body += table(header, rows)
