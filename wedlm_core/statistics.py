@@ -227,6 +227,16 @@ def _exact(nats_DC: FloatArray, kept_DC: BoolArray) -> np.ndarray:
     return np.where(kept_DC, np.rint(nats_DC * np.float64(2**24)) * 2.0**-24, 0.0)
 
 
+def _sum(value_DC: np.ndarray) -> np.ndarray:
+    """The sum over places, ``[D]``; the usual single place needs none."""
+    return value_DC[:, 0] if value_DC.shape[1] == 1 else value_DC.sum(axis=1)
+
+
+def _max(value_DC: np.ndarray) -> np.ndarray:
+    """The largest over places, ``[D]``, likewise."""
+    return value_DC[:, 0] if value_DC.shape[1] == 1 else value_DC.max(axis=1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Accumulator:
     """One number, or one histogram, that each slot adds up over its forwards.
@@ -256,11 +266,11 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
     Accumulator(name="window_rows", of=lambda f: f.window_D),
     Accumulator(name="widest_window", of=lambda f: f.window_D, how="max"),
     Accumulator(name="emitted", of=lambda f: f.emit_D, how="histogram"),
-    Accumulator(name="entropy", of=lambda f: f.entropy_DC.sum(axis=1), dtype=np.float64),
-    Accumulator(name="largest_entropy", of=lambda f: f.entropy_DC.max(axis=1), how="max", dtype=np.float64),
-    Accumulator(name="logprob", of=lambda f: f.logprob_DC.sum(axis=1), dtype=np.float64),
-    Accumulator(name="largest_surprise", of=lambda f: (-f.logprob_DC).max(axis=1), how="max", dtype=np.float64),
-    Accumulator(name="early", of=lambda f: (f.outcome.early_DC & f.kept_DC).sum(axis=1)),
+    Accumulator(name="entropy", of=lambda f: _sum(f.entropy_DC), dtype=np.float64),
+    Accumulator(name="largest_entropy", of=lambda f: _max(f.entropy_DC), how="max", dtype=np.float64),
+    Accumulator(name="logprob", of=lambda f: _sum(f.logprob_DC), dtype=np.float64),
+    Accumulator(name="largest_surprise", of=lambda f: _max(-f.logprob_DC), how="max", dtype=np.float64),
+    Accumulator(name="early", of=lambda f: _sum(f.outcome.early_DC & f.kept_DC)),
     _of_drafts("tested", lambda f: f.tested[:, DraftSource.MASK]),
     _of_drafts("mask_drafts", lambda f: f.drafts[:, DraftSource.MASK]),
     _of_drafts("mask_accepted", lambda f: f.accepted[:, DraftSource.MASK]),

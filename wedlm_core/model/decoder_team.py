@@ -112,6 +112,7 @@ class DecoderTeam:
             for field, product in zip(_FIELDS, products, strict=True):
                 line[field] = product.record()
         self._pool: KVPool | None = None
+        self._reserved = 0  # rows that the scratch memory holds
         self._weights = sum(one.data.numel() * one.data.element_size() for layer in self._packed for one in layer)
         self._cos, self._sin = model.cos, model.sin
         self._fixed()
@@ -188,6 +189,10 @@ class DecoderTeam:
         return x_TD
 
     def _reserve(self, rows: int) -> None:
+        """Grow the scratch memory to hold ``rows`` rows; it never shrinks."""
+        if rows <= self._reserved:
+            return
+        self._reserved = rows
         config, team, task = self._config, self._team, self._team.task
         heads = config.num_attention_heads * config.head_dim
         widths = {"normed": config.hidden_size, "q": heads, "context": heads, "gated": config.intermediate_size,

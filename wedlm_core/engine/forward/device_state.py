@@ -45,6 +45,7 @@ class DeviceState:
         adjustments: what adjustments read of each slot.
         context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
+        uses: host bool ``[S, 2 + O]``, what choosing a slot's tokens takes; the next three are views of it.
         sampled: host bool ``[S]``, slots with a temperature.
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
         tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
@@ -71,12 +72,11 @@ class DeviceState:
         self._adjusted = np.zeros(slots, dtype=np.bool_)
         self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
         self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
-        self.sampled = np.zeros(slots, dtype=np.bool_)
-        self.optional = np.zeros((slots, len(OPTIONAL)), dtype=np.bool_)
+        self.uses = np.zeros((slots, 2 + len(OPTIONAL)), dtype=np.bool_)
+        self.sampled, self.suppresses, self.optional = self.uses[:, 0], self.uses[:, 1], self.uses[:, 2:]
         self._reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
-        self.suppresses = np.zeros(slots, dtype=np.bool_)
         self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}

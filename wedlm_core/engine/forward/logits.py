@@ -135,10 +135,9 @@ class Chooser:
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
     ) -> Iterator[tuple[slice, Chosen]]:
         """Chunks of the picks, and what is chosen on them."""
-        sampled, suppressing = bool(state.sampled[slots_S].any()), bool(state.suppresses[slots_S].any())
-        used_O = np.logical_or.reduce(state.optional[slots_S], axis=0)
-        filters = [one.field for place, one in _FILTERS if used_O[place]]
-        adjustments = [one for place, one in _ADJUSTMENTS if used_O[place]]
+        sampled, suppressing, *used = np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()
+        filters = [one.field for place, one in _FILTERS if used[place]]
+        adjustments = [one for place, one in _ADJUSTMENTS if used[place]]
         most = int(state.tops[slots_S].max(initial=0))
         longest = state.tokens_SL.shape[1] if picks.longest is None else picks.longest
         allowed = None  # asked for when the first logits are there: until then it is computed beside the model

@@ -201,8 +201,16 @@ class Scheduler:
         """Spend the row budget: decoding sequences by age, then prefill chunks by age."""
         table, budget = self.table, self.config.max_batch_rows
         slots_R = self.running_slots()
-        pending_R = table.context[slots_R] - table.cached[slots_R]
-        rows_R = table.rows[slots_R]
+        cached_R, rows_R = table.cached[slots_R], table.rows[slots_R]
+        pending_R = table.context[slots_R] - cached_R
+        if self._all_decode(slots_R, pending_R, rows_R):
+            return ForwardPlan(
+                sequences=self.running.copy(),
+                slots_S=slots_R.copy(),
+                cached_S=cached_R,
+                prefill_S=np.zeros_like(rows_R),
+                decode_S=rows_R,
+            )
         ready_R = (pending_R == 0) & ~table.held[slots_R]
         decode_R = np.where(ready_R & (np.cumsum(rows_R * ready_R) <= budget), rows_R, 0)
         prefill_R = np.zeros(len(slots_R), dtype=np.int64)
@@ -223,9 +231,20 @@ class Scheduler:
         return ForwardPlan(
             sequences=[self.running[i] for i in chosen.tolist()],
             slots_S=slots_S,
-            cached_S=table.cached[slots_S],
+            cached_S=cached_R[chosen],
             prefill_S=prefill_R[chosen],
             decode_S=decode_R[chosen],
+        )
+
+    def _all_decode(self, slots_R: IntArray, pending_R: IntArray, rows_R: IntArray) -> bool:
+        """Whether every running sequence decodes in the next forward, in one group: nothing to choose or to sort."""
+        group_R = self.table.group[slots_R]
+        return bool(
+            rows_R.all()
+            and not pending_R.any()
+            and rows_R.sum() <= self.config.max_batch_rows
+            and not self.table.held[slots_R].any()
+            and (group_R == group_R[:1]).all()
         )
 
 

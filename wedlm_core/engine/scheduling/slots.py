@@ -126,9 +126,11 @@ class SlotTable:
         left_D = self.left(slots_D)
         emit_D = np.minimum(outcome.count_D, left_D)
         stops_DK = self.stop_ids[slots_D, : int(self._stop_counts[slots_D].max(initial=0))]
-        hit_DC = (outcome.token_DC[:, :, None] == stops_DK[:, None, :]).any(axis=2) & kept_places(outcome, emit_D)
-        stopped_D = hit_DC.any(axis=1)
-        if stopped_D.any():
+        hit_DCK = outcome.token_DC[:, :, None] == stops_DK[:, None, :]
+        stopped_D = np.zeros(len(slots_D), dtype=np.bool_)
+        if hit_DCK.any():  # in few forwards
+            hit_DC = hit_DCK.any(axis=2) & kept_places(outcome, emit_D)
+            stopped_D = hit_DC.any(axis=1)
             emit_D = np.where(stopped_D, hit_DC.argmax(axis=1) + 1, emit_D)
         return Emission(emit_D=emit_D, stopped_D=stopped_D, full_D=emit_D >= left_D)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import subprocess
 import sys
@@ -23,6 +24,7 @@ class Machine:
 
     def __init__(self, config: EngineConfig, pages: int, seed: int) -> None:
         self.random = random.Random(seed)
+        self.groups = self.random.choice([1, 3])
         self.table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
         self.pages = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching)
         self.scheduler = Scheduler(config, self.table, self.pages, self._set_up)
@@ -30,7 +32,8 @@ class Machine:
 
     def add(self, arrival: int, prompt: int, tokens: int, window: int, head: bool) -> None:
         ids = tuple(self.random.randrange(3) for _ in range(prompt))
-        params = SamplingParams(max_tokens=tokens, window_size=window, strategy="verified")
+        width = self.random.choice([window, "auto"])  # "auto": all rows together may exceed the budget
+        params = SamplingParams(max_tokens=tokens, window_size=width, strategy="verified")
         request = Request(request_id=str(arrival), prompt_token_ids=ids, params=params)
         self.scheduler.add(Sequence(request=request, arrival=arrival, head=head, widest=window))
         self.unfinished += 1
@@ -43,7 +46,8 @@ class Machine:
             self.table.context[s.slot] = context_length(s)
             self.table.set_limit(s.slot, s.request.params.max_tokens + 64)
             self.table.widest[s.slot], self.table.head[s.slot] = s.widest, s.head
-            self.table.group[s.slot] = s.arrival % 3
+            self.table.adaptive[s.slot] = s.request.params.adaptive
+            self.table.group[s.slot] = s.arrival % self.groups
             self.table.rows[s.slot] = self._rows(s)
 
     def run(self, plan: ForwardPlan) -> None:
@@ -66,7 +70,28 @@ class Machine:
                 self.unfinished -= 1
 
 
+class NoShortcut(Scheduler):
+    """Packs every forward the long way: the oracle of forwards in which all running sequences decode."""
+
+    def _all_decode(self, *_: object) -> bool:
+        return False
+
+
+def check_equal(plan: ForwardPlan, scheduler: Scheduler) -> None:
+    """A plan is that of the long way, from the same queues and the same table."""
+    oracle = copy.copy(scheduler)
+    oracle.__class__ = NoShortcut
+    other = oracle._pack()
+    assert plan.sequences == other.sequences
+    for name in ("slots_S", "cached_S", "prefill_S", "decode_S"):
+        found, want = getattr(plan, name), getattr(other, name)
+        np.testing.assert_array_equal(found, want, name)
+        assert found.dtype == want.dtype == np.int64
+        assert found.flags.writeable, "kernels would be compiled a second time"
+
+
 def check_plan(machine: Machine, plan: ForwardPlan) -> None:
+    check_equal(plan, machine.scheduler)
     config, table = machine.config, machine.table
     assert plan.sequences, "requests wait, but nothing runs"
     assert int(plan.prefill_S.sum() + plan.decode_S.sum()) <= config.max_batch_rows
@@ -151,3 +176,18 @@ def test_page_pressure_preempts_the_youngest_and_keeps_its_slot() -> None:
 def test_the_scheduler_imports_no_torch() -> None:
     code = "import sys, wedlm_core.engine.scheduling.scheduler, wedlm_core.kv.pages; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_adaptive_windows_that_are_too_many_together_take_turns_by_age() -> None:
+    config = EngineConfig(max_num_seqs=5, max_batch_rows=9, max_window=4, page_size=16, prefix_caching=False)
+    short = 0
+    for seed in range(10):
+        machine = Machine(config, 60, seed)
+        for arrival in range(8):
+            machine.add(arrival, 5, 20, 4, True)
+        while machine.unfinished:
+            plan = machine.scheduler.schedule()
+            short += len(plan.sequences) < len(machine.scheduler.running)
+            check_plan(machine, plan)
+            machine.run(plan)
+    assert short, "the budget held for all at once"
