@@ -1,12 +1,15 @@
 """Measure against llama.cpp, OpenVINO GenAI and transformers: the same weights, greedy, prefill and decode.
 
     python -m benchmarks.decode.engines [--shapes 25m 0.6b] [--batches 1 8 32 64] [--threads 2] [--clock wall]
+        [--only "ours int8" "llama.cpp Q8_0" ...]
         [--llama-cpp PYTHON] [--openvino PYTHON] [--transformers PYTHON]
 
 The other engines are programs of their own (:mod:`benchmarks.decode.peers`), each run by the interpreter that an option
 names; one that is not named, or does not start, is listed as missing. All are loaded at once and take turns within a
 round, so that a busy moment of the machine meets all of them; a figure is a median over rounds. A prefill is a pass of
 one new token; a decode step is the difference to a pass of ``--new`` tokens, divided by its further tokens.
+
+``--only`` names the engines to run, where memory does not hold all. Ratios are to the first line of a table.
 
 ``--clock cpu`` takes processor time in place of the wall clock, and needs ``--threads 1``. It leaves out most of what
 other processes on a busy machine do to a pass.
@@ -50,6 +53,7 @@ _PROGRAMS = {
     "openvino": ("openvino_peer.py", {"OpenVINO f32": "float32", "OpenVINO default": "default"}),
     "transformers": ("transformers_peer.py", {"transformers float32": "float32"}),
 }
+_NUMBERS = ("float32", "bfloat16", "int8")
 _VERIFIED = ("low", "medium")
 _NARROW_KV = "ours int8, keys and values in bfloat16"
 Ids = Sequence[Sequence[int]]
@@ -137,6 +141,26 @@ class Ours:
         return generate
 
 
+def _ways(shape: str, numbers: str) -> dict[str, tuple[Strategy, float]]:
+    """The lines of our engine in some numbers, and the strategy and temperature of each."""
+    ways = {f"ours {numbers}": (Strategy.AUTOREGRESSIVE, 0.0)}
+    for regime in _VERIFIED if shape == "25m" and numbers != "bfloat16" else ():
+        ways[f"ours {numbers}, verified, {regime} entropy"] = Strategy.VERIFIED, TEMPERATURES[regime]
+    return ways
+
+
+def _check_names(only: Sequence[str] | None, shapes: Sequence[str]) -> None:
+    """End the program where ``--only`` names no line of a table, or none of ours."""
+    ours = [name for shape in shapes for numbers in _NUMBERS for name in _ways(shape, numbers)] + [_NARROW_KV]
+    known = [*dict.fromkeys(ours), *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
+    if unknown := [name for name in only or () if name not in known]:
+        raise SystemExit(f"--only {unknown[0]!r}: it has to be one of {', '.join(map(repr, known))}")
+    if only and not set(only) & set(ours):
+        raise SystemExit(
+            f"--only {' '.join(map(repr, only))}: none of them is ours, which the others are compared with"
+        )
+
+
 def _contenders(
     folder: Path, shape: str, args: argparse.Namespace
 ) -> tuple[dict[str, Contender], dict[str, str], list[Peer]]:
@@ -145,16 +169,22 @@ def _contenders(
     found: dict[str, Contender] = {}
     missing: dict[str, str] = {}
     peers: list[Peer] = []
-    for numbers in ("float32", "bfloat16", "int8"):
-        engine = Ours(folder, numbers, clock)
-        found[f"ours {numbers}"] = engine.contender(Strategy.AUTOREGRESSIVE, 0.0)
-        for regime in _VERIFIED if shape == "25m" and numbers != "bfloat16" else ():
-            name = f"ours {numbers}, verified, {regime} entropy"
-            found[name] = engine.contender(Strategy.VERIFIED, TEMPERATURES[regime])
-    found[_NARROW_KV] = Ours(folder, "int8", clock, "bfloat16").contender(Strategy.AUTOREGRESSIVE, 0.0)
+
+    def wanted(name: str) -> bool:
+        return args.only is None or name in args.only
+
+    for numbers in _NUMBERS:
+        ways = {name: way for name, way in _ways(shape, numbers).items() if wanted(name)}
+        if ways:
+            engine = Ours(folder, numbers, clock)
+            found.update({name: engine.contender(*way) for name, way in ways.items()})
+    if wanted(_NARROW_KV):
+        found[_NARROW_KV] = Ours(folder, "int8", clock, "bfloat16").contender(Strategy.AUTOREGRESSIVE, 0.0)
     for option, (file, kinds) in _PROGRAMS.items():
         python = getattr(args, option)
         for name, numbers in kinds.items():
+            if not wanted(name):
+                continue
             if python is None:
                 missing[name] = f"no interpreter given (--{option.replace('_', '-')})"
                 continue
@@ -191,9 +221,10 @@ def _measure(found: dict[str, Contender], batch: int, args: argparse.Namespace) 
             first[name].append(short)
             step[name].append((whole - short) / (new[name] - 1))
     rows: list[tuple[object, ...]] = []
-    want = ids["ours float32"]
+    base = next(iter(found))
+    want = ids[base]
     for name in found:
-        ratio = statistics.median(base / own for base, own in zip(step["ours float32"], step[name], strict=True))
+        ratio = statistics.median(other / own for other, own in zip(step[base], step[name], strict=True))
         pairs = zip(ids[name], want, strict=True)
         same = sum(a == b for one, two in pairs for a, b in zip(one, two, strict=False))  # verified ones are longer
         middle = statistics.median(step[name])
@@ -206,10 +237,9 @@ def _measure(found: dict[str, Contender], batch: int, args: argparse.Namespace) 
     return rows
 
 
-_HEADER = (
-    "batch", "engine", "prefill, tokens/s", "decode, tokens/s", "over rounds", "of ours in float32", "tokens/forward",
-    "tokens as ours in float32",
-)  # fmt: skip
+def _header(base: str) -> tuple[str, ...]:
+    return ("batch", "engine", "prefill, tokens/s", "decode, tokens/s", "over rounds", f"of {base}", "tokens/forward",
+            f"tokens as {base}")  # fmt: skip
 
 
 def main() -> None:
@@ -217,6 +247,7 @@ def main() -> None:
     args = _parser().parse_args()
     if args.clock == "cpu" and args.threads != 1:
         raise SystemExit("--clock cpu adds up the time of all threads: give --threads 1")
+    _check_names(args.only, args.shapes)
     torch.set_num_threads(args.threads)
     parts = []
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
@@ -225,7 +256,7 @@ def main() -> None:
             save_model(random_decoder(SHAPES[shape], device="cpu", dtype=torch.float32, max_positions=64), folder)
             found, missing, peers = _contenders(folder, shape, args)
             rows = [row for batch in args.batches for row in _measure(found, batch, args)]
-            parts.append(f"## {shape}\n\n" + table(_HEADER, rows))
+            parts.append(f"## {shape}\n\n" + table(_header(next(iter(found))), rows))
             parts += ["Missing: " + "; ".join(f"{name} ({why})" for name, why in missing.items())] if missing else []
             for peer in peers:
                 peer.close()
@@ -252,6 +283,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["25m", "0.6b"], choices=list(SHAPES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32, 64])
+    parser.add_argument("--only", nargs="+", metavar="ENGINE", help="as in the table; default: all that install")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new", type=int, default=24)

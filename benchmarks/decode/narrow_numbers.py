@@ -40,8 +40,10 @@ SHAPES: Mapping[str, ModelConfig] = {
                    mask_token_id=3, eos_token_ids=(2,), pad_token_id=0),
     "0.6b": replace(WEDLM_8B, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
                     num_key_value_heads=8, tie_word_embeddings=True),
+    "1.7b": replace(WEDLM_8B, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
+                    num_key_value_heads=8, tie_word_embeddings=True),
 }  # fmt: skip
-"""``0.6b`` is the shape of Qwen3-0.6B."""
+"""``0.6b`` and ``1.7b`` are the shapes of Qwen3-0.6B and Qwen3-1.7B."""
 _CONTEXT, _KV_CONTEXT, _STEPS, _SEQUENCES, _PAGE = 64, 1500, 24, 32, 64
 
 
@@ -124,7 +126,7 @@ def _step(engine: Engine, batch: int, context: int, ids: Iterator[int], steps: i
 def main() -> None:
     """Measure and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--shapes", nargs="+", default=["25m", "0.6b"], choices=list(SHAPES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
