@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import shlex
 import statistics
 import subprocess
 import sys
@@ -272,10 +273,11 @@ def main() -> None:
 
 
 def _command() -> list[str]:
-    """The command line, without the paths of interpreters."""
+    """The command line, without the paths of this machine."""
     words = ["benchmarks.decode.engines"]
     for word in sys.argv[1:]:
-        words.append("PYTHON" if "/" in word and words[-1].startswith("--") else word)
+        is_path = "/" in word and words[-1].startswith("--")
+        words.append(("FOLDER" if words[-1] == "--folder" else "PYTHON") if is_path else shlex.quote(word))
     return words
 
 
