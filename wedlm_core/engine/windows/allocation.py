@@ -120,6 +120,9 @@ def allocate(
 ) -> Allocation:  # fmt: skip
     """Pick the windows with about the highest expected commits per second, and of those the ones with fewest rows.
 
+    Windows grow along the upper hull of commits over rows. Where a wider one takes fewer rows, because its drafts stay
+    valid more often, it may be passed over for its narrower neighbour.
+
     Args:
         run: what each window brings and takes.
         widest_S: int64, the largest window of each sequence (0 .. W).
