@@ -151,15 +151,16 @@ def _ways(shape: str, numbers: str) -> dict[str, tuple[Strategy, float]]:
 
 
 def _check_names(only: Sequence[str] | None, shapes: Sequence[str]) -> None:
-    """End the program where ``--only`` names no line of a table, or none of ours."""
+    """End the program where ``--only`` names no line of a table, or none of ours for a shape."""
+    if only is None:
+        return
     ours = [name for shape in shapes for numbers in _NUMBERS for name in _ways(shape, numbers)] + [_NARROW_KV]
     known = [*dict.fromkeys(ours), *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
-    if unknown := [name for name in only or () if name not in known]:
+    if unknown := [name for name in only if name not in known]:
         raise SystemExit(f"--only {unknown[0]!r}: it has to be one of {', '.join(map(repr, known))}")
-    if only and not set(only) & set(ours):
-        raise SystemExit(
-            f"--only {' '.join(map(repr, only))}: none of them is ours, which the others are compared with"
-        )
+    for shape in shapes:
+        if not any(name in only for numbers in _NUMBERS for name in [*_ways(shape, numbers), _NARROW_KV]):
+            raise SystemExit(f"--only {' '.join(map(repr, only))}: none of {shape} is ours, the base of the ratios")
 
 
 def _contenders(

@@ -192,7 +192,6 @@ class DecoderTeam:
         """Grow the scratch memory to hold ``rows`` rows; it never shrinks."""
         if rows <= self._reserved:
             return
-        self._reserved = rows
         config, team, task = self._config, self._team, self._team.task
         heads = config.num_attention_heads * config.head_dim
         widths = {"normed": config.hidden_size, "q": heads, "context": heads, "gated": config.intermediate_size,
@@ -201,6 +200,7 @@ class DecoderTeam:
         for name, width in widths.items():
             task[name] = team.scratch(name, rows * width)
         team.narrow(rows, max(widths.values()), self._numbers)
+        self._reserved = rows
 
     def _use(self, pool: KVPool) -> None:
         """Tell the record of the pool, once."""

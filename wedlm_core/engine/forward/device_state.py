@@ -45,7 +45,8 @@ class DeviceState:
         adjustments: what adjustments read of each slot.
         context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
-        uses: host bool ``[S, 2 + O]``, what choosing a slot's tokens takes; the next three are views of it.
+        uses: host bool ``[S, 2 + O]``, what choosing a slot's tokens takes; ``sampled``, ``suppresses`` and
+            ``optional`` are views of it.
         sampled: host bool ``[S]``, slots with a temperature.
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
         tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
