@@ -2,9 +2,9 @@
 
 :func:`long_run` gives each sequence and window its expected commits and rows per forward. :func:`allocate` picks the
 windows that maximise expected commits per second, ``sum(commits) / seconds(sum(rows))``. For any price of a row in
-commits, the best windows are corners of the sequences' upper hulls of commits over rows. So all windows grow mask by
-mask, where the hulls are steepest first: this chain passes the best windows at every price, and the allocation is the
-link of it with the highest rate.
+commits, the best windows are corners of the sequences' upper hulls of commits over rows. So all windows grow along
+their hulls, the steepest first: this chain passes the best windows at every price, and the allocation is the link of it
+with the highest rate. A wider window may take fewer rows, where its drafts stay valid more often: hulls go by rows.
 """
 
 from __future__ import annotations
@@ -120,9 +120,6 @@ def allocate(
 ) -> Allocation:  # fmt: skip
     """Pick the windows with about the highest expected commits per second, and of those the ones with fewest rows.
 
-    Windows grow along the upper hull of commits over rows. Where a wider one takes fewer rows, because its drafts stay
-    valid more often, it may be passed over for its narrower neighbour.
-
     Args:
         run: what each window brings and takes.
         widest_S: int64, the largest window of each sequence (0 .. W).
@@ -132,33 +129,56 @@ def allocate(
     """
     weight_S = np.ones(len(widest_S)) if weight_S is None else weight_S
     count = int(weight_S.sum())
-    density_SW = _hull_density(run, widest_S)
-    own_N, before_N = np.nonzero(density_SW > 0)  # each window but the widest can grow by one mask
+    by_rows = _by_rows(run, widest_S)
+    density_SW = _hull_density(by_rows.rows_SW, by_rows.commits_SW)
+    own_N, before_N = np.nonzero(density_SW > 0)  # each place of a window but the last can grow by one
     # A sequence's windows stay in order: along a hull the density falls. Of equal ones the lightest come first.
     order_N = np.lexsort((weight_S[own_N], -density_SW[own_N, before_N]))
-    own_N, masks_N = own_N[order_N], before_N[order_N] + 1
+    own_N, place_N = own_N[order_N], before_N[order_N] + 1
     rows_N, commits_N = (
-        np.append(weight_S @ found_SW[:, 0], weight_S[own_N] * np.diff(found_SW, axis=1)[own_N, masks_N - 1]).cumsum()
-        for found_SW in (run.rows_SW, run.commits_SW)
+        np.append(weight_S @ found_SW[:, 0], weight_S[own_N] * np.diff(found_SW, axis=1)[own_N, place_N - 1]).cumsum()
+        for found_SW in (by_rows.rows_SW, by_rows.commits_SW)
     )
     rows_N += load.other_rows
     rates_N = commits_N / load.seconds(rows_N, count)
     rates_N[1:][rows_N[1:] > load.most_rows] = -np.inf
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
-    masks_S = np.zeros(len(widest_S), dtype=np.int64)
-    np.maximum.at(masks_S, own_N[:taken], masks_N[:taken])
+    place_S = np.zeros(len(widest_S), dtype=np.int64)
+    np.maximum.at(place_S, own_N[:taken], place_N[:taken])
+    masks_S = by_rows.masks_SW[np.arange(len(widest_S)), place_S]
     rate = float(rates_N[taken])
     return Allocation(masks_S=masks_S, rate=rate, row_price=rate * load.slope(float(rows_N[taken]), count))
 
 
-def _hull_density(run: LongRun, widest_S: IntArray) -> FloatArray:
-    """``[S, W]``: slope of the upper hull of commits over rows where the window grows from 0 .. W - 1 masks by one.
+@dataclass(frozen=True, kw_only=True)
+class _Windows:
+    """Windows of each sequence, ``[S, W + 1]``, those with the fewest rows first."""
 
-    On the way to w masks that is the least, over narrower windows, of the steepest slope to w masks or more.
+    masks_SW: IntArray
+    commits_SW: FloatArray
+    rows_SW: FloatArray
+
+
+def _by_rows(run: LongRun, widest_S: IntArray) -> _Windows:
+    """Order windows by their rows; those that are too wide stand last and bring nothing for their rows."""
+    fits_SW = np.arange(run.rows_SW.shape[1]) <= widest_S[:, None]
+    rows_SW = np.where(fits_SW, run.rows_SW, run.rows_SW.max(initial=0.0) + 1)
+    masks_SW = rows_SW.argsort(axis=1, kind="stable")
+    commits_SW = np.where(fits_SW, run.commits_SW, 0.0)
+    return _Windows(
+        masks_SW=masks_SW,
+        commits_SW=np.take_along_axis(commits_SW, masks_SW, axis=1),
+        rows_SW=np.take_along_axis(rows_SW, masks_SW, axis=1),
+    )
+
+
+def _hull_density(rows_SW: FloatArray, commits_SW: FloatArray) -> FloatArray:
+    """``[S, W]``: slope of the upper hull of commits over rows, from each place to the next; rows never fall.
+
+    On the way to a place that is the least, over places before it, of the steepest slope to it or further.
     """
-    masks_W = np.arange(run.rows_SW.shape[1])
-    commits_SWW = run.commits_SW[:, None, :] - run.commits_SW[:, :, None]  # [sequence, from, to]
-    rows_SWW = np.maximum(run.rows_SW[:, None, :] - run.rows_SW[:, :, None], 1e-9)
-    slope_SWW = np.where(masks_W <= widest_S[:, None, None], commits_SWW / rows_SWW, -np.inf)
-    steepest_SWW = np.maximum.accumulate(slope_SWW[:, :, ::-1], axis=2)[:, :, ::-1]
-    return np.where(masks_W[:, None] < masks_W, steepest_SWW, np.inf).min(axis=1)[:, 1:]
+    place_W = np.arange(rows_SW.shape[1])
+    commits_SWW = commits_SW[:, None, :] - commits_SW[:, :, None]  # [sequence, from, to]
+    rows_SWW = np.maximum(rows_SW[:, None, :] - rows_SW[:, :, None], 1e-9)
+    steepest_SWW = np.maximum.accumulate((commits_SWW / rows_SWW)[:, :, ::-1], axis=2)[:, :, ::-1]
+    return np.where(place_W[:, None] < place_W, steepest_SWW, np.inf).min(axis=1)[:, 1:]
