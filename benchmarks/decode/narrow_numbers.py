@@ -53,7 +53,7 @@ class Numbers:
 
     dtype: torch.dtype = torch.float32
     weight_dtype: Literal["auto", "int8"] = "auto"
-    kv: Literal["auto", "float32", "bfloat16"] = "auto"
+    kv: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     base: str = "float32"
 
 
@@ -65,10 +65,12 @@ WEIGHTS: Mapping[str, Numbers] = {
 KV: Mapping[str, Numbers] = {
     "float32": Numbers(),
     "float32, KV bfloat16": Numbers(kv="bfloat16"),
+    "float32, KV int8": Numbers(kv="int8"),
     "bfloat16, KV float32": Numbers(dtype=torch.bfloat16, kv="float32", base="bfloat16, KV float32"),
     "bfloat16": Numbers(dtype=torch.bfloat16, base="bfloat16, KV float32"),
     "int8": Numbers(weight_dtype="int8", base="int8"),
     "int8, KV bfloat16": Numbers(weight_dtype="int8", kv="bfloat16", base="int8"),
+    "int8, KV int8": Numbers(weight_dtype="int8", kv="int8", base="int8"),
 }
 
 

@@ -15,7 +15,7 @@ from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.model.checkpoint import load_config
-from wedlm_core.model.memory import kv_bytes
+from wedlm_core.model.memory import kv_bytes_per_token
 
 __all__ = ["params_of_text", "row_faults"]
 
@@ -64,8 +64,8 @@ def _most_pool_tokens(config: RunConfig, model: ModelConfig) -> int:
         return engine.num_pages * engine.page_size
     if engine.kv_cache_bytes is None:
         return _ANY
-    size = kv_bytes(engine.kv_cache_dtype, "float32" if config.dtype == "float32" else "bfloat16")
-    page_bytes = model.kv_values_per_token * engine.page_size * size
+    dtype = "float32" if config.dtype == "float32" else "bfloat16"
+    page_bytes = engine.page_size * kv_bytes_per_token(model, dtype=dtype, kv_cache_dtype=engine.kv_cache_dtype)
     return max(1, engine.kv_cache_bytes // page_bytes) * engine.page_size
 
 

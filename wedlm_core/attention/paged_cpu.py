@@ -1,6 +1,6 @@
 """Backend ``compiled``: Numba attention on CPU in float32, bitwise batch invariant.
 
-Keys and values are float32 or bfloat16, in a KV pool with transposed keys.
+Keys and values are float32, bfloat16 or int8, in a KV pool with transposed keys.
 :class:`wedlm_core.model.decoder_cpu.DecoderCpu` runs it too.
 """
 
@@ -47,8 +47,7 @@ class PagedCpuPlan:
 
         pool = self._pool
         scores = np.empty((QUERIES, self.width), dtype=np.float32)
-        keys, values = pool.blocks(layer)
-        attend(q, keys, values, *self._rows, pool.page_size, self._scale, out, scores, first, last)
+        attend(q, *pool.blocks(layer), *self._rows, pool.page_size, self._scale, out, scores, first, last)
 
     def describe(self, task: Any) -> tuple[np.ndarray, ...]:
         """Fill the fields of :data:`wedlm_core.kernels.cpu.forward.TASK` that attention needs.
@@ -83,8 +82,8 @@ class PagedCpuAttention:
         """Why this backend cannot be used; None if it can."""
         if problem.device.type != "cpu" or problem.dtype != torch.float32:
             return f"it runs in float32 on CPU only, not in {problem.dtype} on {problem.device}"
-        if problem.kv_dtype not in (torch.float32, torch.bfloat16):
-            return f"it reads keys and values in float32 and bfloat16 only, not in {problem.kv_dtype}"
+        if problem.kv_dtype not in (torch.float32, torch.bfloat16, torch.int8):
+            return f"it reads keys and values in float32, bfloat16 and int8 only, not in {problem.kv_dtype}"
         if problem.weight_dtype not in ("auto", "int8", "int4"):
             return f"the CPU decoder that it is part of needs float32, int8 or int4 weights, not {problem.weight_dtype}"
         if importlib.util.find_spec("numba") is None:

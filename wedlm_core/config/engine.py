@@ -38,7 +38,7 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
     "batch_invariant": (True, False, "auto"),
     "overlap": (True, False, "auto"),
     "cuda_graphs": (True, False, "auto"),
-    "kv_cache_dtype": ("auto", "float32", "bfloat16", "fp8_e4m3"),
+    "kv_cache_dtype": ("auto", "float32", "bfloat16", "fp8_e4m3", "int8"),
     "weight_dtype": ("auto", "int8", "int4", "fp8_e4m3"),
     "history_drafts": (True, False, "auto"),
 }
@@ -78,8 +78,9 @@ class EngineConfig:
             of several engines on one device must add up to less than 1.
         kv_cache_dtype: "auto" stores keys and values in the model's dtype. "bfloat16" rounds those of a float32 model
             to two bytes, in half the memory; attention computes in float32 all the same. "float32" keeps those of a
-            bfloat16 model as they were computed on a CPU. "fp8_e4m3" takes one byte each; ``attention="compiled"``
-            does not support it. The loss of quality of each is measured (``benchmarks/results``).
+            bfloat16 model as they were computed on a CPU. "int8", on CPUs, rounds each key and value of a KV head at a
+            scale of its own: a byte a number, and four. "fp8_e4m3" takes one byte each; ``attention="compiled"`` does
+            not support it. The loss of quality of each is measured (``benchmarks/results``).
         weight_dtype: "auto" keeps the weights as loaded. "int8" rounds weights and the rows that they are multiplied
             with to 8 bits (:mod:`wedlm_core.model.int8`): a quarter of float32's memory, faster products whose sums
             are exact. "int4" keeps the weights of the layers in 4 bits and expands them to 8 when they are used: half
@@ -128,7 +129,7 @@ class EngineConfig:
     num_pages: int | None = None
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "fp8_e4m3"] = "auto"
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "fp8_e4m3", "int8"] = "auto"
     weight_dtype: Literal["auto", "int8", "int4", "fp8_e4m3"] = "auto"
     quantised_head: bool = True
     smoothing: str = "off"

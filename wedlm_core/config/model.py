@@ -189,6 +189,16 @@ class ModelConfig:
         """Numbers that the KV cache holds for a token: keys and values of all layers."""
         return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
 
+    def kv_bytes_per_token(self, number: int, *, scaled_rows: bool = False) -> int:
+        """Bytes that the KV cache holds for a token.
+
+        Args:
+            number: bytes of a number.
+            scaled_rows: whether each key and value of a KV head has a float32 scale of its own.
+        """
+        scales = 4 * self.kv_values_per_token // self.head_dim if scaled_rows else 0
+        return number * self.kv_values_per_token + scales
+
     @property
     def longest(self) -> int:
         """Positions the model was made for: ``max_position_embeddings``, or what YaRN extends its original ones to."""

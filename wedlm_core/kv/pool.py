@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton
+from wedlm_core.kernels.rounding import rounded
 
-__all__ = ["KVPool", "kv_dtype_of"]
+__all__ = ["Blocks", "KVPool", "kv_dtype_of"]
 
 _KEY_BLOCK = 64
 _WIDE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -23,17 +25,40 @@ def kv_dtype_of(kv_cache_dtype: str, dtype: torch.dtype, device: torch.device) -
     """The pool's dtype for ``EngineConfig.kv_cache_dtype``, a model of this dtype and this device.
 
     Raises:
-        ConfigError: the device does not convert 8-bit floats, so no attention backend could read the pool.
+        ConfigError: no attention backend of the device could read the pool: it does not convert 8-bit floats, or it is
+            a GPU and the pool would hold int8.
     """
     if kv_cache_dtype == "auto":
         return dtype
     if kv_cache_dtype in _WIDE:
         return _WIDE[kv_cache_dtype]
+    if kv_cache_dtype == "int8":
+        if device.type != "cpu":
+            rule = f"keys and values in int8 are read on CPUs only, and the device is {device}"
+            raise ConfigError(explain("kv_cache_dtype", kv_cache_dtype, rule, 'Use "fp8_e4m3", or "auto".'))
+        return torch.int8
     if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < _EIGHT_BITS:
         has = f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}"
         rule = f"8-bit floats need a device of compute capability {_EIGHT_BITS[0]}.{_EIGHT_BITS[1]}, {has}"
         raise ConfigError(explain("kv_cache_dtype", kv_cache_dtype, rule, 'Use kv_cache_dtype="auto".'))
     return torch.float8_e4m3fn
+
+
+class Blocks(NamedTuple):
+    """A layer of a pool with transposed keys, as numpy views.
+
+    Attributes:
+        keys: ``[Hkv, num_entries / B, Dh, B]``: float32, int8, or uint16 for the bits of bfloat16, which numpy does not
+            know.
+        values: the same, ``[Hkv, num_entries, Dh]``.
+        key_scales: float32 ``[Hkv, num_entries]`` of keys in int8, else ``[0, num_entries]``.
+        value_scales: the same of values.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    key_scales: np.ndarray
+    value_scales: np.ndarray
 
 
 class KVPool:
@@ -50,10 +75,15 @@ class KVPool:
     outputs depend on what was written first. ``k`` and ``v`` are then the stored bytes; :meth:`keys` and
     :meth:`values` return the values.
 
+    A pool of int8 stores ``round(value / scale)`` with a scale of its own for each entry and KV head, which depends on
+    nothing else (:func:`wedlm_core.kernels.rounding.rounded`).
+
     Attributes:
         dtype: stored dtype.
         compute_dtype: dtype of the keys and values that are written and read.
-        scales: ``(key scale, value scale)`` of each layer; 1 if not quantised.
+        scales: ``(key scale, value scale)`` of each layer; 1 unless it holds 8-bit floats.
+        key_scales: float32 ``[Hkv, num_entries]`` of each layer if it holds int8, else ``[0, num_entries]``.
+        value_scales: the same of values.
         num_entries: tokens that the pool holds.
     """
 
@@ -78,6 +108,10 @@ class KVPool:
         self.v = [_zeros(shape, self.dtype, device) for _ in layers]
         self.quantised = self.dtype == torch.float8_e4m3fn
         self.scales = [(1.0, 1.0) for _ in layers]
+        self.scaled_rows = self.dtype == torch.int8
+        scaled = (self.heads if self.scaled_rows else 0, self.num_entries)
+        self.key_scales = [_zeros(scaled, torch.float32, device) for _ in layers]
+        self.value_scales = [_zeros(scaled, torch.float32, device) for _ in layers]
         self._on_gpu = device.type == "cuda" and why_no_triton(device) is None
         self.transposed_keys, self.key_block = transposed_keys, min(_KEY_BLOCK, page_size)
         self._head_base_H1 = torch.arange(self.heads, device=device)[:, None] * self.num_entries
@@ -85,20 +119,22 @@ class KVPool:
     @staticmethod
     def bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
         """Bytes of one page: keys and values of all layers."""
-        return config.kv_values_per_token * page_size * dtype.itemsize
+        return page_size * config.kv_bytes_per_token(dtype.itemsize, scaled_rows=dtype == torch.int8)
 
-    def blocks(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Transposed keys ``[Hkv, num_entries / B, Dh, B]`` and values ``[Hkv, num_entries, Dh]`` as numpy views.
-
-        They are float32, or uint16: the bits of bfloat16, which numpy does not know.
-        """
+    def blocks(self, layer: int) -> Blocks:
+        """A layer, with transposed keys."""
         k, v = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x for x in (self.k[layer], self.v[layer]))
         keys = k.view(self.heads, -1, self.head_dim, self.key_block)
-        return keys.numpy(), v.view(self.heads, -1, self.head_dim).numpy()
+        return Blocks(
+            keys=keys.numpy(),
+            values=v.view(self.heads, -1, self.head_dim).numpy(),
+            key_scales=self.key_scales[layer].numpy(),
+            value_scales=self.value_scales[layer].numpy(),
+        )
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero these pages."""
-        for cache in (*self.k, *self.v):
+        for cache in (*self.k, *self.v, *(self.key_scales + self.value_scales if self.scaled_rows else ())):
             page_HP = cache.view(self.heads, self.num_entries // self.page_size, -1)  # true for transposed keys too
             for page in pages:
                 page_HP[:, page].zero_()
@@ -125,14 +161,17 @@ class KVPool:
             flat_N: int64 indices as of :meth:`flat_index`, in units of ``chunk`` entries.
             chunk: consecutive entries that one index reads.
         """
-        return self._read(self.k[layer], self.scales[layer][0], flat_N, chunk)
+        return self._read(self.k[layer], self.scales[layer][0], self.key_scales[layer], flat_N, chunk)
 
     def values(self, layer: int, flat_N: Tensor, chunk: int = 1) -> Tensor:
         """A copy of values; see :meth:`keys`."""
-        return self._read(self.v[layer], self.scales[layer][1], flat_N, chunk)
+        return self._read(self.v[layer], self.scales[layer][1], self.value_scales[layer], flat_N, chunk)
 
-    def _read(self, cache: Tensor, scale: float, flat_N: Tensor, chunk: int) -> Tensor:
+    def _read(self, cache: Tensor, scale: float, scale_HE: Tensor, flat_N: Tensor, chunk: int) -> Tensor:
         entries = cache.view(-1, chunk * self.head_dim).index_select(0, flat_N)
+        if self.scaled_rows:
+            scale_NC1 = scale_HE.view(-1, chunk, 1).index_select(0, flat_N)
+            return (entries.view(-1, chunk, self.head_dim) * scale_NC1).flatten(1).to(self.compute_dtype)
         return entries.to(self.compute_dtype).mul_(scale) if self.quantised else entries.to(self.compute_dtype)
 
     def write(self, layer: int, flat_HT: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
@@ -144,6 +183,9 @@ class KVPool:
             key_scale, value_scale = self.scales[layer]
             k_ND, v_ND = _rounded(k_ND, key_scale), _rounded(v_ND, value_scale)
             k, v = k.view(torch.uint8), v.view(torch.uint8)
+        elif self.scaled_rows:
+            k_ND, self.key_scales[layer].view(-1)[flat_HT] = rounded(k_ND)
+            v_ND, self.value_scales[layer].view(-1)[flat_HT] = rounded(v_ND)
         else:
             k_ND, v_ND = k_ND.to(self.dtype), v_ND.to(self.dtype)
         if self.transposed_keys:
@@ -194,7 +236,7 @@ def _rounded(x: Tensor, scale: float) -> Tensor:
 
 def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros. On a CPU they take memory, and the time to zero it, when they are first used: a pool is seldom full."""
-    if device.type != "cpu":
+    if device.type != "cpu" or 0 in shape:  # torch sees no array of no bytes in another dtype
         return torch.zeros(shape, device=device, dtype=dtype)
     empty = np.zeros((shape[0], shape[1] * dtype.itemsize), dtype=np.uint8)
     return torch.from_numpy(empty).view(dtype)

@@ -166,9 +166,8 @@ class DecoderCpu:
         share(rows, norming, _bound(kernels.rms_norm, stream, self._layers[0].input_norm, eps, normed.array))
         for number, layer in enumerate(self._layers):
             qkv = layer.qkv(normed.tensor[:padded]).numpy()
-            keys, values = pool.blocks(number)
             arguments = (qkv, layer.q_norm, layer.k_norm, eps, cos, sin, where, place, config.num_attention_heads)
-            share(rows, placing, _bound(kernels.place_qkv, *arguments, q.array, keys, values))
+            share(rows, placing, _bound(kernels.place_qkv, *arguments, q.array, *pool.blocks(number)))
             share(plan.sequences, attending, _bound(plan.run, number, q.array, context.array))
             delta = layer.o(context.tensor[:padded]).numpy()
             share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed.array))

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from wedlm_core.attention import CpuPlan
 from wedlm_core.kernels.cpu.forward import LAYER
 from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
-from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums, rounded
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums
 from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLinear
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.products import RowPadding
@@ -209,6 +210,8 @@ class DecoderTeam:
         self._pool, task = pool, self._team.task
         for number, line in enumerate(self._lines):
             line["keys"], line["values"] = pool.k[number].data_ptr(), pool.v[number].data_ptr()
+            scales = pool.key_scales[number], pool.value_scales[number]
+            line["key_scales"], line["value_scales"] = (one.data_ptr() for one in scales)
         task["block"], task["blocks"] = pool.key_block, pool.num_entries // pool.key_block
         task["kv_entries"], task["page_size"] = pool.num_entries, pool.page_size
 

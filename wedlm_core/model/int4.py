@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.model.int8 import exact_sums, has_cpu_kernels, has_gpu_kernels, rounded, scaled
+from wedlm_core.kernels.rounding import rounded
+from wedlm_core.model.int8 import exact_sums, has_cpu_kernels, has_gpu_kernels, scaled
 from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
 
 __all__ = ["GROUP", "TILE", "Int4Linear", "expanded", "rounded_to_nibbles"]

@@ -15,33 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.kernels.gpu.support import why_no_triton
+from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
 
-__all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "rounded", "why_not_exact"]
+__all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "why_not_exact"]
 
-LARGEST = 127.0
-"""Largest size of a rounded number: -128 is left out, so that the two sides are alike."""
-_SMALLEST = 1e-12  # of a row's largest number, so that a row of zeros has a scale
 MOST_INPUTS = (2**31 - 1) // 127**2
 """Most inputs of a layer whose sums always fit in int32."""
 _FEWEST_INPUTS = 8  # torch 2.13 multiplies wrongly on CPU by a transposed matrix of one row
 _CUDA_ROWS, _CUDA_MULTIPLE = 32, 8  # what torch._int_mm needs there
-
-
-def rounded(x_RI: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row to int8 at a scale of its own.
-
-    Args:
-        x_RI: any floating dtype.
-
-    Returns:
-        int8 ``[R, I]``, contiguous, and float32 ``[R]``: ``x`` is about ``byte * scale``.
-    """
-    wide_RI = x_RI.float()
-    top_R1 = wide_RI.abs().amax(dim=-1, keepdim=True).clamp_min(_SMALLEST)
-    inverse_R1 = torch.full_like(top_R1, LARGEST) / top_R1  # a number over a tensor would be rounded twice
-    byte_RI = (wide_RI * inverse_R1).round().to(torch.int8).contiguous()
-    return byte_RI, (top_R1 / LARGEST).squeeze(-1)
 
 
 def scaled(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -1,8 +1,8 @@
 """What lies around a product of int8 rows and weights on a GPU: one Triton kernel before it and one after.
 
-:func:`wedlm_core.model.int8.rounded` and the plain arithmetic of :class:`wedlm_core.model.int8.Int8Linear` are their
-oracles, bit for bit. As torch operations the two are some fourteen kernels, which in a small forward take longer than
-the product.
+:func:`wedlm_core.kernels.rounding.rounded` and the plain arithmetic of :class:`wedlm_core.model.int8.Int8Linear` are
+their oracles, bit for bit. As torch operations the two are some fourteen kernels, which in a small forward take longer
+than the product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OUTPUTS = 1024  # of a program
 
 
 def rounded_gpu(x_RI: Tensor) -> tuple[Tensor, Tensor]:
-    """See :func:`wedlm_core.model.int8.rounded`; the scale of a row that is no number is NaN."""
+    """See :func:`wedlm_core.kernels.rounding.rounded`; the scale of a row that is no number is NaN."""
     from wedlm_core.kernels.gpu.rounding import round_rows_int8
 
     rows, width = x_RI.shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.expected_tensors import expected_tensors
 
-__all__ = ["BYTES", "WEIGHT_DTYPES", "kv_bytes", "kv_bytes_per_token", "weight_bytes"]
+__all__ = ["BYTES", "WEIGHT_DTYPES", "kv_bytes_per_token", "weight_bytes"]
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of a number in each dtype that a model computes in."""
@@ -42,9 +42,9 @@ def weight_bytes(
     return int(total)
 
 
-def kv_bytes(kv_cache_dtype: str, dtype: str) -> int:
+def _kv_bytes(kv_cache_dtype: str, dtype: str) -> int:
     """Bytes of a number of the KV pool, for ``EngineConfig.kv_cache_dtype`` and the dtype of the model."""
-    return {**BYTES, "fp8_e4m3": 1}[dtype if kv_cache_dtype == "auto" else kv_cache_dtype]
+    return {**BYTES, "fp8_e4m3": 1, "int8": 1}[dtype if kv_cache_dtype == "auto" else kv_cache_dtype]
 
 
 def kv_bytes_per_token(config: ModelConfig, *, dtype: str, kv_cache_dtype: str = "auto") -> int:
@@ -55,4 +55,4 @@ def kv_bytes_per_token(config: ModelConfig, *, dtype: str, kv_cache_dtype: str =
         dtype: a name of :data:`BYTES`, of the model.
         kv_cache_dtype: as in ``EngineConfig``.
     """
-    return config.kv_values_per_token * kv_bytes(kv_cache_dtype, dtype)
+    return config.kv_bytes_per_token(_kv_bytes(kv_cache_dtype, dtype), scaled_rows=kv_cache_dtype == "int8")

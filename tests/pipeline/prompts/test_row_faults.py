@@ -41,6 +41,7 @@ def refusal(engine: Engine, request: Request) -> tuple[str, str] | None:
         ("float32", "auto", True),
         ("float32", "bfloat16", True),
         ("float32", "fp8_e4m3", True),
+        ("float32", "int8", True),
         ("bfloat16", "auto", True),
         ("bfloat16", "float32", True),
         ("auto", "auto", False),
@@ -50,7 +51,7 @@ def refusal(engine: Engine, request: Request) -> tuple[str, str] | None:
 def test_rows_that_a_pool_cannot_hold_are_those_that_the_engine_refuses(
     qwen3_folder: Path, tmp_path: Path, dtype: Any, kv: Any, known: bool
 ) -> None:
-    """80 tokens of keys and values in float32, 160 in bfloat16, 320 in 8 bits; where they are not known, the most."""
+    """80 tokens of KV in float32, 160 in bfloat16, 320 in 8 bits (fewer with scales), the most where unknown."""
     model = load_model(qwen3_folder, dtype=getattr(torch, "float32" if dtype == "auto" else dtype))
     engine_config = EngineConfig(kv_cache_bytes=80 * 4 * model.config.kv_values_per_token, kv_cache_dtype=kv)
     table = pa.table({"prompt_token_ids": pa.array(PROMPTS, pa.list_(pa.int64()))})

@@ -46,6 +46,7 @@ def test_auto_on_cpu_is_compiled_for_float32_and_tiled_otherwise() -> None:
     invariant = replace(PROBLEM, batch_invariant=True)
     assert resolve_backend("auto", invariant).name == "compiled"
     assert resolve_backend("auto", replace(invariant, kv_dtype=torch.bfloat16)).name == "compiled"
+    assert resolve_backend("auto", replace(invariant, kv_dtype=torch.int8)).name == "compiled"
     assert resolve_backend("auto", replace(invariant, kv_dtype=FP8)).name == "tiled"
     assert resolve_backend("auto", replace(PROBLEM, dtype=torch.bfloat16, kv_dtype=torch.bfloat16)).name == "tiled"
 
@@ -55,7 +56,7 @@ def test_auto_on_cpu_is_compiled_for_float32_and_tiled_otherwise() -> None:
     [
         ("flash-attn", PROBLEM, "runs on CUDA devices"),
         ("varlen", PROBLEM, "runs on CUDA devices"),
-        ("compiled", replace(PROBLEM, kv_dtype=FP8), "keys and values in float32 and bfloat16 only"),
+        ("compiled", replace(PROBLEM, kv_dtype=FP8), "keys and values in float32, bfloat16 and int8 only"),
         ("tiled", replace(PROBLEM, device=torch.device("meta")), "runs on CPU only"),
         ("sdpa", replace(PROBLEM, batch_invariant=True), "not batch invariant"),
         ("triton", replace(PROBLEM, device=DEVICE, head_dim=512), "head_dim 512"),
@@ -100,7 +101,7 @@ def test_the_self_test_finds_what_a_kernel_may_do_wrong(fault: str, page_size: i
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kv_dtype", [None, torch.bfloat16, FP8])
+@pytest.mark.parametrize("kv_dtype", [None, torch.bfloat16, FP8, torch.int8])
 def test_plain_backends_pass_the_self_test(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
     problem = replace(PROBLEM, dtype=dtype, kv_dtype=kv_dtype or dtype)
     for backend in (SdpaAttention(), TiledAttention()):

@@ -129,7 +129,7 @@ def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperatur
     folder, found = resolve("tiny"), {}
     for strategy, traits in (("autoregressive", {}), ("verified", TIGHT)):
         model = load_model(folder, weight_dtype="int8")
-        narrow: dict[str, Any] = {"weight_dtype": "int8", "kv_cache_dtype": "bfloat16", **traits}
+        narrow: dict[str, Any] = {"weight_dtype": "int8", "kv_cache_dtype": "int8", **traits}
         engine = Engine(model, loaded(folder)[1], EngineConfig(max_window=16, step_cost=COST, **narrow))
         done = run(engine, requests(folder, strategy, temperature)[::3])
         found[strategy] = {one.request_id: (one.token_ids, one.logprobs, one.finish_reason) for one in done}

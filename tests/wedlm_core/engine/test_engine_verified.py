@@ -38,6 +38,7 @@ MODELS = {
     "tiny-bfloat16": 20,
     "qwen25-narrow_kv": 20,
     "tiny-narrow_kv": 10,
+    "tiny-int8_kv": 10,
 }
 TEMPERATURES = (0.0, 0.7, 1.0)
 TIGHT = EngineConfig(
@@ -94,7 +95,8 @@ class Bench:
         weight_dtype = numbers if numbers in ("int8", "int4") else "auto"
         tokenizer = Tokenizer.load(folder)
         model = load_model(folder, dtype=dtype, weight_dtype=weight_dtype)
-        self.kv_cache_dtype: Literal["auto", "bfloat16"] = "bfloat16" if numbers == "narrow_kv" else "auto"
+        kv: dict[str, Literal["bfloat16", "int8"]] = {"narrow_kv": "bfloat16", "int8_kv": "int8"}
+        self.kv_cache_dtype: Literal["auto", "bfloat16", "int8"] = kv.get(numbers, "auto")
         self.roomy = Engine(model, tokenizer, EngineConfig(max_num_seqs=32, kv_cache_dtype=self.kv_cache_dtype))
         self.tight = Engine(model, tokenizer, replace(TIGHT, kv_cache_dtype=self.kv_cache_dtype))
         self.prompts = prompts_for(tokenizer, self.roomy.model_config.vocab_size, count)

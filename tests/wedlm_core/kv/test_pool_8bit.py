@@ -37,12 +37,36 @@ def test_entries_are_rounded_to_three_bits_and_held_in_range() -> None:
         assert torch.all((found - given).abs() <= torch.clamp(given.abs() / 16, min=scale * 2**-10))
 
 
+def test_int8_entries_are_rounded_at_scales_of_their_own_and_cleared_with_their_pages() -> None:
+    pool = KVPool(model_shape(4, 2, 32), 4, 16, device=CPU, dtype=torch.float32, kv_dtype=torch.int8)
+    k, v = torch.randn(2, 20, 2, 32, generator=torch.Generator().manual_seed(0))
+    k[3, 1], v[5, 0] = 1000.0, torch.nan
+    entries = torch.arange(7, 27)
+    pool.write_entries(0, entries, k, v)
+    flat = pool.flat_index(entries)
+    for found, given in ((pool.keys(0, flat), k), (pool.values(0, flat), v)):
+        rows = found.view(2, 20, 32).transpose(0, 1)
+        step = given.abs().amax(-1, keepdim=True) / 127
+        right = (rows - given).abs() <= 0.5001 * step
+        assert torch.equal(right.all(-1), ~given.isnan().any(-1))
+        assert torch.equal(rows.isnan(), given.isnan()), "what is no number spoils its own row only"
+    pool.clear([0, 1])
+    assert not pool.values(0, flat).any()
+
+
+def test_int8_is_for_cpus() -> None:
+    assert kv_dtype_of("int8", torch.bfloat16, CPU) == torch.int8
+    with pytest.raises(ConfigError, match=r'int8 are read on CPUs only.*Use "fp8_e4m3"'):
+        kv_dtype_of("int8", torch.bfloat16, torch.device("meta"))
+
+
 def test_a_page_takes_half_the_bytes() -> None:
     config = model_shape(4, 2, 32, layers=3)
     assert kv_dtype_of("fp8_e4m3", torch.bfloat16, torch.device("cpu")) == FP8
     assert kv_dtype_of("auto", torch.bfloat16, torch.device("cpu")) == torch.bfloat16
     wide, narrow = (KVPool.bytes_per_page(config, 64, dtype) for dtype in (torch.bfloat16, FP8))
     assert wide == 2 * narrow
+    assert KVPool.bytes_per_page(config, 64, torch.int8) == narrow * 36 // 32, "32 numbers of a head, and a scale"
 
 
 def test_verified_still_equals_autoregressive(agreeing_folder: Path) -> None:
@@ -68,7 +92,7 @@ def test_verified_still_equals_autoregressive(agreeing_folder: Path) -> None:
 
 def test_backends_and_values_that_do_not_support_it_are_refused(agreeing_folder: Path) -> None:
     model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
-    with pytest.raises(ConfigError, match="keys and values in float32 and bfloat16 only"):
+    with pytest.raises(ConfigError, match="keys and values in float32, bfloat16 and int8 only"):
         Engine(model, tokenizer, EngineConfig(kv_cache_dtype="fp8_e4m3", attention="compiled"))
     with pytest.raises(ConfigError, match="kv_cache_dtype"):
         EngineConfig(kv_cache_dtype="fp8")  # type: ignore[arg-type]

@@ -125,9 +125,11 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("weight_dtype", "kv"), [("auto", "auto"), ("int8", "auto"), ("auto", "bfloat16")])
+@pytest.mark.parametrize(
+    ("weight_dtype", "kv"), [("auto", "auto"), ("int8", "auto"), ("auto", "bfloat16"), ("auto", "int8")]
+)
 def test_threads_change_no_bit(
-    qwen3_folder: Path, weight_dtype: Literal["auto", "int8"], kv: Literal["auto", "bfloat16"],
+    qwen3_folder: Path, weight_dtype: Literal["auto", "int8"], kv: Literal["auto", "bfloat16", "int8"],
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     config = EngineConfig(weight_dtype=weight_dtype, kv_cache_dtype=kv)
@@ -160,11 +162,26 @@ def test_attention_equals_a_plain_softmax(rows: int, sequences: int, cached: int
     scale = np.float32(dim**-0.5)
     narrow = [torch.from_numpy(x).bfloat16() for x in (keys, values)]
     keys, values = (x.float().numpy() for x in narrow)
-    attend(q, keys, values, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
+    none = np.zeros((2, 0, 0), dtype=np.float32)
+    attend(q, keys, values, *none, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
     bits, same = [x.view(torch.uint16).numpy() for x in narrow], np.zeros_like(out)
-    attend(q, *bits, pages, starts, counts, context, page, scale, same, scores, 0, sequences)
+    attend(q, *bits, *none, pages, starts, counts, context, page, scale, same, scores, 0, sequences)
     np.testing.assert_array_equal(same, out, "bfloat16 keys and values give the bits of the same numbers in float32")
-    for s in range(sequences):
+    _check_softmax(q, keys, values, pages, starts, counts, context, out)
+    # Eight bits: each key and value of a KV head at a scale of its own.
+    byte_k, byte_v = (rng.integers(-127, 128, x.shape).astype(np.int8) for x in (keys, values))
+    scales = rng.uniform(0.001, 0.03, (2, kv_heads, sequences * depth * page)).astype(np.float32)
+    attend(q, byte_k, byte_v, *scales, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
+    by_entry = scales[0].reshape(kv_heads, sequences * depth, 1, page)
+    _check_softmax(q, byte_k * by_entry, byte_v * scales[1][..., None], pages, starts, counts, context, out)
+
+
+def _check_softmax(  # type: ignore[no-untyped-def]
+    q, keys, values, pages, starts, counts, context, out
+) -> None:
+    (kv_heads, _, dim, page), heads = keys.shape, 4
+    scale = dim**-0.5
+    for s in range(len(counts)):
         flat_k = keys[:, pages[s]].transpose(0, 1, 3, 2).reshape(kv_heads, -1, dim).astype(np.float64)
         flat_v = values.reshape(kv_heads, -1, page, dim)[:, pages[s]].reshape(kv_heads, -1, dim).astype(np.float64)
         for r in range(counts[s]):

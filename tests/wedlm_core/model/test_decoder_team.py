@@ -124,7 +124,7 @@ def test_it_computes_what_single_steps_compute(
 ) -> None:
     """int8: bit for bit; float32: but for the order of sums in products."""
     folder = request.getfixturevalue(model)
-    for weights, kv in (("auto", "auto"), ("int8", "auto"), ("int8", "bfloat16")):
+    for weights, kv in (("auto", "auto"), ("int8", "auto"), ("int8", "bfloat16"), ("int8", "int8")):
         config = EngineConfig(weight_dtype=weights, kv_cache_dtype=kv, page_size=16, prefill_chunk=9)
         fast = rows_of(folder, config)
         with monkeypatch.context() as patch:

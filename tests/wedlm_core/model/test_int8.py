@@ -15,9 +15,10 @@ from torch import nn
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu import eight_bits
+from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model import int8, placing
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums, plain_sums, rounded
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums, plain_sums
 from wedlm_core.model.products_int8 import Int8Product, widened
 from wedlm_core.model.quantised import prepare_exact, quantise
 from wedlm_core.model.weights import load_model

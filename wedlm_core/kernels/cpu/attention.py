@@ -8,7 +8,7 @@ from numba.extending import overload
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, exp
-from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16
+from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16, multiply_int8
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
 
 __all__ = ["QUERIES", "attend", "attend_group", "group_space"]
@@ -29,6 +29,12 @@ def _multiply_of(held, rows, a, a_step, b, b_step, following, c, c_step, depth, 
             multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
 
         return narrow
+    if held.dtype == types.int8:
+
+        def eight_bits(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
+            multiply_int8(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
+
+        return eight_bits
 
     def wide(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
         multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
@@ -36,9 +42,31 @@ def _multiply_of(held, rows, a, a_step, b, b_step, following, c, c_step, depth, 
     return wide
 
 
+def _rescale(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
+    """Multiply ``count`` scores from ``at`` on by the scales of the entries from ``entry`` on, if ``held`` has such."""
+
+
+@overload(_rescale)
+def _rescale_of(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
+    if held.dtype == types.int8:
+
+        def by_scales(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
+            for k in range(0, count, LANES):
+                left = count - k
+                scale = load(scales, entry + k, left, F32(0.0))
+                store(scores, at + k, left, load(scores, at + k, left, F32(0.0)) * scale)
+
+        return by_scales
+
+    def as_they_are(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
+        pass
+
+    return as_they_are
+
+
 @kernel
 def attend(  # type: ignore[no-untyped-def]
-    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, first, last
+    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out, scores, first, last
 ):
     """Causal attention of packed rows over paged keys and values.
 
@@ -47,8 +75,11 @@ def attend(  # type: ignore[no-untyped-def]
 
     Args:
         q: ``[T, heads * Dh]``.
-        keys: ``[kv_heads, blocks, Dh, block]``, float32 or the bits of bfloat16 (uint16), which are widened as read.
+        keys: ``[kv_heads, blocks, Dh, block]``: float32, the bits of bfloat16 (uint16), or int8. They are widened as
+            they are read.
         values: the same, ``[kv_heads, entries, Dh]``.
+        key_scales: ``[kv_heads, entries]``, what keys in int8 are multiplied by; not read for others.
+        value_scales: the same of values.
         pages: int64 ``[S, P]``.
         starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.
         counts: int64 ``[S]``.
@@ -68,8 +99,8 @@ def attend(  # type: ignore[no-untyped-def]
             for h in range(kv_heads):
                 after = s if h + 1 < kv_heads or s + 1 == last else s + 1
                 attend_group(
-                    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, space,
-                    s, h, m, after, (h + 1) % kv_heads,
+                    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out,
+                    scores, space, s, h, m, after, (h + 1) % kv_heads,
                 )  # fmt: skip
 
 
@@ -81,7 +112,25 @@ def group_space(dim):  # type: ignore[no-untyped-def]
 
 @kernel
 def attend_group(  # type: ignore[no-untyped-def]
-    q, keys, values, pages, starts, counts, cached, page_size, scale, out, scores, space, s, h, m, next_s, next_h
+    q,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    pages,
+    starts,
+    counts,
+    cached,
+    page_size,
+    scale,
+    out,
+    scores,
+    space,
+    s,
+    h,
+    m,
+    next_s,
+    next_h,
 ):
     """One group of :func:`attend`: up to 32 queries, from query ``m`` on, of sequence ``s`` and KV head ``h``.
 
@@ -96,8 +145,11 @@ def attend_group(  # type: ignore[no-untyped-def]
     width = (longest + span - 1) // span * span
     soon = address(keys) + keys.itemsize * (next_h * count + pages[next_s, 0] * page_size // block) * dim * block
     _gather(q, starts[s], m, together, group, h, scale, queries)
-    _score(queries, keys, values, pages[s], page_size, h, cached[s], m, together, group, scores)
-    _mix(scores, values, pages[s], page_size, block, h, cached[s], m, together, group, width, queries, shares, soon)
+    _score(queries, keys, values, key_scales, pages[s], page_size, h, cached[s], m, together, group, scores)
+    _mix(
+        scores, values, value_scales, pages[s], page_size, block, h, cached[s], m, together, group, width, queries,
+        shares, soon,
+    )  # fmt: skip
     _scatter(queries, shares, starts[s], m, together, group, h, out)
 
 
@@ -112,7 +164,9 @@ def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore
 
 
 @kernel
-def _score(queries, keys, values, pages, page_size, head, cached, m, together, group, scores):  # type: ignore[no-untyped-def]
+def _score(  # type: ignore[no-untyped-def]
+    queries, keys, values, key_scales, pages, page_size, head, cached, m, together, group, scores
+):
     """``scores[i, k] = queries[i] . keys[k]``, over the blocks that some query attends to."""
     _, count, dim, block = keys.shape
     width, here, to = scores.shape[1], address(queries), address(scores)
@@ -120,7 +174,8 @@ def _score(queries, keys, values, pages, page_size, head, cached, m, together, g
     blocks = (cached + (m + together - 1) // group + block) // block
     base = address(keys) + size * head * count * dim * block
     for b in range(blocks):
-        part = base + size * dim * (_entry(pages, page_size, b * block) // block * block)
+        first = _entry(pages, page_size, b * block)
+        part = base + size * dim * first
         following = address(values) + size * (head * values.shape[1] + _entry(pages, page_size, 0)) * dim
         if b + 1 < blocks:
             following = base + size * dim * (_entry(pages, page_size, (b + 1) * block) // block * block)
@@ -133,6 +188,9 @@ def _score(queries, keys, values, pages, page_size, head, cached, m, together, g
                     keys, rows, here + 4 * i * step, step, part, block, following, to + 4 * (i * width + b * block),
                     width, dim, columns, True,
                 )  # fmt: skip
+                for r in range(i, i + rows):
+                    at, entry = r * width + b * block, head * values.shape[1] + first
+                    _rescale(keys, scores, at, key_scales, entry, columns)
 
 
 @kernel
@@ -164,7 +222,7 @@ def _weigh(scores, seen, width):  # type: ignore[no-untyped-def]
 
 @kernel
 def _mix(  # type: ignore[no-untyped-def]
-    scores, values, pages, page_size, block, head, cached, m, together, group, width, mixed, shares, soon
+    scores, values, value_scales, pages, page_size, block, head, cached, m, together, group, width, mixed, shares, soon
 ):
     """``softmax(scores[i]) = shares[i] * mixed[i]`` of the values, causal."""
     _, entries, dim = values.shape
@@ -175,13 +233,17 @@ def _mix(  # type: ignore[no-untyped-def]
     blocks = (cached + (m + together - 1) // group + block) // block
     base = address(values) + size * head * entries * dim
     for b in range(blocks):
-        part, following = base + size * dim * _entry(pages, page_size, b * block), soon
+        first = _entry(pages, page_size, b * block)
+        part, following = base + size * dim * first, soon
         if b + 1 < blocks:
             following = base + size * dim * _entry(pages, page_size, (b + 1) * block)
         for i in range(0, together, ROWS):
             rows = min(ROWS, together - i)
             seen = cached + (m + i + rows - 1) // group + 1 - b * block
             if seen > 0:
+                for r in range(i, i + rows):
+                    at, entry = r * step + b * block, head * entries + first
+                    _rescale(values, scores, at, value_scales, entry, min(block, seen))
                 _multiply(
                     values, rows, here + 4 * (i * step + b * block), step, part, dim, following, to + 4 * i * own, own,
                     min(block, seen), dim, b == 0,

@@ -8,14 +8,29 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, store, total
 
-__all__ = ["round_narrow_rows", "round_rows", "round_to_bfloat16", "scale_sums", "sum_rows", "widen_rows"]
+__all__ = ["round_narrow_rows", "round_rows", "round_to_bfloat16", "row_scale", "scale_sums", "sum_rows", "widen_rows"]
 
-_LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.model.int8.rounded
+_LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.kernels.rounding.rounded
+
+
+@kernel
+def row_scale(x, at, size):  # type: ignore[no-untyped-def]
+    """What ``size`` numbers of x from ``at`` on are multiplied by before they are rounded to int8, and their scale.
+
+    The scale is NaN where one of them is NaN or infinite.
+    """
+    lanes, faults = spread(F32(0.0)), spread(F32(0.0))
+    for i in range(0, size, LANES):
+        part = load(x, at + i, size - i, F32(0.0))
+        lanes = max(lanes, max(part, -part))
+        faults = faults + (part - part)  # no number, if the part has such
+    top = max(largest(lanes), F32(_SMALLEST))
+    return F32(_LARGEST) / top, top / F32(_LARGEST) + total(faults)
 
 
 @kernel
 def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
-    """Round each row to int8 at a scale of its own; see :func:`wedlm_core.model.int8.rounded`, its oracle.
+    """Round each row to int8 at a scale of its own; see :func:`wedlm_core.kernels.rounding.rounded`, its oracle.
 
     A row with a NaN or an infinity has the scale NaN, so that no sum of it is a number.
 
@@ -28,18 +43,11 @@ def round_rows(x, byte, scale, first, last):  # type: ignore[no-untyped-def]
     """
     size = x.shape[1]
     for t in range(first, last):
-        lanes, faults = spread(F32(0.0)), spread(F32(0.0))
-        for i in range(0, size, LANES):
-            part = load(x, t * size + i, size - i, F32(0.0))
-            lanes = max(lanes, max(part, -part))
-            faults = faults + (part - part)  # no number, if the part has such
-        top = max(largest(lanes), F32(_SMALLEST))
-        inverse = F32(_LARGEST) / top
+        inverse, scale[t] = row_scale(x, t * size, size)
         for i in range(size):
             byte[t, i] = np.int8(np.rint(x[t, i] * inverse))
         for i in range(size, byte.shape[1]):
             byte[t, i] = 0
-        scale[t] = top / F32(_LARGEST) + total(faults)
 
 
 @kernel

@@ -30,10 +30,10 @@ def _record(text: str, **others: Any) -> np.dtype[Any]:
 PRODUCT = _record("weight scale bias depth outputs inputs")
 """``depth``: units of four bytes of a row (:mod:`.panels`); ``scale`` is 0 for weights that are floats."""
 LAYER = _record(
-    "input_norm post_norm q_norm k_norm keys values qkv o gate_up down",
+    "input_norm post_norm q_norm k_norm keys values key_scales value_scales qkv o gate_up down",
     qkv=PRODUCT, o=PRODUCT, gate_up=PRODUCT, down=PRODUCT,
 )  # fmt: skip
-"""``q_norm, k_norm``: 0 where the model has none. ``keys, values``: of the KV pool."""
+"""``q_norm, k_norm``: 0 where the model has none. ``keys`` to ``value_scales``: of the KV pool."""
 TASK = _record(
     "state members team_size rows layers hidden inner heads kv_heads dim eps "
     "stream normed q context gated qkv gate_up delta narrow row_scale row_sum "
@@ -109,6 +109,8 @@ def _narrowing(numbers: str) -> Any:
     return to_int16
 
 
+_HELD = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(np.uint16), "int8": np.dtype(np.int8)}
+"""Numbers of keys and values, and as what kernels see them."""
 _PARTS = {numbers: (_narrowing(numbers), multiply_panels(numbers)) for numbers in numbers_here()}
 
 
@@ -119,7 +121,7 @@ def _runner(numbers: str, held: str) -> Any:
         numbers: of weights and of the rows that meet them.
         held: of keys and values.
     """
-    label, kept = f"_{numbers}_{held}", np.dtype(np.uint16 if held == "bfloat16" else np.float32)
+    label, kept = f"_{numbers}_{held}", _HELD[held]
     (narrow, multiply), narrows = _PARTS[numbers], numbers != "float32"
     together = tile_rows(numbers)
 
@@ -148,6 +150,8 @@ def _runner(numbers: str, held: str) -> Any:
         q = floats_at(task.q, rows, task.heads * dim)
         keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), kept)
         values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), kept)
+        key_scales = floats_at(layer.key_scales, task.kv_heads, task.kv_entries)
+        value_scales = floats_at(layer.value_scales, task.kv_heads, task.kv_entries)
         first, last = 0, rows
         low, high = 0, task.kv_heads
         if rows >= 4 * members:
@@ -155,8 +159,8 @@ def _runner(numbers: str, held: str) -> Any:
         else:
             low, high = _part(task.kv_heads, me, members)
         place_heads(
-            qkv, q_norm, k_norm, task.eps, cos, sin, positions, entries, task.heads, q, keys, values, first, last,
-            low, high,
+            qkv, q_norm, k_norm, task.eps, cos, sin, positions, entries, task.heads, q, keys, values, key_scales,
+            value_scales, first, last, low, high,
         )  # fmt: skip
 
     @kernel(label=label)
@@ -166,6 +170,8 @@ def _runner(numbers: str, held: str) -> Any:
         q, context = floats_at(task.q, rows, task.heads * dim), floats_at(task.context, rows, task.heads * dim)
         keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), kept)
         values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), kept)
+        key_scales = floats_at(layer.key_scales, task.kv_heads, task.kv_entries)
+        value_scales = floats_at(layer.value_scales, task.kv_heads, task.kv_entries)
         pages = array_at(task.pages, (task.sequences, task.page_columns), np.int64)
         starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
         cached, group = numbers_at(task.cached, task.sequences), task.heads // task.kv_heads
@@ -179,8 +185,8 @@ def _runner(numbers: str, held: str) -> Any:
                 if later >= task.kv_heads:
                     later, after = later % task.kv_heads, min(s + later // task.kv_heads, task.sequences - 1)
                 attend_group(
-                    q, keys, values, pages, starts, counts, cached, task.page_size, task.scale, context, scores, space,
-                    s, h, m, after, later,
+                    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, task.page_size,
+                    task.scale, context, scores, space, s, h, m, after, later,
                 )  # fmt: skip
                 mine = take(state)
             passed += groups * task.kv_heads
@@ -220,7 +226,7 @@ def _runner(numbers: str, held: str) -> Any:
     return run
 
 
-_RUNNERS = {(numbers, held): _runner(numbers, held) for numbers in _PARTS for held in ("float32", "bfloat16")}
+_RUNNERS = {(numbers, held): _runner(numbers, held) for numbers in _PARTS for held in _HELD}
 
 
 def _joined(label: str, run: Any) -> Any:
@@ -247,12 +253,18 @@ _int8: Any = _JOINED.get(("int8", "float32"))
 _int16: Any = _JOINED.get(("int16", "float32"))
 _bfloat16_amx: Any = _JOINED.get(("bfloat16_amx", "float32"))
 _int8_amx: Any = _JOINED.get(("int8_amx", "float32"))
-_float32_narrow: Any = _JOINED.get(("float32", "bfloat16"))
-_bfloat16_narrow: Any = _JOINED.get(("bfloat16", "bfloat16"))
-_int8_narrow: Any = _JOINED.get(("int8", "bfloat16"))
-_int16_narrow: Any = _JOINED.get(("int16", "bfloat16"))
-_bfloat16_amx_narrow: Any = _JOINED.get(("bfloat16_amx", "bfloat16"))
-_int8_amx_narrow: Any = _JOINED.get(("int8_amx", "bfloat16"))
+_float32_kv_bfloat16: Any = _JOINED.get(("float32", "bfloat16"))
+_bfloat16_kv_bfloat16: Any = _JOINED.get(("bfloat16", "bfloat16"))
+_int8_kv_bfloat16: Any = _JOINED.get(("int8", "bfloat16"))
+_int16_kv_bfloat16: Any = _JOINED.get(("int16", "bfloat16"))
+_bfloat16_amx_kv_bfloat16: Any = _JOINED.get(("bfloat16_amx", "bfloat16"))
+_int8_amx_kv_bfloat16: Any = _JOINED.get(("int8_amx", "bfloat16"))
+_float32_kv_int8: Any = _JOINED.get(("float32", "int8"))
+_bfloat16_kv_int8: Any = _JOINED.get(("bfloat16", "int8"))
+_int8_kv_int8: Any = _JOINED.get(("int8", "int8"))
+_int16_kv_int8: Any = _JOINED.get(("int16", "int8"))
+_bfloat16_amx_kv_int8: Any = _JOINED.get(("bfloat16_amx", "int8"))
+_int8_amx_kv_int8: Any = _JOINED.get(("int8_amx", "int8"))
 
 
 # A function for each: what is kept on disk is found again only if it depends on no variable of an enclosing function.
@@ -286,43 +298,77 @@ def run_int8_amx(address):  # type: ignore[no-untyped-def]
     _int8_amx(address)
 
 
-def run_float32_narrow(address):  # type: ignore[no-untyped-def]
+def run_float32_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_float32` with keys and values in bfloat16."""
-    _float32_narrow(address)
+    _float32_kv_bfloat16(address)
 
 
-def run_bfloat16_narrow(address):  # type: ignore[no-untyped-def]
+def run_bfloat16_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_bfloat16` with keys and values in bfloat16."""
-    _bfloat16_narrow(address)
+    _bfloat16_kv_bfloat16(address)
 
 
-def run_int8_narrow(address):  # type: ignore[no-untyped-def]
+def run_int8_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_int8` with keys and values in bfloat16."""
-    _int8_narrow(address)
+    _int8_kv_bfloat16(address)
 
 
-def run_int16_narrow(address):  # type: ignore[no-untyped-def]
+def run_int16_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_int16` with keys and values in bfloat16."""
-    _int16_narrow(address)
+    _int16_kv_bfloat16(address)
 
 
-def run_bfloat16_amx_narrow(address):  # type: ignore[no-untyped-def]
+def run_bfloat16_amx_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_bfloat16_amx` with keys and values in bfloat16."""
-    _bfloat16_amx_narrow(address)
+    _bfloat16_amx_kv_bfloat16(address)
 
 
-def run_int8_amx_narrow(address):  # type: ignore[no-untyped-def]
+def run_int8_amx_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_int8_amx` with keys and values in bfloat16."""
-    _int8_amx_narrow(address)
+    _int8_amx_kv_bfloat16(address)
+
+
+def run_float32_kv_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_float32` with keys and values in int8."""
+    _float32_kv_int8(address)
+
+
+def run_bfloat16_kv_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_bfloat16` with keys and values in int8."""
+    _bfloat16_kv_int8(address)
+
+
+def run_int8_kv_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int8` with keys and values in int8."""
+    _int8_kv_int8(address)
+
+
+def run_int16_kv_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int16` with keys and values in int8."""
+    _int16_kv_int8(address)
+
+
+def run_bfloat16_amx_kv_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_bfloat16_amx` with keys and values in int8."""
+    _bfloat16_amx_kv_int8(address)
+
+
+def run_int8_amx_kv_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_int8_amx` with keys and values in int8."""
+    _int8_amx_kv_int8(address)
 
 
 _FUNCTIONS = {
-    "float32": {"float32": run_float32, "bfloat16": run_float32_narrow},
-    "bfloat16": {"float32": run_bfloat16, "bfloat16": run_bfloat16_narrow},
-    "int8": {"float32": run_int8, "bfloat16": run_int8_narrow},
-    "int16": {"float32": run_int16, "bfloat16": run_int16_narrow},
-    "bfloat16_amx": {"float32": run_bfloat16_amx, "bfloat16": run_bfloat16_amx_narrow},
-    "int8_amx": {"float32": run_int8_amx, "bfloat16": run_int8_amx_narrow},
+    "float32": {"float32": run_float32, "bfloat16": run_float32_kv_bfloat16, "int8": run_float32_kv_int8},
+    "bfloat16": {"float32": run_bfloat16, "bfloat16": run_bfloat16_kv_bfloat16, "int8": run_bfloat16_kv_int8},
+    "int8": {"float32": run_int8, "bfloat16": run_int8_kv_bfloat16, "int8": run_int8_kv_int8},
+    "int16": {"float32": run_int16, "bfloat16": run_int16_kv_bfloat16, "int8": run_int16_kv_int8},
+    "bfloat16_amx": {
+        "float32": run_bfloat16_amx,
+        "bfloat16": run_bfloat16_amx_kv_bfloat16,
+        "int8": run_bfloat16_amx_kv_int8,
+    },
+    "int8_amx": {"float32": run_int8_amx, "bfloat16": run_int8_amx_kv_bfloat16, "int8": run_int8_amx_kv_int8},
 }
 
 
@@ -332,6 +378,6 @@ def entry_of(numbers: str, held: str = "float32") -> int:
 
     Args:
         numbers: of weights.
-        held: of keys and values, float32 or bfloat16.
+        held: of keys and values, float32, bfloat16 or int8.
     """
     return c_function(_FUNCTIONS[numbers][held])

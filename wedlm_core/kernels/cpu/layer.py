@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.eight_bits import row_scale
 from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.vector import LANES, fma, load, prefetch, put, spread, store, total
 
@@ -90,9 +93,48 @@ def _neighbours(entries, first, last):  # type: ignore[no-untyped-def]
     return t - first
 
 
+def _fit(held, scales, place, x, at, size):  # type: ignore[no-untyped-def]
+    """What ``size`` numbers of x from ``at`` on are multiplied by so that they fit into the numbers of ``held``.
+
+    Their scale is written to ``scales`` at ``place``, if such numbers have one.
+    """
+
+
+@overload(_fit)
+def _fit_of(held, scales, place, x, at, size):  # type: ignore[no-untyped-def]
+    if held.dtype == types.int8:
+
+        def by_scale(held, scales, place, x, at, size):  # type: ignore[no-untyped-def]
+            inverse, scale = row_scale(x, at, size)
+            put(scales, place, scale)
+            return inverse
+
+        return by_scale
+
+    def as_they_are(held, scales, place, x, at, size):  # type: ignore[no-untyped-def]
+        return F32(1.0)
+
+    return as_they_are
+
+
 @kernel
 def place_qkv(  # type: ignore[no-untyped-def]
-    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last
+    qkv,
+    q_weight,
+    k_weight,
+    eps,
+    cos,
+    sin,
+    positions,
+    entries,
+    heads,
+    q_out,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    first,
+    last,
 ):
     """Norm and rotate queries and keys; write keys and values to the KV pool.
 
@@ -107,26 +149,47 @@ def place_qkv(  # type: ignore[no-untyped-def]
         entries: int64 ``[T]``, KV entry of each row.
         heads: query heads.
         q_out: ``[T, heads * Dh]``.
-        keys: ``[kv_heads, blocks, Dh, block]``, float32 or the bits of bfloat16, to which numbers are then rounded.
+        keys: ``[kv_heads, blocks, Dh, block]``: float32, or the bits of bfloat16 (uint16) or int8, to which numbers are
+            then rounded.
         values: the same, ``[kv_heads, entries, Dh]``.
+        key_scales: ``[kv_heads, entries]``, written for keys in int8: each has a scale of its own
+            (:func:`wedlm_core.kernels.rounding.rounded`).
+        value_scales: the same of values.
         first: first row to compute.
         last: one past the last row to compute.
     """
     place_heads(
-        qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last,
-        0, keys.shape[0],
+        qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, key_scales,
+        value_scales, first, last, 0, keys.shape[0],
     )  # fmt: skip
 
 
 @kernel
 def place_heads(  # type: ignore[no-untyped-def]
-    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, first, last, low, high
+    qkv,
+    q_weight,
+    k_weight,
+    eps,
+    cos,
+    sin,
+    positions,
+    entries,
+    heads,
+    q_out,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    first,
+    last,
+    low,
+    high,
 ):
     """:func:`place_qkv` of the KV heads ``low .. high - 1`` and the query heads that belong to them."""
     kv_heads, blocks, dim, block = keys.shape
     q_size, kv_size, group = heads * dim, kv_heads * dim, heads // kv_heads
     width, own = q_size + 2 * kv_size, (high - low) * dim
-    rotated = np.empty((LANES, own), dtype=np.float32)
+    rotated, inverses = np.empty((LANES, own), dtype=np.float32), np.empty(LANES, dtype=np.float32)
     t = first
     while t < last:
         # Consecutive entries of a block share the cache lines of their keys, which are written element by element.
@@ -142,12 +205,16 @@ def place_heads(  # type: ignore[no-untyped-def]
             at += q_size + low * dim
             _norm_rotate(qkv, at, high - low, dim, k_weight, eps, cos, sin, angle, rotated, r * own)
         for h in range(low, high):
+            for r in range(count):
+                entry = h * values.shape[1] + entries[t + r]
+                inverses[r] = _fit(keys, key_scales, entry, rotated, r * own + (h - low) * dim, dim)
             for i in range(dim):
                 to = ((h * blocks + number) * dim + i) * block + place
                 for r in range(count):
-                    put(keys, to + r, rotated[r, (h - low) * dim + i])
+                    put(keys, to + r, rotated[r, (h - low) * dim + i] * inverses[r])
             for r in range(count):
-                at, to = (t + r) * width + q_size + kv_size + h * dim, (h * values.shape[1] + entries[t + r]) * dim
+                at, entry = (t + r) * width + q_size + kv_size + h * dim, h * values.shape[1] + entries[t + r]
+                inverse = _fit(values, value_scales, entry, qkv, at, dim)
                 for i in range(0, dim, LANES):
-                    store(values, to + i, dim - i, load(qkv, at + i, dim - i, F32(0.0)))
+                    store(values, entry * dim + i, dim - i, load(qkv, at + i, dim - i, F32(0.0)) * inverse)
         t += count

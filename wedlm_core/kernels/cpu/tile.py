@@ -1,4 +1,4 @@
-"""``C += A @ B`` for up to four rows of A, held in vector registers; A and C in float32, B in float32 or bfloat16.
+"""``C += A @ B`` for up to four rows of A, in vector registers; A and C in float32, B in float32, bfloat16 or int8.
 
 Every element of C is one chain of fused multiply-adds in the order of the inner dimension, for any shape of the tile.
 So results depend neither on how many rows are multiplied together nor on the machine's vector length.
@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import LANES
 
-__all__ = ["ROWS", "address", "multiply", "multiply_bfloat16"]
+__all__ = ["ROWS", "address", "multiply", "multiply_bfloat16", "multiply_int8"]
 
 ROWS = 4
 """Most rows of A in one call: with four vectors of B their sums fill half of 32 registers."""
@@ -34,6 +34,7 @@ _INDEX = ir.IntType(64)
 _AHEAD = 16
 """Rows of B that are fetched ahead."""
 _LINE = 64  # bytes that are fetched together
+_POWERS = {"float32": 2, "bfloat16": 1, "int8": 0}  # a number of B takes two to this power of bytes
 
 
 @intrinsic
@@ -51,10 +52,13 @@ address: Any = _address
 """The address of an array's first element; valid while the array is referenced elsewhere."""
 
 
-def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
-    """The micro-kernel of ``rows x (lanes * vectors)`` elements of C, as an intrinsic."""
+def _tile(rows: int, lanes: int, vectors: int, numbers: str) -> Any:
+    """The micro-kernel of ``rows x (lanes * vectors)`` elements of C, as an intrinsic, for these numbers of B."""
     kind = _FLOAT if lanes == 1 else ir.VectorType(_FLOAT, lanes)
-    ints, shorts = (one if lanes == 1 else ir.VectorType(one, lanes) for one in (ir.IntType(32), ir.IntType(16)))
+    ints, shorts, bytes_ = (
+        one if lanes == 1 else ir.VectorType(one, lanes) for one in (ir.IntType(32), ir.IntType(16), ir.IntType(8))
+    )
+    own = _POWERS[numbers]
     sixteen = ints(16) if lanes == 1 else ints([16] * lanes)
     name = "llvm.fma.f32" if lanes == 1 else f"llvm.fma.v{lanes}f32"
 
@@ -71,9 +75,12 @@ def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
 
             def part(row, column):  # type: ignore[no-untyped-def]
                 """A vector of B."""
-                if not narrow:
+                if numbers == "float32":
                     return builder.load(at(b, row, column, kind), align=4)
-                bits = builder.zext(builder.load(at(b, row, column, shorts, 1), align=2), ints)
+                if numbers == "int8":
+                    byte = builder.load(at(b, row, column, bytes_, own), align=1)
+                    return builder.sitofp(builder.sext(byte, ints), kind)
+                bits = builder.zext(builder.load(at(b, row, column, shorts, own), align=2), ints)
                 return builder.bitcast(builder.shl(bits, sixteen), kind)
 
             def broadcast(value):  # type: ignore[no-untyped-def]
@@ -90,8 +97,8 @@ def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
                 here = builder.icmp_signed("<", later, depth)
                 base = builder.select(here, b, following)
                 line = builder.mul(b_step, builder.select(here, later, builder.sub(later, depth)))
-                for v in range(0, vectors, max(1, _LINE // (lanes * (2 if narrow else 4)))):
-                    place = at(base, line, _INDEX(v * lanes), ir.IntType(8), 1 if narrow else 2)
+                for v in range(0, vectors, max(1, _LINE // (lanes << own))):
+                    place = at(base, line, _INDEX(v * lanes), ir.IntType(8), own)
                     kinds = ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * 3])
                     function = cgutils.get_or_insert_function(builder.module, kinds, "llvm.prefetch.p0")
                     builder.call(function, [place, *(ir.IntType(32)(one) for one in (0, 2, 1))])  # to read, data
@@ -122,11 +129,11 @@ def _tile(rows: int, lanes: int, vectors: int, narrow: bool) -> Any:
     return tile
 
 
-def _strip(lanes: int, vectors: int, narrow: bool) -> Any:
+def _strip(lanes: int, vectors: int, numbers: str) -> Any:
     """A version of :func:`multiply` for one tile width of columns."""
-    one, two, three, four = (_tile(rows, lanes, vectors, narrow) for rows in range(1, ROWS + 1))
+    one, two, three, four = (_tile(rows, lanes, vectors, numbers) for rows in range(1, ROWS + 1))
 
-    @kernel(label=f"_{lanes}_{vectors}_{narrow}")
+    @kernel(label=f"_{lanes}_{vectors}_{numbers}")
     def strip(a, a_step, b, b_step, following, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
         if rows == 4:
             four(a, a_step, b, b_step, following, c, c_step, depth, fresh)
@@ -140,8 +147,28 @@ def _strip(lanes: int, vectors: int, narrow: bool) -> Any:
     return strip
 
 
-_wide, _short, _single = _strip(LANES, _WIDE, False), _strip(LANES, 1, False), _strip(1, 1, False)
-_wide_narrow, _short_narrow, _single_narrow = _strip(LANES, _WIDE, True), _strip(LANES, 1, True), _strip(1, 1, True)
+def _multiplier(numbers: str) -> Any:
+    """:func:`multiply` for these numbers of B."""
+    wide, short, single = _strip(LANES, _WIDE, numbers), _strip(LANES, 1, numbers), _strip(1, 1, numbers)
+    size = 1 << _POWERS[numbers]
+
+    @kernel(label=f"_{numbers}")
+    def columns_of(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
+        j = 0
+        while j + _WIDE * LANES <= columns:
+            wide(a, a_step, b + size * j, b_step, following + size * j, c + 4 * j, c_step, rows, depth, fresh)
+            j += _WIDE * LANES
+        while j + LANES <= columns:
+            short(a, a_step, b + size * j, b_step, following + size * j, c + 4 * j, c_step, rows, depth, fresh)
+            j += LANES
+        while j < columns:
+            single(a, a_step, b + size * j, b_step, following + size * j, c + 4 * j, c_step, rows, depth, fresh)
+            j += 1
+
+    return columns_of
+
+
+_multiply, _multiply_bfloat16, _multiply_int8 = (_multiplier(numbers) for numbers in _POWERS)
 
 
 @kernel
@@ -161,28 +188,16 @@ def multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, f
         columns: of B and C.
         fresh: whether the old content of C is ignored.
     """
-    j = 0
-    while j + _WIDE * LANES <= columns:
-        _wide(a, a_step, b + 4 * j, b_step, following + 4 * j, c + 4 * j, c_step, rows, depth, fresh)
-        j += _WIDE * LANES
-    while j + LANES <= columns:
-        _short(a, a_step, b + 4 * j, b_step, following + 4 * j, c + 4 * j, c_step, rows, depth, fresh)
-        j += LANES
-    while j < columns:
-        _single(a, a_step, b + 4 * j, b_step, following + 4 * j, c + 4 * j, c_step, rows, depth, fresh)
-        j += 1
+    _multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
 
 
 @kernel
 def multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
     """:func:`multiply` by B in bfloat16: the bits that B widened to float32 would give."""
-    j = 0
-    while j + _WIDE * LANES <= columns:
-        _wide_narrow(a, a_step, b + 2 * j, b_step, following + 2 * j, c + 4 * j, c_step, rows, depth, fresh)
-        j += _WIDE * LANES
-    while j + LANES <= columns:
-        _short_narrow(a, a_step, b + 2 * j, b_step, following + 2 * j, c + 4 * j, c_step, rows, depth, fresh)
-        j += LANES
-    while j < columns:
-        _single_narrow(a, a_step, b + 2 * j, b_step, following + 2 * j, c + 4 * j, c_step, rows, depth, fresh)
-        j += 1
+    _multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
+
+
+@kernel
+def multiply_int8(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
+    """:func:`multiply` by B in int8: the bits that B widened to float32 would give."""
+    _multiply_int8(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -32,6 +32,8 @@ _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 _SHORT = ir.IntType(16)
 _SHORTS = ir.VectorType(_SHORT, LANES)
+_BYTE = ir.IntType(8)
+_BYTES = ir.VectorType(_BYTE, LANES)
 
 
 class Vector(types.Type):
@@ -173,6 +175,34 @@ def _is_narrow(kind: Any) -> bool:
     return bool(kind.dtype == types.uint16)
 
 
+class _Held(NamedTuple):
+    """How an array holds numbers: a vector of them, the suffix of its operations, and bytes of a number."""
+
+    vector: Any
+    suffix: str
+    size: int
+
+    @classmethod
+    def of(cls, kind: Any) -> _Held:
+        if kind.dtype == types.int8:
+            return cls(_BYTES, "i8", 1)
+        return cls(_SHORTS, "i16", 2) if _is_narrow(kind) else cls(_FLOATS, "f32", 4)
+
+
+def _as_held(builder: Any, kind: Any, value: Any) -> Any:
+    """A float32 number or vector as an array holds it."""
+    if kind.dtype == types.int8:
+        return _rounded(builder, value)
+    return _narrowed(builder, value) if _is_narrow(kind) else value
+
+
+def _rounded(builder: Any, value: Any) -> Any:
+    """float32 -> int8, to even where two are equally near. Numbers or vectors, within the range of int8."""
+    many = value.type == _FLOATS
+    near = _call(builder, f"llvm.rint.v{LANES}f32" if many else "llvm.rint.f32", value.type, value)
+    return builder.trunc(builder.fptosi(near, _INTS if many else _INT), _BYTES if many else _BYTE)
+
+
 def _widened(builder: Any, bits: Any) -> Any:
     """bfloat16 -> float32, numbers or vectors."""
     many = bits.type == _SHORTS
@@ -200,8 +230,7 @@ def _narrowed(builder: Any, value: Any) -> Any:
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     """Pointer to the vector that begins at an element."""
     data = context.make_array(kind)(context, builder, array).data
-    vector = _SHORTS if _is_narrow(kind) else _FLOATS
-    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+    return builder.bitcast(builder.gep(data, [index]), _Held.of(kind).vector.as_pointer())
 
 
 def _first(builder: Any, count: Any) -> Any:
@@ -223,7 +252,7 @@ def load(typing_context: Any, array: Any, index: Any, count: Any, rest: Any) -> 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _address(context, builder, signature.args[0], *args[:2])
         narrow = _is_narrow(signature.args[0])
-        kind, suffix, align = (_SHORTS, "i16", 2) if narrow else (_FLOATS, "f32", 4)
+        kind, suffix, align = _Held.of(signature.args[0])
         rest = _spread(context, builder, args[3], types.float32)
         with _whole(builder, args[2]) as (whole, part):
             with whole:
@@ -250,8 +279,8 @@ def store(typing_context: Any, array: Any, index: Any, count: Any, value: Any) -
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _address(context, builder, signature.args[0], *args[:2])
-        narrow = _is_narrow(signature.args[0])
-        value, suffix, align = (_narrowed(builder, args[3]), "i16", 2) if narrow else (args[3], "f32", 4)
+        _, suffix, align = _Held.of(signature.args[0])
+        value = _as_held(builder, signature.args[0], args[3])
         with _whole(builder, args[2]) as (whole, part):
             with whole:
                 builder.store(value, place, align=align)
@@ -270,7 +299,7 @@ def put(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        value = _narrowed(builder, args[2]) if _is_narrow(signature.args[0]) else args[2]
+        value = _as_held(builder, signature.args[0], args[2])
         builder.store(value, builder.gep(data, [args[1]]))
         return context.get_dummy_value()
 

@@ -56,7 +56,7 @@ def round_rows(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexp
 
 @triton.jit
 def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Program (row): ``x`` in int8 at a scale of its own; :func:`wedlm_core.model.int8.rounded` is the oracle.
+    """Program (row): ``x`` in int8 at a scale of its own; :func:`wedlm_core.kernels.rounding.rounded` is the oracle.
 
     A row with a NaN or an infinity has the scale NaN. Launch it without fused multiply-adds: they round once where the
     oracle rounds twice.

@@ -13,6 +13,7 @@ from numba import njit
 from testing.engine.models import random_decoder
 from wedlm_core.kernels.cpu import scalar, vector
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_qkv, rms_norm, silu_mul
+from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.decoder import RMSNorm
 from wedlm_core.model.rope import apply_rope, rope_tables
 
@@ -68,13 +69,14 @@ def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> Non
         keys = torch.zeros(kv_heads, entries_of_pool // block, head_dim, block, dtype=dtype)
         values = torch.zeros(kv_heads, entries_of_pool, head_dim, dtype=dtype)
         tables = (cos.numpy(), sin.numpy(), positions.numpy(), entries.numpy())
+        scales = torch.zeros(2, kv_heads, entries_of_pool)
         bits = torch.uint16 if dtype == torch.bfloat16 else dtype
-        pool = (q_out.numpy(), keys.view(bits).numpy(), values.view(bits).numpy())
+        pool = (q_out.numpy(), keys.view(bits).numpy(), values.view(bits).numpy(), *scales.numpy())
         for first, last in parts:
             place_qkv(qkv.numpy(), *weights, EPS, *tables, heads, *pool, first, last)
-        return q_out, keys, values
+        return q_out, keys, values, scales
 
-    q_out, keys, values = together = placed([(0, rows)])
+    q_out, keys, values, scales = together = placed([(0, rows)])
     q, k, v = qkv.unflatten(-1, (-1, head_dim)).split((heads, kv_heads, kv_heads), dim=-2)
     if normed:
         q, k = norms[0](q).detach(), norms[1](k).detach()
@@ -86,11 +88,21 @@ def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> Non
     others = [entry for entry in range(entries_of_pool) if entry not in entries.tolist()]
     assert not by_entry[:, others].any()
     assert not values[:, others].any()
+    assert not scales.any(), "only int8 has scales"
     alone = placed([(t, t + 1) for t in range(rows)])
     assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True)), "a row's bits are its own"
-    _, narrow_keys, narrow_values = placed([(0, 5), (5, rows)], torch.bfloat16)
+    _, narrow_keys, narrow_values, _ = placed([(0, 5), (5, rows)], torch.bfloat16)
     assert torch.equal(narrow_keys, keys.bfloat16()), "rounded as torch rounds"
     assert torch.equal(narrow_values, values.bfloat16())
+    _, byte_keys, byte_values, scales = placed([(0, 5), (5, rows)], torch.int8)
+    for byte, wide, scale in (
+        (byte_keys.transpose(2, 3).flatten(1, 2), by_entry, scales[0]),
+        (byte_values, values, scales[1]),
+    ):
+        want = rounded(wide[:, entries].flatten(0, 1))
+        assert torch.equal(byte[:, entries].flatten(0, 1), want[0])
+        assert torch.equal(scale[:, entries].flatten(), want[1])
+        assert not scale[:, others].any()
 
 
 @njit

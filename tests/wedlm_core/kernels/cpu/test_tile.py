@@ -7,7 +7,7 @@ import pytest
 import torch
 from numba import njit
 
-from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16
+from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16, multiply_int8
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -21,7 +21,7 @@ def product(a: Array, b: Array, c: Array, *, fresh: bool) -> None:
     steps = [x.strides[0] // x.itemsize for x in (a, b, c)]
     at = [x.__array_interface__["data"][0] for x in (a, b, c)]
     (rows, depth), columns = a.shape, b.shape[1]
-    by = multiply_bfloat16 if b.dtype == np.uint16 else multiply
+    by = {"uint16": multiply_bfloat16, "int8": multiply_int8, "float32": multiply}[b.dtype.name]
     by(at[0], steps[0], at[1], steps[1], at[1], at[2], steps[2], rows, depth, columns, fresh)
 
 
@@ -43,6 +43,10 @@ def test_a_product_of_parts_of_larger_arrays(rows: int, depth: int, columns: int
     product(a[:rows, :depth], wide[:, :columns], c[:rows, :columns], fresh=True)
     product(a[:rows, :depth], narrow.view(torch.uint16).numpy()[:, :columns], found[:rows, :columns], fresh=True)
     np.testing.assert_array_equal(found[:rows, :columns], c[:rows, :columns], "bfloat16 gives the bits of float32")
+    byte = np.random.default_rng(3).integers(-128, 128, b.shape).astype(np.int8)
+    product(a[:rows, :depth], byte.astype(np.float32)[:, :columns], c[:rows, :columns], fresh=True)
+    product(a[:rows, :depth], byte[:, :columns], found[:rows, :columns], fresh=True)
+    np.testing.assert_array_equal(found[:rows, :columns], c[:rows, :columns], "so does int8")
 
 
 def test_an_element_has_the_same_bits_alone_and_beside_others() -> None:

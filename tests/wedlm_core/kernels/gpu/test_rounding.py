@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.model.int8 import rounded, scaled
+from wedlm_core.kernels.rounding import rounded
+from wedlm_core.model.int8 import scaled
 from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
 from wedlm_core.model.quantised import round_in_one_pass, rounded_to_fp8
 
