@@ -56,7 +56,7 @@ _PROGRAMS = {
 }
 _NUMBERS = ("float32", "bfloat16", "int8")
 _VERIFIED = ("low", "medium")
-_NARROW_KV = "ours int8, keys and values in bfloat16"
+_NARROW_KV = {f"ours int8, keys and values in {kv}": kv for kv in ("bfloat16", "int8")}
 Ids = Sequence[Sequence[int]]
 
 
@@ -154,12 +154,12 @@ def _check_names(only: Sequence[str] | None, shapes: Sequence[str]) -> None:
     """End the program where ``--only`` names no line of a table, or none of ours for a shape."""
     if only is None:
         return
-    ours = [name for shape in shapes for numbers in _NUMBERS for name in _ways(shape, numbers)] + [_NARROW_KV]
+    ours = [name for shape in shapes for numbers in _NUMBERS for name in _ways(shape, numbers)] + [*_NARROW_KV]
     known = [*dict.fromkeys(ours), *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
     if unknown := [name for name in only if name not in known]:
         raise SystemExit(f"--only {unknown[0]!r}: it has to be one of {', '.join(map(repr, known))}")
     for shape in shapes:
-        if not any(name in only for numbers in _NUMBERS for name in [*_ways(shape, numbers), _NARROW_KV]):
+        if not any(name in only for numbers in _NUMBERS for name in [*_ways(shape, numbers), *_NARROW_KV]):
             raise SystemExit(f"--only {' '.join(map(repr, only))}: none of {shape} is ours, the base of the ratios")
 
 
@@ -180,8 +180,9 @@ def _contenders(
         if ways:
             engine = Ours(folder, numbers, clock)
             found.update({name: engine.contender(*way) for name, way in ways.items()})
-    if wanted(_NARROW_KV):
-        found[_NARROW_KV] = Ours(folder, "int8", clock, "bfloat16").contender(Strategy.AUTOREGRESSIVE, 0.0)
+    for name, kv in _NARROW_KV.items():
+        if wanted(name):
+            found[name] = Ours(folder, "int8", clock, kv).contender(Strategy.AUTOREGRESSIVE, 0.0)
     for option, (file, kinds) in _PROGRAMS.items():
         python = getattr(args, option)
         for name, numbers in kinds.items():

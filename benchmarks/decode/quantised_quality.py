@@ -109,6 +109,8 @@ def main() -> None:
     command = f"python -m benchmarks.decode.quantised_quality --models {names} --per-family {args.per_family}"
     if args.variants != list(VARIANTS):
         command += f" --variants {' '.join(map(shlex.quote, args.variants))}"
+    if args.threads != parser.get_default("threads"):
+        command += f" --threads {args.threads}"
     if args.result != parser.get_default("result"):
         command += f" --result {args.result}"
     write_result(args.result, "What narrow numbers cost in quality", command, body, threads=args.threads)
