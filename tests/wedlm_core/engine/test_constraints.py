@@ -124,12 +124,12 @@ def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, e
     assert accepted > 0, "what is forced is accepted"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperature: float) -> None:
+@pytest.mark.parametrize(("temperature", "kv"), [(0.0, "bfloat16"), (1.0, "bfloat16"), (0.0, "int8"), (1.0, "int8")])
+def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperature: float, kv: str) -> None:
     folder, found = resolve("tiny"), {}
     for strategy, traits in (("autoregressive", {}), ("verified", TIGHT)):
         model = load_model(folder, weight_dtype="int8")
-        narrow: dict[str, Any] = {"weight_dtype": "int8", "kv_cache_dtype": "int8", **traits}
+        narrow: dict[str, Any] = {"weight_dtype": "int8", "kv_cache_dtype": kv, **traits}
         engine = Engine(model, loaded(folder)[1], EngineConfig(max_window=16, step_cost=COST, **narrow))
         done = run(engine, requests(folder, strategy, temperature)[::3])
         found[strategy] = {one.request_id: (one.token_ids, one.logprobs, one.finish_reason) for one in done}

@@ -112,26 +112,9 @@ def group_space(dim):  # type: ignore[no-untyped-def]
 
 @kernel
 def attend_group(  # type: ignore[no-untyped-def]
-    q,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    pages,
-    starts,
-    counts,
-    cached,
-    page_size,
-    scale,
-    out,
-    scores,
-    space,
-    s,
-    h,
-    m,
-    next_s,
-    next_h,
-):
+    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out, scores, space, s,
+    h, m, next_s, next_h,
+):  # fmt: skip
     """One group of :func:`attend`: up to 32 queries, from query ``m`` on, of sequence ``s`` and KV head ``h``.
 
     The first keys of KV head ``next_h`` of sequence ``next_s`` are fetched on the way: probably the next group's.

@@ -119,23 +119,9 @@ def _fit_of(held, scales, place, x, at, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def place_qkv(  # type: ignore[no-untyped-def]
-    qkv,
-    q_weight,
-    k_weight,
-    eps,
-    cos,
-    sin,
-    positions,
-    entries,
-    heads,
-    q_out,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    first,
-    last,
-):
+    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, key_scales, value_scales,
+    first, last,
+):  # fmt: skip
     """Norm and rotate queries and keys; write keys and values to the KV pool.
 
     Args:
@@ -166,25 +152,9 @@ def place_qkv(  # type: ignore[no-untyped-def]
 
 @kernel
 def place_heads(  # type: ignore[no-untyped-def]
-    qkv,
-    q_weight,
-    k_weight,
-    eps,
-    cos,
-    sin,
-    positions,
-    entries,
-    heads,
-    q_out,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    first,
-    last,
-    low,
-    high,
-):
+    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, key_scales, value_scales,
+    first, last, low, high,
+):  # fmt: skip
     """:func:`place_qkv` of the KV heads ``low .. high - 1`` and the query heads that belong to them."""
     kv_heads, blocks, dim, block = keys.shape
     q_size, kv_size, group = heads * dim, kv_heads * dim, heads // kv_heads
