@@ -3,16 +3,21 @@
 The bits of one state are a row of int32 words: bit ``i % 32`` of word ``i // 32`` says whether token i may come next.
 A sequence's forward has one state for each draft and one before the first: its *states* stand behind each other in one
 table. The position of a row's token says which state it is chosen in.
+
+Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: its
+bits allow everything, and the choice is held against the grammar afterwards. A choice among all tokens that the grammar
+allows is the choice among the allowed ones too; only a choice that it refuses is made again, with bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["WORD", "AllowedRows", "AllowedTokens", "restrict_logits", "words_of_vocabulary"]
+__all__ = ["WORD", "AllowedRows", "AllowedTokens", "Refusals", "Refused", "restrict_logits", "words_of_vocabulary"]
 
 WORD = 32
 """Tokens of a word."""
@@ -41,6 +46,24 @@ class AllowedRows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refused:
+    """Rows whose choice a grammar refuses.
+
+    Attributes:
+        row_N: int64, places among the rows that were asked about.
+        allowed: what they may choose instead.
+    """
+
+    row_N: Tensor
+    allowed: AllowedRows
+
+
+Refusals = Callable[[Tensor, Tensor, Tensor], Refused | None]
+"""From the slots of rows (int64), the positions of their tokens and the chosen tokens to the rows to choose again.
+Asked until there are none. Rows come in the order of the forward, perhaps in several parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AllowedTokens:
     """The states of one forward, by engine slot.
 
@@ -49,12 +72,14 @@ class AllowedTokens:
         first_S: int64 ``[slots]``, the first line of a slot; -1 without a grammar.
         count_S: int64 ``[slots]``, lines of a slot: its drafts and one.
         position_S: int64 ``[slots]``, the absolute position of the token that is chosen in a slot's first state.
+        refusals: holds the choices of open states against their grammars; None where no state is open.
     """
 
     bits_UW: Tensor
     first_S: Tensor
     count_S: Tensor
     position_S: Tensor
+    refusals: Refusals | None = None
 
     def rows(self, slot_R: Tensor, position_R: Tensor) -> AllowedRows:
         """The lines of rows (int64 slots, and positions of the tokens that are chosen).

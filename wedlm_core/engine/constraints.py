@@ -2,7 +2,7 @@
 
 After each forward a sequence's constraint takes in what was committed and drafts the next window: tokens that the
 grammar forces, which need no mask row, and proposals that it allows. :mod:`wedlm_core.engine.mask_lines` computes what
-the rows of a forward may choose.
+the rows of a forward may choose, :mod:`wedlm_core.engine.free_choices` judges what they chose where that was left open.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from wedlm_core.decoding.allowed_tokens import AllowedTokens
+from wedlm_core.decoding.allowed_tokens import AllowedTokens, Refusals
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.transfer import to_device
+from wedlm_core.engine.free_choices import FreeChoices, FreeSequence
 from wedlm_core.engine.history_drafts import LEAST_ACCEPTANCE, Suggestions
-from wedlm_core.engine.mask_lines import Filler, MaskLines, filler, mask_lines
+from wedlm_core.engine.mask_lines import Executor, Filler, MaskLines, executor_of, filler, mask_lines
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, FloatArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
-from wedlm_core.grammar import Grammar, GrammarCompiler, Proposals
+from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
@@ -75,6 +76,7 @@ class Constraints:
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
         self._fill: Filler | None = None
+        self._executor: Executor = None
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         """The compiled grammar of a request.
@@ -202,14 +204,26 @@ class Constraints:
         if not own:
             return
         if self._fill is None:
-            self._fill = filler(self._threads, background=self._background)
+            self._executor = executor_of(self._threads, background=self._background)
+            self._fill = filler(self._executor, background=self._background)
         places = []
         for i in own:
             constraint = plan.sequences[i].constraint
             assert constraint is not None
             places.append((int(plan.slots_S[i]), constraint, int(plan.cached_S[i] + plan.prefill_S[i]) + 1))
-        lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos)
-        state.allowed = _Pending(lines, self._fill(lines), state.device)
+        free = {
+            slot: FreeSequence(constraint, position)
+            for slot, constraint, position in places
+            if not self._background and _leaves_open(constraint, bool(state.filtered[slot].any()))
+        }
+        lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos, free)
+        refusals = FreeChoices(free, self._vocab_size, self._executor) if free else None
+        state.allowed = _Pending(lines, self._fill(lines), state.device, refusals)
+
+
+def _leaves_open(constraint: Constraint, filtered: bool) -> bool:
+    """Whether a sequence's rows choose freely at first. Filters do not: what they keep depends on what is allowed."""
+    return bool(constraint.unknown) and not filtered and constraint.obedience.leaves_open()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,8 +258,10 @@ class _Window:
 class _Pending:
     """Allowed tokens on their way: waited for, and brought to the device, when they are asked for first."""
 
-    def __init__(self, lines: MaskLines, wait: Callable[[], None], device: torch.device) -> None:
-        self._lines, self._wait, self._device = lines, wait, device
+    def __init__(
+        self, lines: MaskLines, wait: Callable[[], None], device: torch.device, refusals: Refusals | None
+    ) -> None:
+        self._lines, self._wait, self._device, self._refusals = lines, wait, device, refusals
         self._known: AllowedTokens | None = None
 
     def __call__(self) -> AllowedTokens:
@@ -254,5 +270,7 @@ class _Pending:
             self._wait()
             first_S, count_S, position_S = to_device(self._lines.facts_3S, self._device)
             bits_UW = to_device(self._lines.bits_UW, self._device)
-            self._known = AllowedTokens(bits_UW=bits_UW, first_S=first_S, count_S=count_S, position_S=position_S)
+            self._known = AllowedTokens(
+                bits_UW=bits_UW, first_S=first_S, count_S=count_S, position_S=position_S, refusals=self._refusals
+            )
         return self._known

@@ -1,14 +1,16 @@
 """Which tokens the rows of a forward may choose where a grammar says so: bits for each state of each sequence.
 
-They are computed by threads: beside a GPU while the model runs, and waited for when tokens are chosen. On a CPU they
-are computed before the model runs, for the threads of a forward take all cores and wait for each other, so each that is
-kept waits for all.
+They are computed by threads: beside a GPU while the model runs, and waited for when tokens are chosen. On a CPU the
+threads of a forward take all cores and wait for each other, so each that is kept waits for all. There most states are
+left open: their rows choose freely, and :mod:`wedlm_core.engine.free_choices` asks for bits where a choice is refused.
+What cannot be left open is computed before the model runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,18 @@ from llguidance import LLExecutor
 from wedlm_core.decoding.allowed_tokens import WORD, words_of_vocabulary
 from wedlm_core.grammar import AN_END, ANYTHING, UNKNOWN, Constraint
 
-__all__ = ["Filler", "MaskLines", "filler", "mask_lines"]
+__all__ = ["Asked", "Executor", "Filler", "MaskLines", "compute_bits", "executor_of", "filler", "mask_lines"]
+
+Executor = LLExecutor | None
+"""Threads that ask matchers; None where the engine's own asks them."""
 
 
 def mask_lines(
-    places: Iterable[tuple[int, Constraint, int]], slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]
+    places: Iterable[tuple[int, Constraint, int]],
+    slots: int,
+    vocab_size: int,
+    eos_token_ids: tuple[int, ...],
+    open_slots: Container[int] = (),
 ) -> MaskLines:
     """The states of sequences, to be filled.
 
@@ -30,11 +39,27 @@ def mask_lines(
         slots: of the engine.
         vocab_size: of the logits.
         eos_token_ids: tokens that end an output, below ``vocab_size``.
+        open_slots: slots whose states allow anything unless they are known.
     """
     lines = MaskLines(slots=slots, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
     for slot, constraint, position in places:
-        lines.add(slot, constraint, position)
+        lines.add(slot, constraint, position, leave_open=slot in open_slots)
     return lines
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """States of one sequence whose bits its matcher is asked for.
+
+    Attributes:
+        constraint: of the sequence.
+        line: of the state where its matcher stands, in the table that is filled; negative where that is not asked for.
+        places: the states, counted from there, in order.
+    """
+
+    constraint: Constraint
+    line: int
+    places: tuple[int, ...]
 
 
 class MaskLines:
@@ -42,7 +67,7 @@ class MaskLines:
 
     def __init__(self, *, slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.facts_3S = np.full((3, slots), -1, dtype=np.int64)  # first line, lines, position of the first
-        self._asked: list[tuple[Constraint, int]] = []  # and the line of the state where its matcher stands
+        self._asked: list[Asked] = []
         self._states: list[int] = []
         self._eos = eos_token_ids
         self._words = words_of_vocabulary(vocab_size)
@@ -53,29 +78,26 @@ class MaskLines:
         """States."""
         return len(self._states)
 
-    def add(self, slot: int, constraint: Constraint, position: int) -> None:
+    def add(self, slot: int, constraint: Constraint, position: int, *, leave_open: bool) -> None:
         """Add a sequence: a state before its first draft, and one behind each."""
         first, states = self.total, constraint.drafts.states
         self.facts_3S[:, slot] = first, len(states), position
+        if leave_open:
+            self._states += [ANYTHING if state == UNKNOWN else state for state in states]
+            return
         if constraint.unknown:
-            self._asked.append((constraint, first + len(states) - 1 - len(constraint.walk)))
+            line = first + len(states) - 1 - len(constraint.walk)
+            self._asked.append(Asked(constraint=constraint, line=line, places=constraint.unknown))
         self._states += states
 
-    def fill(self, executor: Any) -> None:
+    def fill(self, executor: Executor) -> None:
         """Compute all bits: matchers are asked for those that are not known.
 
         Args:
             executor: whose threads ask them; None to ask them in this one.
         """
         self.bits_UW = np.empty((self.total, self._words), dtype=np.int32)
-        asked = self._asked
-        self._ask(executor, asked)
-        for fresh in (False, True):  # what reached a limit that it shares with others goes on by itself
-            asked = [one for one in asked if one[0].matcher.is_error()]
-            if asked:
-                for constraint, _ in asked:
-                    constraint.renew(fresh)
-                self._ask(executor, asked)
+        compute_bits(self.bits_UW, self._asked, executor)
         self._fill_known()
 
     def _fill_known(self) -> None:
@@ -88,35 +110,71 @@ class MaskLines:
         for token in self._eos:
             self.bits_UW[state_U == AN_END, token // WORD] |= _bit(np.int64(token))
 
-    def _ask(self, executor: Any, asked: list[tuple[Constraint, int]]) -> None:
-        if executor is None:
-            for constraint, line in asked:
-                self._ask_one(constraint, line)
-            return
-        place = self.bits_UW.ctypes.data, self._words * 4, self.total
-        last = [one.unknown[-1] for one, _ in asked]
-        single = [(one.matcher, line) for (one, line), end in zip(asked, last, strict=True) if not end]
-        drafted = [
-            (one.matcher, line, list(one.walk[:end])) for (one, line), end in zip(asked, last, strict=True) if end
-        ]
-        if single:
-            executor.unsafe_compute_mask_ptr(single, *place)
-        if drafted:
-            executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
 
-    def _ask_one(self, constraint: Constraint, line: int) -> None:
-        """Ask for the unknown states alone: those of forced texts take several times as long."""
-        matcher, walk, at = constraint.matcher, constraint.walk, 0
-        size, begin = self._words * 4, self.bits_UW.ctypes.data
-        for place in constraint.unknown:
-            if place > at:
-                matcher.consume_tokens(list(walk[at:place]))
-                at = place
-            if matcher.is_error():
-                return
-            matcher.unsafe_compute_mask_ptr(begin + (line + place) * size, size)
-        if at:
-            matcher.rollback(at)
+def compute_bits(bits_UW: np.ndarray, asked: Iterable[Asked], executor: Executor) -> None:
+    """Write the bits of states, as their matchers say; what reached a limit that it shares with others goes on alone.
+
+    Args:
+        bits_UW: int32, written.
+        asked: the states.
+        executor: as for :meth:`MaskLines.fill`.
+    """
+    asked = list(asked)
+    _ask(bits_UW, asked, executor)
+    for fresh in (False, True):
+        asked = [one for one in asked if one.constraint.matcher.is_error()]
+        if asked:
+            for one in asked:
+                one.constraint.renew(fresh)
+            _ask(bits_UW, asked, executor)
+
+
+def _ask(bits_UW: np.ndarray, asked: list[Asked], executor: Executor) -> None:
+    if executor is None or len(asked) == 1:
+        for one in asked:
+            _ask_one(bits_UW, one)
+        return
+    total, words = bits_UW.shape
+    place = bits_UW.ctypes.data, words * 4, total
+    single = [one for one in asked if len(one.places) == 1]
+    several = [
+        (one.constraint.matcher, one.line, list(one.constraint.walk[: one.places[-1]]))
+        for one in asked
+        if len(one.places) > 1
+    ]
+    if single:
+        reached = [one for one in single if _walk(one.constraint, 0, one.places[0])]
+        executor.unsafe_compute_mask_ptr(
+            [(one.constraint.matcher, one.line + one.places[0]) for one in reached], *place
+        )
+        for one in reached:
+            _walk_back(one.constraint, one.places[0])
+    if several:
+        executor.unsafe_compute_mask_ptr_with_draft_token(several, *place)
+
+
+def _ask_one(bits_UW: np.ndarray, asked: Asked) -> None:
+    """Ask for the unknown states alone: those of forced texts take several times as long."""
+    matcher, at = asked.constraint.matcher, 0
+    size, begin = bits_UW.shape[1] * 4, bits_UW.ctypes.data
+    for place in asked.places:
+        if not _walk(asked.constraint, at, place):
+            return
+        at = place
+        matcher.unsafe_compute_mask_ptr(begin + (asked.line + place) * size, size)
+    _walk_back(asked.constraint, at)
+
+
+def _walk(constraint: Constraint, begin: int, end: int) -> bool:
+    """Take a matcher along drafts; False if it is in an error."""
+    if end > begin:
+        constraint.matcher.consume_tokens(list(constraint.walk[begin:end]))
+    return not constraint.matcher.is_error()
+
+
+def _walk_back(constraint: Constraint, steps: int) -> None:
+    if steps and not constraint.matcher.is_error():
+        constraint.matcher.rollback(steps)
 
 
 def _bit(token: Any) -> Any:
@@ -128,9 +186,13 @@ Filler = Callable[[MaskLines], Callable[[], None]]
 """Begins to fill lines; what it returns waits until they are filled."""
 
 
-def filler(threads: int, *, background: bool) -> Filler:
+def executor_of(threads: int, *, background: bool) -> Executor:
+    """What asks matchers with so many threads, beside the engine's own or in its place."""
+    return LLExecutor(threads) if threads > 1 or background else None
+
+
+def filler(executor: Executor, *, background: bool) -> Filler:
     """Fills lines at once, as where the model runs on the same cores, or in the background."""
-    executor = LLExecutor(threads) if threads > 1 or background else None
     if background:
         waiter = ThreadPoolExecutor(1, thread_name_prefix="grammar")  # so that the engine's thread need not wait
         return lambda lines: waiter.submit(lines.fill, executor).result

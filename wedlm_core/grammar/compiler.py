@@ -12,6 +12,7 @@ import numpy as np
 
 from wedlm_core.errors import RequestError, explain, first_line
 from wedlm_core.grammar.constraint import Constraint
+from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.grammar.sources import grammar_text
 from wedlm_core.structured_outputs import StructuredOutputs
 
@@ -38,7 +39,7 @@ class Grammar:
     def __init__(self, make: Callable[[], Any], eos_token_ids: tuple[int, ...], origins: int) -> None:
         self._make, self._eos, self._most = make, eos_token_ids, origins
         self._origins = [_Origin(make)]
-        self._next = 0
+        self._next, self._obedience = 0, Obedience()
 
     @property
     def matcher(self) -> Any:
@@ -51,7 +52,7 @@ class Grammar:
             self._origins.append(_Origin(self._make))
         origin = self._origins[self._next]
         self._next = (self._next + 1) % self._most
-        return Constraint(origin, self._eos)
+        return Constraint(origin, self._eos, self._obedience)
 
 
 class _Origin:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.statistics import DraftSource
 
 __all__ = ["ANYTHING", "AN_END", "UNKNOWN", "Constraint", "Drafts", "Proposals"]
@@ -68,12 +69,15 @@ class Constraint:
     Args:
         source: of the matcher.
         eos_token_ids: tokens that end the output.
+        obedience: of the sequences of the grammar.
 
     Attributes:
         drafts: of the next forward; set by :meth:`draft`.
+        obedience: as given.
     """
 
-    def __init__(self, source: Source, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, source: Source, eos_token_ids: Sequence[int], obedience: Obedience) -> None:
+        self.obedience = obedience
         self._source, self._origin, self._eos = source, source.matcher, frozenset(eos_token_ids)
         self._matcher = source.matcher.deep_copy()
         self._taken: list[int] = []
@@ -97,6 +101,22 @@ class Constraint:
     def walk(self) -> tuple[int, ...]:
         """The drafts behind the place where the matcher stands."""
         return self.drafts.tokens[len(self._ahead) :]
+
+    def allows(self, place: int, token: int) -> bool:
+        """Whether the grammar allows a token behind so many drafts, in a state that is :data:`UNKNOWN`."""
+        walk = list(self.drafts.tokens[len(self._ahead) : place])
+        matcher = self._matcher
+        if matcher.is_error():
+            return False
+        if token not in self._eos:
+            return bool(matcher.validate_tokens([*walk, token]) > len(walk))
+        if not walk:
+            return bool(matcher.is_accepting())
+        if not matcher.consume_tokens(walk):
+            return False
+        accepts = bool(matcher.is_accepting())
+        matcher.rollback(len(walk))
+        return accepts
 
     @property
     def ends(self) -> bool:

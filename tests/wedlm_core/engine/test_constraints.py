@@ -6,6 +6,7 @@ chunks, preemption, overlapping forwards and other forms of the kernels; the aut
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from functools import cache
@@ -24,6 +25,7 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.errors import RequestError
 from wedlm_core.grammar import GrammarCompiler
+from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -134,6 +136,22 @@ def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperatur
         done = run(engine, requests(folder, strategy, temperature)[::3])
         found[strategy] = {one.request_id: (one.token_ids, one.logprobs, one.finish_reason) for one in done}
     assert found["verified"] == found["autoregressive"]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9, "logit_bias": {5: 3.0}, "bad_words": ("a",)}]
+)
+def test_states_that_are_left_open_give_the_outputs_of_those_that_are_not(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    folder, turns, found = resolve("tiny"), itertools.count(), []
+    temperature = more.get("temperature", 0.0)
+    more = {name: value for name, value in more.items() if name != "temperature"}
+    for leaves_open in (lambda _: False, lambda _: True, lambda _: next(turns) % 3 == 0):
+        monkeypatch.setattr(Obedience, "leaves_open", leaves_open)
+        done = run(engine_of(folder, "kernels"), requests(folder, "verified", temperature, **more)[::2])
+        found.append({one.request_id: (one.token_ids, one.logprobs, one.finish_reason) for one in done})
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("name", ["kernels", "overlapping"])

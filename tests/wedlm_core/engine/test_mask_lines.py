@@ -13,8 +13,8 @@ from llguidance import LLExecutor
 
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
-from wedlm_core.engine.mask_lines import filler, mask_lines
-from wedlm_core.grammar import AN_END, Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.engine.mask_lines import executor_of, filler, mask_lines
+from wedlm_core.grammar import AN_END, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -98,12 +98,29 @@ def test_beside_a_device_they_are_computed_in_the_background(threads: int) -> No
     places = [(slot, one, 0) for slot, one in enumerate(found)]
     at_once = mask_lines(places, len(found), VOCABULARY, ENDS)
     at_once.fill(None)
-    background = filler(threads, background=True)
+    background = filler(executor_of(threads, background=True), background=True)
     several = [mask_lines(places, len(found), VOCABULARY, ENDS) for _ in range(3)]
     for wait in [background(lines) for lines in several]:
         wait()
     for lines in several:
         np.testing.assert_array_equal(lines.bits_UW, at_once.bits_UW)
+
+
+def test_open_states_allow_anything_and_known_ones_what_they_did() -> None:
+    rng = random.Random(5)
+    found = [next(outputs(compiler().compile(WANTED[name]), rng))[0] for name in list(WANTED)[:12]]
+    places = [(slot, one, 0) for slot, one in enumerate(found)]
+    closed, opened = (mask_lines(places, len(found), VOCABULARY, ENDS, slots) for slots in ((), range(0, 12, 2)))
+    closed.fill(None)
+    opened.fill(None)
+    np.testing.assert_array_equal(opened.facts_3S, closed.facts_3S)
+    line = 0
+    for slot, constraint in enumerate(found):
+        for state in constraint.drafts.states:
+            is_open = slot % 2 == 0 and state == UNKNOWN
+            expected_W = np.full(VOCABULARY // 32, -1, dtype=np.int32) if is_open else closed.bits_UW[line]
+            np.testing.assert_array_equal(opened.bits_UW[line], expected_W)
+            line += 1
 
 
 def test_a_matcher_is_not_asked_for_what_is_known() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, LISTS, AdjustmentTables
 from wedlm_core.decoding.allowed_tokens import AllowedTokens
+from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import Window, WindowParams, empty_windows
@@ -49,6 +50,7 @@ class DeviceState:
             ``optional`` are views of it.
         sampled: host bool ``[S]``, slots with a temperature.
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
+        filtered: host bool ``[S, F]``, its part of filters.
         tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
         allowed: gives what grammars let the rows of the next forward choose; None where no row has a grammar.
@@ -75,6 +77,7 @@ class DeviceState:
         self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
         self.uses = np.zeros((slots, 2 + len(OPTIONAL)), dtype=np.bool_)
         self.sampled, self.suppresses, self.optional = self.uses[:, 0], self.uses[:, 1], self.uses[:, 2:]
+        self.filtered = self.optional[:, : len(FILTERS)]
         self._reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows
+from wedlm_core.decoding.allowed_tokens import Refusals
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
@@ -169,8 +170,21 @@ class Chooser:
                 special_rows=picks.special,
             )
             choice = self._choose(logits_RV, inputs, **self._limits)
+            if allowed is not None and allowed.refusals is not None:
+                choice = self._again(choice, logits_RV, inputs, slots, allowed.refusals)
             if not most:
                 yield part, Chosen(choice=choice)
                 continue
             flag_R = state.tops_S.index_select(0, slots) > 0
             yield part, Chosen(choice=choice, tops=most_likely(logits_RV, flag_R, most, picks.topped))
+
+    def _again(
+        self, choice: Choice, logits_RV: Tensor, rows: SamplingRows, slot_R: Tensor, refusals: Refusals
+    ) -> Choice:
+        """``choice``, with what grammars refuse chosen again."""
+        while (refused := refusals(slot_R, rows.position_R, choice.token_R)) is not None:
+            inputs = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
+            other = self._choose(logits_RV.index_select(0, refused.row_N), inputs, **self._limits)
+            for f in fields(Choice):
+                getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))
+        return choice

@@ -1,0 +1,127 @@
+"""Free choices that are held against a grammar become those that bits would have allowed, draft by draft."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from testing.engine.grammar_oracle import allowed_tokens
+from testing.engine.schemas import OTHERS, SCHEMAS
+from wedlm_core.engine.free_choices import FreeChoices, FreeSequence
+from wedlm_core.engine.mask_lines import executor_of
+from wedlm_core.grammar import UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.model.sources import resolve
+from wedlm_core.statistics import DraftSource
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+
+VOCABULARY = 1024
+WANTED = {name: StructuredOutputs(json=schema) for name, schema in SCHEMAS.items()} | dict(OTHERS)
+ENDS = (2, 0)
+
+
+@cache
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(Tokenizer.load(resolve("tiny")).to_json(), VOCABULARY, ENDS, origins=2)
+
+
+class Rows:
+    """The rows of one sequence: scores of all tokens, and what bits of every state would let them choose."""
+
+    def __init__(self, grammar: Grammar, slot: int, rng: random.Random) -> None:
+        self.slot, self.position = slot, 10 + rng.randrange(50)
+        self.constraint: Constraint = grammar.constraint()
+        output = list[int]()
+        for _ in range(rng.randrange(5)):
+            token = rng.choice(allowed_tokens(grammar, output))
+            if token in ENDS:
+                break
+            output.append(token)
+        assert self.constraint.accept(output) is None
+        likely = list(output)
+        while len(likely) < len(output) + 6 and not set(likely) & set(ENDS):
+            likely.append(rng.choice(allowed_tokens(grammar, likely)))
+        offered = likely[len(output) :]
+        self.drafts = self.constraint.draft(
+            Proposals(tokens=offered, most=len(offered), source=DraftSource.MASK), most=rng.choice((0, 3, 9))
+        )
+        tokens, states = self.drafts.tokens, self.drafts.states
+        noise = np.random.default_rng(rng.randrange(1 << 30))
+        self.score_RV = noise.random((len(states), VOCABULARY))
+        for place, token in enumerate(tokens):
+            if rng.random() < 0.7:
+                self.score_RV[place, token] = rng.choice((0.9999, 2.0))  # likely, or surely the choice
+        self.free, self.restricted = list[int](), list[int]()
+        for place, state in enumerate(states):
+            ended = bool(set(tokens[:place]) & set(ENDS))
+            may = range(VOCABULARY) if ended else allowed_tokens(grammar, [*output, *tokens[:place]])
+            scores = {token: self.score_RV[place, token] for token in may}
+            self.restricted.append(max(scores, key=scores.__getitem__))
+            known = state != UNKNOWN  # such rows have bits at once
+            self.free.append(self.restricted[-1] if known else int(self.score_RV[place].argmax()))
+
+    @property
+    def counting(self) -> int:
+        """Rows up to the first that does not choose its draft."""
+        drafts = self.drafts.tokens
+        for place, (token, draft) in enumerate(zip(self.restricted, drafts, strict=False)):
+            if token != draft:
+                return place + 1
+        return len(drafts) + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("chunk", [1, 5, 10_000])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_choices_are_made_as_if_bits_had_been_there(seed: int, chunk: int, threads: int) -> None:
+    rng = random.Random(seed)
+    names = rng.sample(sorted(WANTED), 12)
+    sequences = [Rows(compiler().compile(WANTED[name]), slot, rng) for slot, name in enumerate(names)]
+    judged = sequences[::2]
+    refusals = FreeChoices(
+        {one.slot: FreeSequence(one.constraint, one.position) for one in judged},
+        VOCABULARY,
+        executor_of(threads, background=False),
+    )
+    # Behind each sequence's rows stands one like a mask's, chosen at the place that the last draft decides.
+    slot_R = torch.tensor([one.slot for one in sequences for _ in range(len(one.free) + 1)])
+    position_R = torch.tensor([
+        one.position + place for one in sequences for place in [*range(len(one.free)), len(one.free) - 1]
+    ])  # fmt: skip
+    token_R = torch.tensor([token for one in sequences for token in [*one.free, 7]])
+    score_RV = np.concatenate([np.vstack([one.score_RV, one.score_RV[-1:]]) for one in sequences])
+    again = 0
+    for begin in range(0, len(slot_R), chunk):
+        part = slice(begin, begin + chunk)
+        while (refused := refusals(slot_R[part], position_R[part], token_R[part])) is not None:
+            bits_NV = np.unpackbits(refused.allowed.bits_UW.numpy().view(np.uint8), axis=1, bitorder="little")
+            for row, line in zip(refused.row_N.tolist(), refused.allowed.line_R.tolist(), strict=True):
+                score_V = np.where(bits_NV[line, :VOCABULARY] > 0, score_RV[begin + row], -1.0)
+                assert token_R[begin + row] != score_V.argmax(), "only what is refused is chosen again"
+                token_R[begin + row] = int(score_V.argmax())
+                again += 1
+    assert again
+    chosen = iter(token_R.tolist())
+    for one in sequences:
+        tokens = [next(chosen) for _ in range(len(one.free) + 1)][:-1]
+        if one in judged:
+            assert tokens[: one.counting] == one.restricted[: one.counting]
+        else:
+            assert tokens == one.free
+
+
+@pytest.mark.parametrize("name", list(WANTED)[::3])
+def test_a_token_is_allowed_where_its_bit_is_set(name: str) -> None:
+    rng = random.Random(name)
+    grammar = compiler().compile(WANTED[name])
+    for _ in range(4):
+        one = Rows(grammar, 0, rng)
+        committed = list(one.constraint._taken)
+        for place, state in enumerate(one.drafts.states):
+            if state == UNKNOWN:
+                may = allowed_tokens(grammar, [*committed, *one.drafts.tokens[:place]])
+                assert [t for t in range(VOCABULARY) if one.constraint.allows(place, t)] == sorted(may)
