@@ -7,8 +7,8 @@ round, the median over rounds is shown. ``tiny`` extracts JSON from its held-out
 fills a schema of long keys, so its masks propose nothing that is accepted, and what it gains is what is forced. The
 accuracy of ``tiny`` is the share of rows whose fields are right.
 
-The last table gives the time to compute which of 151,936 tokens are allowed: the vocabulary is a byte-level BPE that
-is trained here on the sources of the installed packages.
+The last tables give the time to compute which of 151,936 tokens are allowed, and the speed of a model that has them.
+The vocabulary is a byte-level BPE that is trained here on the sources of the installed packages.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import statistics
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -34,6 +37,7 @@ from wedlm_core import EngineConfig, Generation, Request, SamplingParams, Struct
 from wedlm_core.engine import Engine
 from wedlm_core.engine.mask_lines import mask_lines
 from wedlm_core.grammar import GrammarCompiler, Proposals
+from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.statistics import DraftSource
@@ -234,43 +238,74 @@ def mask_times(tokenizer: str, threads: int) -> list[tuple[object, ...]]:
     return lines
 
 
-def large_steps(text: str, rounds: int, batch: int = 32) -> list[tuple[object, ...]]:
-    """Milliseconds of a step of the 25M shape with the large vocabulary: free, with long keys, with short strings."""
+def large_engine(text: str, batch: int, *, words_only: bool) -> Engine:
+    """The 25M shape with the large vocabulary and random weights.
+
+    Args:
+        text: the tokenizer.
+        batch: sequences at once.
+        words_only: tokens that are no word of up to three letters get a logit of 0, so strings are what is chosen.
+    """
     from tokenizers import Tokenizer as Plain
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=Plain.from_str(text), eos_token="<|end|>"), (0,))
+    plain = Plain.from_str(text)
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<|end|>"), (0,))
     config = replace(SHAPES["25m"], vocab_size=_VOCABULARY, eos_token_ids=(0,), mask_token_id=_VOCABULARY - 1)
     model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=512)
-    engine = Engine(model, tokenizer, EngineConfig(max_num_seqs=batch, max_model_len=256), keep_weights=False)
-    ways = {"autoregressive": SamplingParams(strategy="autoregressive", max_tokens=24, ignore_eos=True)}
-    for name, schema in (("long keys", LONG_KEYS), ("strings of 20 characters", PERSON)):
-        wanted = StructuredOutputs(json=dict(schema))
-        ways[f"constrained, {name}"] = SamplingParams(
-            strategy="autoregressive", max_tokens=24, structured_outputs=wanted
-        )
-    ids, found = itertools.count(), []
-    for _ in range(rounds + 1):
-        one = {}
-        for way, params in ways.items():
-            for number in range(batch):
-                prompt = tuple(10 + (number + 7 * i) % 900 for i in range(32))
-                engine.add(Request(request_id=str(next(ids)), prompt_token_ids=prompt, params=params, seed=number))
-            seconds = []
-            while engine.has_work():
-                begin = time.perf_counter()
-                engine.step()
-                seconds.append(time.perf_counter() - begin)
-            one[way] = 1e3 * statistics.median(seconds[2:-1])
-        found.append(one)
-    return [
-        (
-            way,
-            f"{statistics.median(one[way] for one in found[1:]):.1f}",
-            f"{statistics.median(one[way] / one['autoregressive'] for one in found[1:]):.3f}",
-        )
-        for way in ways
-    ]
+    if words_only:
+        others = [token for text, token in plain.get_vocab().items() if not re.fullmatch("[a-z]{1,3}", text)]
+        with torch.no_grad():
+            model.lm_head.weight[torch.tensor(others)] = 0.0
+    return Engine(model, tokenizer, EngineConfig(max_num_seqs=batch, max_model_len=256), keep_weights=False)
+
+
+def large_pass(engine: Engine, params: SamplingParams, batch: int, ids: Iterator[int]) -> tuple[float, float]:
+    """Tokens per second of one pass, and the median milliseconds of its steps."""
+    for number in range(batch):
+        prompt = tuple(10 + (number + 7 * i) % 900 for i in range(32))
+        engine.add(Request(request_id=str(next(ids)), prompt_token_ids=prompt, params=params, seed=number))
+    tokens, seconds = 0, []
+    while engine.has_work():
+        begin = time.perf_counter()
+        tokens += sum(len(one.token_ids) for one in engine.step())
+        seconds.append(time.perf_counter() - begin)
+    return tokens / sum(seconds), 1e3 * statistics.median(seconds)
+
+
+def large_speeds(text: str, rounds: int, batch: int = 32) -> list[tuple[object, ...]]:
+    """The 25M shape with the large vocabulary: unconstrained, with long keys, with short strings.
+
+    Ways with "bits first" compute what is allowed before each forward, as where choices are not made freely.
+    """
+    lines: list[tuple[object, ...]] = []
+    for model, words_only in (("random", False), ("short words", True)):
+        engine, ids = large_engine(text, batch, words_only=words_only), itertools.count()
+        free = SamplingParams(strategy="autoregressive", max_tokens=48, ignore_eos=True)
+        ways: dict[str, tuple[SamplingParams, bool]] = {"autoregressive": (free, False)}
+        for name, schema in (("long keys", LONG_KEYS), ("strings of 20 characters", PERSON)):
+            wanted = StructuredOutputs(json=dict(schema))
+            for strategy in ("autoregressive", "verified"):
+                params = SamplingParams(strategy=strategy, max_tokens=48, structured_outputs=wanted)
+                for bits_first in (False, True):
+                    way = f"{strategy}, {name}{', bits first' if bits_first else ''}"
+                    ways[way] = params, bits_first
+        found = []
+        for _ in range(rounds + 1):
+            one = {}
+            for way, (params, bits_first) in ways.items():
+                choice = mock.patch.object(Obedience, "leaves_open", return_value=False)
+                with choice if bits_first else nullcontext():
+                    one[way] = large_pass(engine, params, batch, ids)
+            found.append(one)
+        for way in ways:
+            speed, step = (statistics.median(one[way][n] for one in found[1:]) for n in (0, 1))
+            over = [one[way][0] / one["autoregressive"][0] for one in found[1:]]
+            stepping = "" if way.startswith("verified") else f"{step:.1f}"
+            lines.append((model, way, f"{speed:.0f}", stepping, f"{statistics.median(over):.3f}",
+                          f"{min(over):.3f} to {max(over):.3f}"))  # fmt: skip
+            print(*lines[-1], sep=" | ", flush=True)
+    return lines
 
 
 def main() -> None:
@@ -287,12 +322,13 @@ def main() -> None:
     if not args.no_large_vocabulary:
         text = large_tokenizer()
         masks = mask_times(text, threads=2)
-        steps = large_steps(text, args.rounds)
+        speeds = large_speeds(text, args.rounds)
         body += (
             f"\n\nAllowed tokens of a vocabulary of {_VOCABULARY}, computed by two threads:\n\n"
             + table(("grammar", "compiled in, ms", "sequences", "states", "ms", "ms per state"), masks)
-            + "\n\nA step of 32 sequences of the 25M shape with that vocabulary:\n\n"
-            + table(("way", "ms", "over autoregressive"), steps)
+            + "\n\nThe 25M shape with that vocabulary, 32 sequences of 48 tokens. Random weights choose what a grammar "
+            "seldom allows; *short words* choose words of up to three letters, as strings allow.\n\n"
+            + table(("model", "way", "tokens/s", "ms per step", "over autoregressive", "over rounds"), speeds)
         )
     command = f"python -m benchmarks.decode.structured_outputs --rounds {args.rounds}"
     write_result("structured-outputs", "Structured outputs", command, body)

@@ -51,7 +51,7 @@ class Refused:
 
     Attributes:
         row_N: int64, places among the rows that were asked about.
-        allowed: what they may choose instead.
+        allowed: what they may choose instead: a line for each, in order.
     """
 
     row_N: Tensor

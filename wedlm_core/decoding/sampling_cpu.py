@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.allowed_tokens import AllowedRows
+from wedlm_core.decoding.allowed_tokens import AllowedRows, Refused
 from wedlm_core.decoding.sampling import Choice, SamplingRows, with_filters
 
-__all__ = ["choose_cpu"]
+__all__ = ["choose_again_cpu", "choose_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
@@ -45,6 +45,22 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
         count,
     )
     return with_filters(choice, logits_RV, rows, mask_token_id=mask_token_id, vocab_limit=vocab_limit)
+
+
+def choose_again_cpu(choice: Choice, logits_RV: Tensor, refused: Refused) -> None:
+    """Restrict greedy choices of :func:`choose_cpu` in place, where no filter or adjustment had a say.
+
+    Args:
+        choice: of all rows.
+        logits_RV: as for :func:`choose_cpu`, after it.
+        refused: the rows to choose again, one line of bits for each.
+    """
+    from wedlm_core.kernels.cpu.sampling import choose_again
+
+    bits_NW = refused.allowed.bits_UW.numpy().view(np.uint32)
+    choose_again(
+        logits_RV.numpy(), refused.row_N.numpy(), bits_NW, choice.token_R.numpy(), choice.logprob_R.numpy()
+    )  # fmt: skip
 
 
 _NO_BITS, _NO_LINES = np.zeros((0, 0), dtype=np.uint32), np.zeros(0, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Obedience"]
 
 _MEMORY = 0.98  # of what was known, when a choice is judged
-_MOST_REFUSED = 0.7  # a refused choice costs its bits as well, and is made twice
+_MOST_REFUSED = 0.8  # a refused choice costs its bits as well, which fewer threads compute at a time
 _TRIED = 8  # every so many sequences choose freely where few should: so it is seen when choices keep to the grammar
 
 

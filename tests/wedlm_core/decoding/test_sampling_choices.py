@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from testing.engine.oracle import choose_token, positions_to_fill
 from testing.engine.random_bits import random_allowed
-from wedlm_core.decoding.allowed_tokens import AllowedRows
+from wedlm_core.decoding.allowed_tokens import AllowedRows, Refused
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
-from wedlm_core.decoding.sampling_cpu import choose_cpu
+from wedlm_core.decoding.sampling_cpu import choose_again_cpu, choose_cpu
 from wedlm_core.decoding.selection import leading_run, select_fills
 from wedlm_core.types import SamplingParams
 
@@ -174,3 +174,32 @@ def test_where_nothing_is_allowed_the_choice_is_token_0(chooser: Any, temperatur
     )  # fmt: skip
     logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(1))
     assert chooser(logits, rows, mask_token_id=0, vocab_limit=40).token_R.tolist() == [0]
+
+
+@pytest.mark.parametrize("vocabulary", [12, 70, 1000])
+def test_a_greedy_choice_that_is_refused_becomes_the_restricted_one_bit_for_bit(vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits_RV = torch.randn(30, vocabulary, generator=generator) * 4
+    logits_RV[::3] = (logits_RV[::3] * 2).round()  # ties
+    rows = SamplingRows(
+        temperature_R=torch.zeros(30),
+        seed_R=torch.zeros(30, dtype=torch.int64),
+        position_R=torch.arange(30),
+        suppress_R=torch.zeros(30, dtype=torch.bool),
+        sampled=False,
+        suppressing=False,
+    )
+    limits = {"mask_token_id": 0, "vocab_limit": vocabulary}
+    free = choose_cpu(logits_RV.clone(), rows, **limits)
+    row_N = torch.arange(1, 30, 2)
+    nobody_R = torch.zeros(15, dtype=torch.bool)
+    allowed = replace(random_allowed(nobody_R, vocabulary, 3, lines=15), line_R=torch.arange(15))
+    line_R = torch.full((30,), -1, dtype=torch.int64)
+    line_R[row_N] = torch.arange(15)
+    expected = choose_cpu(
+        logits_RV.clone(), replace(rows, allowed=AllowedRows(bits_UW=allowed.bits_UW, line_R=line_R)), **limits
+    )
+    assert not torch.equal(free.token_R, expected.token_R)
+    choose_again_cpu(free, logits_RV, Refused(row_N=row_N, allowed=allowed))
+    for name in ("token_R", "entropy_R", "logprob_R"):
+        assert torch.equal(getattr(free, name), getattr(expected, name)), name

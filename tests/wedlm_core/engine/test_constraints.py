@@ -139,12 +139,13 @@ def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperatur
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9, "logit_bias": {5: 3.0}, "bad_words": ("a",)}]
+    "more",
+    [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}, {"logit_bias": {5: 3.0}, "bad_words": ("a",)}],
 )
 def test_states_that_are_left_open_give_the_outputs_of_those_that_are_not(
-    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
-    folder, turns, found = resolve("tiny"), itertools.count(), []
+    turns, found = itertools.count(), []
     temperature = more.get("temperature", 0.0)
     more = {name: value for name, value in more.items() if name != "temperature"}
     for leaves_open in (lambda _: False, lambda _: True, lambda _: next(turns) % 3 == 0):

@@ -110,6 +110,7 @@ def test_choices_are_made_as_if_bits_had_been_there(seed: int, chunk: int, threa
         tokens = [next(chosen) for _ in range(len(one.free) + 1)][:-1]
         if one in judged:
             assert tokens[: one.counting] == one.restricted[: one.counting]
+            assert tokens[one.counting :] == one.free[one.counting :], "behind a wrong draft nothing is committed"
         else:
             assert tokens == one.free
 

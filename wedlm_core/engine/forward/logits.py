@@ -15,6 +15,7 @@ from wedlm_core.decoding.allowed_tokens import Refusals
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
+from wedlm_core.decoding.sampling_cpu import choose_again_cpu
 from wedlm_core.decoding.sampling_gpu import chooser
 from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -95,7 +96,7 @@ class Chooser:
         cpu_kernels: bool,
     ) -> None:
         self._head, self._padding = head, padding
-        self._choose = chooser(device, cpu_kernels=cpu_kernels)
+        self._choose, self._cpu_kernels = chooser(device, cpu_kernels=cpu_kernels), cpu_kernels
         self._chunk = chunk_rows
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
@@ -182,7 +183,11 @@ class Chooser:
         self, choice: Choice, logits_RV: Tensor, rows: SamplingRows, slot_R: Tensor, refusals: Refusals
     ) -> Choice:
         """``choice``, with what grammars refuse chosen again."""
+        greedy = self._cpu_kernels and not rows.sampled and rows.adjusted is None
         while (refused := refusals(slot_R, rows.position_R, choice.token_R)) is not None:
+            if greedy:
+                choose_again_cpu(choice, logits_RV, refused)
+                continue
             inputs = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
             other = self._choose(logits_RV.index_select(0, refused.row_N), inputs, **self._limits)
             for f in fields(Choice):

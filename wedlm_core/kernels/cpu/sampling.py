@@ -19,7 +19,7 @@ from wedlm_core.kernels.cpu.vector import (
     where_less,
 )
 
-__all__ = ["choose_rows", "gumbel"]
+__all__ = ["choose_again", "choose_rows", "gumbel"]
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 
@@ -204,3 +204,26 @@ def choose_rows(  # type: ignore[no-untyped-def]
         tokens[r] = token
         entropies[r] = entropy
         logprobs[r] = logits[r, token] - top - log_mass
+
+
+@kernel
+def choose_again(logits, rows, bits, tokens, logprobs):  # type: ignore[no-untyped-def]
+    """Restrict greedy choices of :func:`choose_rows` that a grammar refuses; entropies stay as they are.
+
+    A free greedy choice is the largest logit, so its log-probability is the rest of the sum: nothing is summed again,
+    and the result has the bits that :func:`choose_rows` gives with the same restriction.
+
+    Args:
+        logits: ``[R, V]``.
+        rows: int64 ``[N]``, rows to choose again.
+        bits: uint32 ``[N, W]``, what each of them may choose.
+        tokens: int64 ``[R]``, written.
+        logprobs: ``[R]``, written.
+    """
+    size = logits.shape[1]
+    flat = logits.reshape(logits.size)
+    for n in range(len(rows)):
+        r = rows[n]
+        token = _first_max_allowed(flat, r * size, size, bits, n)
+        logprobs[r] = (logits[r, token] - logits[r, tokens[r]]) + logprobs[r]
+        tokens[r] = token
