@@ -130,7 +130,7 @@ def compute_bits(bits_UW: np.ndarray, asked: Iterable[Asked], executor: Executor
 
 
 def _ask(bits_UW: np.ndarray, asked: list[Asked], executor: Executor) -> None:
-    if executor is None or len(asked) == 1:
+    if executor is None:
         for one in asked:
             _ask_one(bits_UW, one)
         return
@@ -142,8 +142,8 @@ def _ask(bits_UW: np.ndarray, asked: list[Asked], executor: Executor) -> None:
         for one in asked
         if len(one.places) > 1
     ]
-    if single:
-        reached = [one for one in single if _walk(one.constraint, 0, one.places[0])]
+    reached = [one for one in single if _walk(one.constraint, 0, one.places[0])]
+    if reached:
         executor.unsafe_compute_mask_ptr(
             [(one.constraint.matcher, one.line + one.places[0]) for one in reached], *place
         )
