@@ -254,9 +254,11 @@ def large_engine(text: str, batch: int, *, words_only: bool) -> Engine:
     config = replace(SHAPES["25m"], vocab_size=_VOCABULARY, eos_token_ids=(0,), mask_token_id=_VOCABULARY - 1)
     model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=512)
     if words_only:
-        others = [token for text, token in plain.get_vocab().items() if not re.fullmatch("[a-z]{1,3}", text)]
+        words = [token for piece, token in plain.get_vocab().items() if re.fullmatch("[a-z]{1,3}", piece)]
+        kept_V1 = torch.zeros(_VOCABULARY, 1)
+        kept_V1[torch.tensor(words)] = 1.0
         with torch.no_grad():
-            model.lm_head.weight[torch.tensor(others)] = 0.0
+            model.lm_head.weight *= kept_V1
     return Engine(model, tokenizer, EngineConfig(max_num_seqs=batch, max_model_len=256), keep_weights=False)
 
 
