@@ -1,62 +1,26 @@
 """Allocate: how many masks each sequence forwards, with rows as a budget. Torch-free, O(sequences x window).
 
-:func:`long_run` gives each sequence and window its expected commits and rows per forward. :func:`allocate` picks the
-windows that maximise expected commits per second, ``sum(commits) / seconds(sum(rows))``. For any price of a row in
-commits, the best windows are corners of the sequences' upper hulls of commits over rows. So all windows grow along
-their hulls, the steepest first: this chain passes the best windows at every price, and the allocation is the link of it
-with the highest rate. A wider window may take fewer rows, where its drafts stay valid more often: hulls go by rows.
+:func:`wedlm_core.engine.windows.long_run.long_run` gives each sequence and window its expected commits and rows per
+forward. :func:`allocate` picks the windows that maximise expected commits per second, ``sum(commits) /
+seconds(sum(rows))``. For any price of a row in commits, the best windows are corners of the sequences' upper hulls of
+commits over rows. So all windows grow along their hulls, the steepest first: this chain passes the best windows at
+every price, and the allocation is the link of it with the highest rate. A wider window may take fewer rows, where its
+drafts stay valid more often: hulls go by rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from wedlm_core.engine.windows.long_run import LongRun
 from wedlm_core.engine.windows.step_time import FloatArray, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
-__all__ = ["Allocation", "LongRun", "allocate", "long_run"]
+__all__ = ["Allocation", "allocate"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LongRun:
-    """Expected commits and rows per forward, ``[S, W + 1]`` by number of masks; 0 masks is autoregressive.
-
-    ``kept_SW``, int64, is how many stale drafts to keep where so many masks are forwarded: all where none follow them.
-    """
-
-    commits_SW: FloatArray
-    rows_SW: FloatArray
-    kept_SW: IntArray
-
-    def with_forced(self, per_commit_S: FloatArray) -> LongRun:
-        """Add the tokens that a grammar forces behind those of a forward: a row and a commit each, whatever the window.
-
-        Args:
-            per_commit_S: how many follow a token that was chosen, on average.
-        """
-        more_S1 = per_commit_S[:, None]
-        return replace(self, commits_SW=self.commits_SW + more_S1, rows_SW=self.rows_SW + more_S1)
-
-    def with_ends(self, tokens: float) -> LongRun:
-        """Count that outputs end: each begins with a forward of masks alone, whose rows bring what one row brings.
-
-        Args:
-            tokens: of an output, on average.
-        """
-        masks_W = np.arange(self.rows_SW.shape[1])
-        first_W, alone_S1 = np.minimum(masks_W, 1), self.commits_SW[:, :1]
-        later_SW = np.maximum(tokens - first_W * alone_S1, 0) / self.commits_SW  # forwards behind the first
-        forwards_SW = np.maximum(first_W + later_SW, 1)
-        rows_SW = first_W * (self.rows_SW[:, :1] + masks_W) + later_SW * self.rows_SW
-        return replace(self, commits_SW=tokens / forwards_SW, rows_SW=rows_SW / forwards_SW)
-
-    def with_prefill(self, rows_per_commit: float) -> LongRun:
-        """Add the prefill rows of the next sequence: each commit brings it nearer."""
-        return replace(self, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,46 +36,6 @@ class Allocation:
     masks_S: IntArray
     rate: float
     row_price: float
-
-
-def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:
-    """Solve a two-state chain per sequence and window: the drafts of a forward are valid or stale.
-
-    With w masks, valid drafts are the w - 1 proposals behind the one that the verifier decided. They stay valid when
-    all are accepted and the next first mask agrees with the verifier; else what is left is stale. So a window that is
-    too wide costs twice: rows, and stale forwards. Stale drafts may bring commits; but masks behind one that turns out
-    wrong propose in vain, and the next drafts are stale as well. How many are kept is what pays best in the long run.
-
-    Args:
-        valid_SW: probability that valid drafts up to offset 1 .. W are all accepted.
-        stale_SW: the same for stale ones.
-        agree_2S: probability that the first mask agrees after all (stale, valid) drafts were accepted.
-        row_price: commits that a row has to bring, by which numbers of stale drafts are compared.
-    """
-    count, width = valid_SW.shape
-    one_S1, all_S1 = np.ones((count, 1)), np.full((count, 1), width)
-    masks_W1 = np.arange(1, width + 1)[:, None]
-    candidates_K = np.append(0, 2 ** np.arange(width.bit_length()))
-    kept_WK = np.minimum(np.where(masks_W1 == 1, 0, masks_W1), candidates_K)  # the verifier decides a single mask
-    # By number of drafts, 0 .. W: probability that all are accepted, and expected commits.
-    all_valid_SW, all_stale_SW = (np.concatenate([one_S1, found], axis=1) for found in (valid_SW, stale_SW))
-    valid_commits_SW, stale_commits_SW = all_valid_SW.cumsum(axis=1), all_stale_SW.cumsum(axis=1)
-
-    stay_SW1 = (all_valid_SW[:, :-1] * agree_2S[1][:, None])[..., None]
-    recover_SWK = all_stale_SW[:, kept_WK] * agree_2S[0][:, None, None]
-    share_SWK = recover_SWK / np.maximum(recover_SWK + 1 - stay_SW1, 1e-9)  # of forwards whose drafts are valid
-    commits_SWK = share_SWK * valid_commits_SW[:, :-1, None] + (1 - share_SWK) * stale_commits_SW[:, kept_WK]
-    rows_SWK = share_SWK * (2 * masks_W1) + (1 - share_SWK) * (1 + kept_WK + masks_W1)
-
-    best_SW1 = (commits_SWK - row_price * rows_SWK).argmax(axis=-1)[..., None]
-    kept_SW, commits_SW, rows_SW = (
-        np.take_along_axis(found, best_SW1, axis=-1)[..., 0] for found in (kept_WK[None], commits_SWK, rows_SWK)
-    )
-    return LongRun(
-        commits_SW=np.concatenate([one_S1, commits_SW], axis=1),
-        rows_SW=np.concatenate([one_S1, rows_SW], axis=1),
-        kept_SW=np.concatenate([all_S1, kept_SW], axis=1),
-    )
 
 
 def allocate(

@@ -14,7 +14,9 @@ import numpy as np
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
-from wedlm_core.engine.windows.allocation import allocate, long_run
+from wedlm_core.engine.windows.allocation import allocate
+from wedlm_core.engine.windows.long_run import long_run
+from wedlm_core.engine.windows.output_lengths import EndedOutputs
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.statistics import DraftSource
@@ -78,6 +80,7 @@ class WindowPlanner:
         self._correction = CostCorrection(tuning)
         self._host = HostTime(tuning)
         self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
+        self._ended = EndedOutputs(tuning)
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         self._committed = 0.0  # by the forward that was observed last, if its host time is not known yet
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
@@ -131,6 +134,8 @@ class WindowPlanner:
         self._commits = self._commits * kept + float(emit_D.sum()) + (1 - kept) * self._tuning.prior_commits
         self._prefill_rows = self._prefill_rows * kept + prefill_rows
         self._ends = self._ends * kept + float(ended_D.sum())
+        if ended_D.any():
+            self._ended.record(self._table.generated[slots_D[ended_D]])
         self._committed = float(emit_D.sum())
         self._age += 1
         self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
@@ -248,7 +253,7 @@ class WindowPlanner:
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price)
         constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all()).astype(np.float64)
         run = run.with_forced(constrained_N * (self._forced / max(1.0, self._chosen)))
-        run = run.with_ends(self._commits / max(self._ends, 1e-3)).with_prefill(prefill)
+        run = run.with_ends(self._ended.lengths(self._commits / max(self._ends, 1e-3))).with_prefill(prefill)
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)

@@ -30,6 +30,8 @@ class PlannerTuning:
     sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them
     prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out
     prior_commits: float = 500.0  # commits without prefill among these counts: a job begins with a burst of prefill
+    lengths_kept: int = 64  # outputs whose lengths count: the last ones, so that changes are noticed
+    lengths_trusted: int = 8  # outputs that have to end before their lengths count: those that end first are short
     probe_share: float = 0.01  # share of rows that probes of sequences without masks may take: hardly a cost
     probe_masks: int = 4  # masks of a probe: enough to see three drafts
 

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.windows.allocation import Allocation, LongRun, _hull_density, allocate, long_run
+from wedlm_core.engine.windows.allocation import Allocation, _hull_density, allocate
+from wedlm_core.engine.windows.long_run import LongRun, long_run
 from wedlm_core.engine.windows.step_time import Load
 from wedlm_core.engine.windows.tuning import PlannerTuning
 
@@ -143,24 +144,6 @@ def test_prefill_goes_with_commits_and_costs_all_windows_the_same_per_commit_whe
         masks = np.full(16, width)
         plain, laden = expected_rate(run, masks, load), expected_rate(run.with_prefill(3.0), masks, load)
         assert 1 / laden == pytest.approx(1 / plain + 0.01 * 3.0, rel=0.01)
-
-
-@given(st.integers(1, 60), st.integers(1, WIDE), st.integers(0, 3))
-def test_an_output_ends_and_the_next_begins_without_drafts(length: int, masks: int, forced: int) -> None:
-    """A walk through outputs of this length, all drafts accepted; grammars force so many tokens behind each forward."""
-    run, forwards, rows, left = alike(1.0, 1).with_forced(np.array([float(forced)])), 0, 0.0, float(length)
-    first = True
-    while left > 0:
-        commits = 1 + forced if first else float(run.commits_SW[0, masks])
-        share = min(1.0, left / commits)  # of the last forward
-        rows += (1 + forced + masks) * share if first else float(run.rows_SW[0, masks]) * share
-        forwards, left, first = forwards + share, left - commits, False
-    ending = run.with_ends(float(length))
-    if length > 1 + forced:
-        assert ending.commits_SW[0, masks] == pytest.approx(length / forwards)
-        assert ending.rows_SW[0, masks] == pytest.approx(rows / forwards)
-    assert ending.commits_SW[0, masks] <= run.commits_SW[0, masks] + 1e-9
-    np.testing.assert_allclose(run.with_ends(1e12).rows_SW, run.rows_SW, rtol=1e-6)
 
 
 def test_a_mask_is_not_paid_for_what_a_grammar_forces_for_nothing() -> None:

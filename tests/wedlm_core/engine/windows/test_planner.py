@@ -38,6 +38,7 @@ def windows(
     for forward in range(forwards):
         if forward % renew == 0:
             planner.admit(slots, COUNT)  # a sequence's own past is short
+            table.generated[:] = 0
         planner.plan(slots, CHEAP, 1 << 20)
         drafts = table.masks.copy()
         right = (rng.random((COUNT, WIDE)) < acceptance(forward)).cumprod(axis=1).sum(axis=1)
@@ -54,6 +55,7 @@ def windows(
         source_DC[(behind_DC >= 0) & (behind_DC < forced)] = DraftSource.GRAMMAR
         outcome = replace(outcome, offered_D=drafts + forced, agreed_D=agreed + forced)
         ended = np.full(COUNT, ends and forward % renew == renew - 1)
+        table.generated[:] += 1 + agreed + forced
         planner.observe(slots, table.rows.copy(), outcome, 1 + agreed + forced, ended, 0, source_DC)
         found.append(drafts)
     return np.array(found)

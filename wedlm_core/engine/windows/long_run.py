@@ -1,0 +1,114 @@
+"""What windows bring and take per forward in the long run, outputs' beginnings and ends included. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wedlm_core.engine.windows.output_lengths import OutputLengths
+from wedlm_core.engine.windows.step_time import FloatArray
+
+__all__ = ["LongRun", "long_run"]
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRun:
+    """Expected commits and rows per forward, ``[S, W + 1]`` by number of masks; 0 masks is autoregressive.
+
+    Attributes:
+        kept_SW: int64, how many stale drafts to keep where so many masks are forwarded: all where none follow them.
+        sure_SW: probability that valid drafts are all accepted and the next ones are valid; 0 without masks.
+    """
+
+    commits_SW: FloatArray
+    rows_SW: FloatArray
+    kept_SW: IntArray
+    sure_SW: FloatArray
+
+    def with_forced(self, per_commit_S: FloatArray) -> LongRun:
+        """Add the tokens that a grammar forces behind those of a forward: a row and a commit each, whatever the window.
+
+        Args:
+            per_commit_S: how many follow a token that was chosen, on average.
+        """
+        more_S1 = per_commit_S[:, None]
+        return replace(self, commits_SW=self.commits_SW + more_S1, rows_SW=self.rows_SW + more_S1)
+
+    def with_ends(self, outputs: OutputLengths) -> LongRun:
+        """Count that outputs begin and end.
+
+        Each begins with a forward of masks alone, whose rows bring what one row brings. The last forward takes the
+        drafts up to the end only, and has no masks where the end is among these: all that a forward commits is drafted
+        but the verifier's token. Outputs end anywhere in a window; at a known place where they are equally long and
+        all drafts are right.
+        """
+        masks_W = np.arange(self.rows_SW.shape[1])
+        first_W, commits_SW, alone_S1 = np.minimum(masks_W, 1), self.commits_SW, self.commits_SW[:, :1]
+        behind_SW = np.maximum(outputs.tokens - first_W * alone_S1, 0)  # tokens behind the first forward's
+        parts_SW = behind_SW / commits_SW  # forwards for these, the last as the part of one that it is
+        drafted_SW = first_W * (1 - 1 / commits_SW)
+        anywhere_SW = np.maximum(parts_SW + drafted_SW / 2, first_W)
+        # At a known place: whole forwards, the last with room to spare. A wrong draft takes up that room, or one more.
+        most_SW = np.maximum(commits_SW, alone_S1 - 1 + masks_W)
+        whole_SW = np.ceil(behind_SW / most_SW - 1e-9)
+        spare_SW = whole_SW - behind_SW / most_SW
+        wrong_SW = np.maximum(anywhere_SW, whole_SW + 1 - spare_SW)
+        alike_SW = first_W * np.clip(1 - outputs.spread / commits_SW, 0, 1)
+        right_SW = self.sure_SW**whole_SW
+        known_SW = wrong_SW + right_SW * (whole_SW - wrong_SW)
+        later_SW = anywhere_SW + alike_SW * (known_SW - anywhere_SW)
+        seen_SW = drafted_SW + alike_SW * right_SW * (np.clip(spare_SW * most_SW, 0, 1) - drafted_SW)
+        later_SW, seen_SW = (np.where(behind_SW > 0, one, 0) for one in (later_SW, seen_SW))
+        forwards_SW = np.maximum(first_W + later_SW, 1)
+        masked_SW = first_W + later_SW - seen_SW  # forwards with masks
+        verified_SW = parts_SW * (self.rows_SW - masks_W) + seen_SW  # a draft that is the end spares no head
+        rows_SW = first_W * self.rows_SW[:, :1] + verified_SW + masked_SW * masks_W
+        return replace(self, commits_SW=outputs.tokens / forwards_SW, rows_SW=rows_SW / forwards_SW)
+
+    def with_prefill(self, rows_per_commit: float) -> LongRun:
+        """Add the prefill rows of the next sequence: each commit brings it nearer."""
+        return replace(self, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
+
+
+def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:
+    """Solve a two-state chain per sequence and window: the drafts of a forward are valid or stale.
+
+    With w masks, valid drafts are the w - 1 proposals behind the one that the verifier decided. They stay valid when
+    all are accepted and the next first mask agrees with the verifier; else what is left is stale. So a window that is
+    too wide costs twice: rows, and stale forwards. Stale drafts may bring commits; but masks behind one that turns out
+    wrong propose in vain, and the next drafts are stale as well. How many are kept is what pays best in the long run.
+
+    Args:
+        valid_SW: probability that valid drafts up to offset 1 .. W are all accepted.
+        stale_SW: the same for stale ones.
+        agree_2S: probability that the first mask agrees after all (stale, valid) drafts were accepted.
+        row_price: commits that a row has to bring, by which numbers of stale drafts are compared.
+    """
+    count, width = valid_SW.shape
+    one_S1, all_S1 = np.ones((count, 1)), np.full((count, 1), width)
+    masks_W1 = np.arange(1, width + 1)[:, None]
+    candidates_K = np.append(0, 2 ** np.arange(width.bit_length()))
+    kept_WK = np.minimum(np.where(masks_W1 == 1, 0, masks_W1), candidates_K)  # the verifier decides a single mask
+    # By number of drafts, 0 .. W: probability that all are accepted, and expected commits.
+    all_valid_SW, all_stale_SW = (np.concatenate([one_S1, found], axis=1) for found in (valid_SW, stale_SW))
+    valid_commits_SW, stale_commits_SW = all_valid_SW.cumsum(axis=1), all_stale_SW.cumsum(axis=1)
+
+    stay_SW1 = (all_valid_SW[:, :-1] * agree_2S[1][:, None])[..., None]
+    recover_SWK = all_stale_SW[:, kept_WK] * agree_2S[0][:, None, None]
+    share_SWK = recover_SWK / np.maximum(recover_SWK + 1 - stay_SW1, 1e-9)  # of forwards whose drafts are valid
+    commits_SWK = share_SWK * valid_commits_SW[:, :-1, None] + (1 - share_SWK) * stale_commits_SW[:, kept_WK]
+    rows_SWK = share_SWK * (2 * masks_W1) + (1 - share_SWK) * (1 + kept_WK + masks_W1)
+
+    best_SW1 = (commits_SWK - row_price * rows_SWK).argmax(axis=-1)[..., None]
+    kept_SW, commits_SW, rows_SW = (
+        np.take_along_axis(found, best_SW1, axis=-1)[..., 0] for found in (kept_WK[None], commits_SWK, rows_SWK)
+    )
+    return LongRun(
+        commits_SW=np.concatenate([one_S1, commits_SW], axis=1),
+        rows_SW=np.concatenate([one_S1, rows_SW], axis=1),
+        kept_SW=np.concatenate([all_S1, kept_SW], axis=1),
+        sure_SW=np.concatenate([np.zeros((count, 1)), stay_SW1[..., 0]], axis=1),
+    )
