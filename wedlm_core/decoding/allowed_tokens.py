@@ -95,6 +95,8 @@ class AllowedTokens:
 
 def restrict_logits(logits_RV: Tensor, allowed: AllowedRows) -> Tensor:
     """A copy of the logits, -inf where a row's bits forbid the token."""
+    if not allowed.bits_UW.shape[0]:  # no row is restricted
+        return logits_RV.clone()
     vocab = logits_RV.shape[1]
     token_V = torch.arange(vocab, device=logits_RV.device)
     word_RV = allowed.bits_UW.index_select(0, allowed.line_R.clamp(min=0)).index_select(1, token_V // WORD)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -92,10 +93,11 @@ class Constraints:
 
     def open(self, sequences: Iterable[Sequence], state: DeviceState) -> None:
         """Draft the first windows of new sequences, whose slots are set up."""
-        own = [sequence for sequence in sequences if sequence.constraint is not None]
-        for sequence in own:
-            self._table.constrained[sequence.slot] = True
-        self._write([self._drafted(sequence, _NOTHING) for sequence in own], state)
+        constraints = {one.slot: one.constraint for one in sequences if one.constraint is not None}
+        slots_G = np.array([*constraints], dtype=np.int64)
+        self._table.constrained[slots_G] = True
+        rooms = self._rooms(slots_G, np.ones(len(slots_G), dtype=np.bool_))
+        self._write([_drafted(constraints[room.slot], _NOTHING, room) for room in rooms], state)
 
     def accept(
         self,
@@ -123,36 +125,51 @@ class Constraints:
         Returns:
             Why a sequence fails, by its place: its grammar refuses what was committed.
         """
+        own_G = np.flatnonzero(self._table.constrained[slots_D])
+        if not len(own_G):
+            return {}
         failed, windows, known = {}, [], self._found(found)
-        for i in np.flatnonzero(self._table.constrained[slots_D]).tolist():
+        rooms = self._rooms(slots_D[own_G], outcome.next_valid_D[own_G])
+        chosen_GC, counts_3G = outcome.token_DC[own_G].tolist(), (rows_D[own_G], emit_D[own_G], outcome.count_D[own_G])
+        places = zip(own_G.tolist(), rooms, chosen_GC, *(counts_G.tolist() for counts_G in counts_3G), strict=True)
+        for i, room, chosen, rows, emitted, count in places:
             constraint = sequences[i].constraint
             assert constraint is not None
-            chosen = outcome.token_DC[i, : rows_D[i]].tolist()
             before = constraint.drafts.tokens
-            reason = constraint.accept(chosen[: emit_D[i]])
+            reason = constraint.accept(chosen[:emitted])
             if reason is not None:
                 failed[i] = refusal(sequences[i], reason)
             elif not ended_D[i]:
-                # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
-                masks = [*before, *chosen[len(before) + 1 :]][int(outcome.count_D[i]) :]
-                valid = bool(outcome.next_valid_D[i])
-                windows.append(self._drafted(sequences[i], self._proposals(sequences[i], masks, valid, known)))
+                proposals = _NOTHING
+                if room.kept or known is not None:
+                    # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
+                    proposals = self._proposals(room, [*before, *chosen[len(before) + 1 : rows]][count:], known)
+                window = _drafted(constraint, proposals, room)
+                if window.tokens or room.kept or room.masks:  # else the forward left it as it is to be: without any
+                    windows.append(window)
+        self._table.source[slots_D[own_G]] = 0
         self._write(windows, state)
         return failed
 
-    def _proposals(self, sequence: Sequence, masks: list[int], valid: bool, found: _Found | None) -> Proposals:
+    def _rooms(self, slots_G: IntArray, valid_G: BoolArray) -> list[_Room]:
+        """What the next windows of sequences have room for."""
+        table = self._table
+        left_G, places_G = table.limit[slots_G] - table.generated[slots_G], 2 * table.widest[slots_G]
+        kept_G = np.maximum(np.where(valid_G, table.keep_valid[slots_G], table.keep_stale[slots_G]), 0)
+        columns = (slots_G, valid_G, kept_G, np.minimum(places_G, left_G), table.masks[slots_G])
+        return [_Room(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
+
+    def _proposals(self, room: _Room, masks: list[int], found: _Found | None) -> Proposals:
         """Those of masks, or of history where these are likelier to be right."""
-        slot = sequence.slot
-        kept = int((self._table.keep_valid if valid else self._table.keep_stale)[slot])
-        own = Proposals(tokens=masks, most=min(kept, len(masks)), source=DraftSource.MASK)
-        line = -1 if found is None else found.line_S.get(slot, -1)
+        own = Proposals(masks, min(room.kept, len(masks)), DraftSource.MASK)
+        line = -1 if found is None else found.line_S.get(room.slot, -1)
         if found is None or line < 0:
             return own
         paying = int(found.paying_G[line])
-        promised = float(found.masks_2GW[int(valid), line, : own.most].sum())
+        promised = float(found.masks_2GW[int(room.valid), line, : own.most].sum())
         if float(found.promised_G[line]) <= promised:
             return own
-        return Proposals(tokens=found.token_GD[line, :paying].tolist(), most=paying, source=DraftSource.HISTORY)
+        return Proposals(found.token_GD[line, :paying].tolist(), paying, DraftSource.HISTORY)
 
     def _found(self, found: Suggestions | None) -> _Found | None:
         """What history proposes, and what masks promise in the same sequences."""
@@ -170,29 +187,19 @@ class Constraints:
             ),
         )
 
-    def _drafted(self, sequence: Sequence, proposals: Proposals) -> _Window:
-        """The next window of a sequence: drafts, and behind them the masks that are planned."""
-        table, slot, constraint = self._table, sequence.slot, sequence.constraint
-        assert constraint is not None
-        left = int(table.limit[slot] - table.generated[slot])
-        places = 2 * int(table.widest[slot])
-        drafts = constraint.draft(proposals, most=min(places, left))
-        ends = constraint.ends
-        masks = 0 if ends else min(int(table.masks[slot]), places - len(drafts.tokens), left - len(drafts.tokens))
-        return _Window(slot=slot, tokens=drafts.tokens, sources=drafts.sources, masks=max(masks, 0))
-
     def _write(self, windows: list[_Window], state: DeviceState) -> None:
         if not windows:
             return
         table = self._table
-        slots_G = np.array([w.slot for w in windows], dtype=np.int64)
-        lead_G = np.array([len(w.tokens) for w in windows], dtype=np.int64)
-        masks_G = np.array([w.masks for w in windows], dtype=np.int64)
+        slots_G = np.array([window.slot for window in windows], dtype=np.int64)
+        lead_G = np.array([len(window.tokens) for window in windows], dtype=np.int64)
+        masks_G = np.array([window.masks for window in windows], dtype=np.int64)
         token_GL = np.full((len(windows), table.source.shape[1]), self._mask, dtype=np.int64)
-        table.source[slots_G] = 0
-        for line, window in enumerate(windows):
-            token_GL[line, : len(window.tokens)] = window.tokens
-            table.source[window.slot, : len(window.tokens)] = window.sources
+        source_GL = np.zeros_like(token_GL, dtype=table.source.dtype)
+        drafts_GL = np.arange(token_GL.shape[1]) < lead_G[:, None]
+        token_GL[drafts_GL] = [token for window in windows for token in window.tokens]
+        source_GL[drafts_GL] = [source for window in windows for source in window.sources]
+        table.source[slots_G] = source_GL
         table.rows[slots_G] = 1 + lead_G + masks_G
         state.set_drafts(slots_G, token_GL, lead_G, lead_G + masks_G)
 
@@ -206,24 +213,50 @@ class Constraints:
         if self._fill is None:
             self._executor = executor_of(self._threads, background=self._background)
             self._fill = filler(self._executor, background=self._background)
-        places = []
-        for i in own:
-            constraint = plan.sequences[i].constraint
-            assert constraint is not None
-            places.append((int(plan.slots_S[i]), constraint, int(plan.cached_S[i] + plan.prefill_S[i]) + 1))
-        free = {
-            slot: FreeSequence(constraint, position)
-            for slot, constraint, position in places
-            if not self._background and _leaves_open(constraint, bool(state.filtered[slot].any()))
-        }
+        slots = plan.slots_S[own].tolist()
+        positions = (plan.cached_S[own] + plan.prefill_S[own] + 1).tolist()
+        places = [
+            (slot, constraint, position)
+            for i, slot, position in zip(own, slots, positions, strict=True)
+            if (constraint := plan.sequences[i].constraint) is not None
+        ]
+        free = {}
+        if not self._background:
+            # Rows with filters do not choose freely: what filters keep depends on what is allowed.
+            filtered = np.logical_or.reduce(state.filtered[slots], axis=1).tolist()
+            free = {
+                slot: FreeSequence(constraint, position)
+                for (slot, constraint, position), narrowed in zip(places, filtered, strict=True)
+                if constraint.is_open and not narrowed and constraint.obedience.leaves_open()
+            }
         lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos, free)
         refusals = FreeChoices(free, self._vocab_size, self._executor) if free else None
         state.allowed = _Pending(lines, self._fill(lines), state.device, refusals)
 
 
-def _leaves_open(constraint: Constraint, filtered: bool) -> bool:
-    """Whether a sequence's rows choose freely at first. Filters do not: what they keep depends on what is allowed."""
-    return bool(constraint.unknown) and not filtered and constraint.obedience.leaves_open()
+def _drafted(constraint: Constraint, proposals: Proposals, room: _Room) -> _Window:
+    """The next window of a sequence: drafts, and behind them the masks that are planned."""
+    tokens, sources, _ = constraint.draft(proposals, most=room.most)
+    masks = 0 if constraint.ends else min(room.masks, room.most - len(tokens))
+    return _Window(room.slot, tokens, sources, max(masks, 0))
+
+
+class _Room(NamedTuple):
+    """What the next window of a sequence has room for.
+
+    Attributes:
+        slot: of the sequence.
+        valid: whether the prefix of its proposals is valid.
+        kept: proposals that may become drafts.
+        most: drafts and masks.
+        masks: that are planned.
+    """
+
+    slot: int
+    valid: bool
+    kept: int
+    most: int
+    masks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,8 +278,7 @@ class _Found:
     masks_2GW: FloatArray
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Window:
+class _Window(NamedTuple):
     """A window that was drafted."""
 
     slot: int

@@ -21,6 +21,7 @@ from wedlm_core.grammar import AN_END, ANYTHING, UNKNOWN, Constraint
 
 __all__ = ["Asked", "Executor", "Filler", "MaskLines", "compute_bits", "executor_of", "filler", "mask_lines"]
 
+_ONE_UNKNOWN = (UNKNOWN,)
 Executor = LLExecutor | None
 """Threads that ask matchers; None where the engine's own asks them."""
 
@@ -79,8 +80,10 @@ class MaskLines:
         return len(self._states)
 
     def add(self, slot: int, constraint: Constraint, position: int, *, leave_open: bool) -> None:
-        """Add a sequence: a state before its first draft, and one behind each."""
+        """Add a sequence: a state before its first draft, and one behind each; nothing where all may choose freely."""
         first, states = self.total, constraint.drafts.states
+        if leave_open and states == _ONE_UNKNOWN:
+            return
         self.facts_3S[:, slot] = first, len(states), position
         if leave_open:
             self._states += [ANYTHING if state == UNKNOWN else state for state in states]

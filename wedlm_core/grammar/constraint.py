@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.statistics import DraftSource
@@ -19,8 +18,7 @@ ANYTHING = -3
 """Of a state: the output has ended before it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proposals:
+class Proposals(NamedTuple):  # a step makes one for each sequence, which takes a frozen dataclass three times as long
     """Tokens proposed for positions in order, of which ``most`` may become drafts, and who proposed them."""
 
     tokens: Sequence[int]
@@ -28,8 +26,7 @@ class Proposals:
     source: DraftSource
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drafts:
+class Drafts(NamedTuple):
     """Drafts of the next forward, in order, and where each comes from.
 
     Attributes:
@@ -53,6 +50,7 @@ class Source(Protocol):
         """Replace the matcher by one that shares nothing with those before."""
 
 
+_NO_DRAFTS = Drafts()
 _NONE_LEFT = "no token that the grammar allows was left to choose"
 
 
@@ -84,7 +82,7 @@ class Constraint:
         self._ahead: list[int] = []  # forced, and taken in by the matcher, but not committed
         self._texts: list[tuple[int, list[int]]] = []  # forced texts among the drafts, by the place of their beginning
         self._end = eos_token_ids[0]
-        self.drafts = Drafts()
+        self.drafts = _NO_DRAFTS
 
     @property
     def matcher(self) -> Any:
@@ -96,6 +94,11 @@ class Constraint:
         """The states that are not known, counted from the one where the matcher stands."""
         lead = len(self._ahead)
         return tuple(place - lead for place, state in enumerate(self.drafts.states) if state == UNKNOWN)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any state is not known."""
+        return UNKNOWN in self.drafts.states
 
     @property
     def walk(self) -> tuple[int, ...]:
@@ -130,7 +133,7 @@ class Constraint:
         if ends and self.ends and tuple(own) == self.drafts.tokens[:-1]:
             return None  # the walk that drafted them came here
         forced = self._forced_behind(own)
-        self.drafts, self._texts = Drafts(), []
+        self.drafts, self._texts = _NO_DRAFTS, []
         trouble = self._trouble()  # where no token was found to be allowed, the end was chosen
         reason = self._take(own)
         if reason is not None:
@@ -139,7 +142,8 @@ class Constraint:
             return trouble or "the output ended before it was complete"
         if forced and self._matcher.consume_tokens(forced):
             self._ahead = forced
-        self.drafts = Drafts(states=(*self._ahead[:1],) or (UNKNOWN,))
+        if self._ahead:
+            self.drafts = Drafts(states=(self._ahead[0],))
         return None
 
     def _take(self, tokens: list[int]) -> str | None:
@@ -197,6 +201,9 @@ class Constraint:
             most: drafts at most.
         """
         self._take_forced(most)
+        if not self._ahead and (not proposals.most or not most) and not self._matcher.is_stopped():
+            self.drafts, self._texts = _NO_DRAFTS, []  # as in each step of autoregressive decoding
+            return self.drafts
         walk = _Walk(self._ahead, most)
         if len(self._ahead) <= most:
             self._walk_on(walk, proposals, most)
@@ -206,7 +213,7 @@ class Constraint:
                 walk = _Walk(self._ahead, most)
                 walk.states.append(UNKNOWN)
         self._texts = walk.texts
-        self.drafts = Drafts(tokens=tuple(walk.tokens), sources=tuple(walk.sources), states=tuple(walk.states))
+        self.drafts = Drafts(tuple(walk.tokens), tuple(walk.sources), tuple(walk.states))
         return self.drafts
 
     def _take_forced(self, most: int) -> None:
@@ -219,35 +226,37 @@ class Constraint:
 
     def _walk_on(self, walk: _Walk, proposals: Proposals, most: int) -> None:
         """Walk from the end of the forced text ahead, where nothing is forced; leaves the matcher where it ends."""
-        matcher, proposed, looked = self._matcher, 0, True
+        matcher, left, looked = self._matcher, proposals.most, True
+        tokens, states, offered = walk.tokens, walk.states, proposals.tokens
+        room = min(most, len(offered))
         while not matcher.is_stopped():
             forced = [] if looked else matcher.compute_ff_tokens()
             looked = False
-            if forced and self._advance(forced[: most - len(walk.tokens)]):
+            if forced and self._advance(forced[: most - len(tokens)]):
                 walk.force(forced, most)
-                if len(walk.states) > len(walk.tokens):
+                if len(states) > len(tokens):
                     return
                 continue
-            walk.states.append(UNKNOWN)
-            place = len(walk.tokens)
-            if place >= min(most, len(proposals.tokens)) or proposed >= proposals.most:
+            states.append(UNKNOWN)
+            place = len(tokens)
+            if place >= room or not left:
                 return
-            token = proposals.tokens[place]
+            token = offered[place]
             ends = token in self._eos
-            if not (matcher.is_accepting() if ends else self._advance([token])):
+            if not (matcher.is_accepting() if ends else matcher.try_consume_tokens([token])):
                 return
-            proposed += 1
+            left -= 1
             walk.add(token, proposals.source)
             if ends:
                 walk.end()
                 return
-        walk.states.append(AN_END)
-        if len(walk.tokens) < most:
+        states.append(AN_END)
+        if len(tokens) < most:
             walk.add(self._end, DraftSource.GRAMMAR)
             walk.end()
 
     def _advance(self, tokens: list[int]) -> bool:
-        """Consume tokens if all of them are allowed. A token that is refused would leave the matcher in an error."""
+        """Consume tokens if all of them are allowed, else none."""
         if not tokens:
             return True
         if self._matcher.validate_tokens(tokens) < len(tokens):
