@@ -69,9 +69,20 @@ def allocate(
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
     place_S = np.zeros(len(widest_S), dtype=np.int64)
     np.maximum.at(place_S, own_N[:taken], place_N[:taken])
-    masks_S = by_rows.masks_SW[np.arange(len(widest_S)), place_S]
+    every_S = np.arange(len(widest_S))
+    masks_S = by_rows.masks_SW[every_S, place_S]
     rate = float(rates_N[taken])
-    return Allocation(masks_S=masks_S, rate=rate, row_price=rate * load.slope(float(rows_N[taken]), count))
+    row_price = rate * load.slope(float(rows_N[taken]), count)
+    absent_S = weight_S == 0
+    if taken and absent_S.any():
+        # It adds nothing to the rate, so the chain may end just before a step that all its likes took. At the price of
+        # a row its best window is its own affair; no wider than others' are, who may have left out what brings little.
+        net_SW = by_rows.commits_SW - row_price * by_rows.rows_SW
+        good_SW = net_SW >= net_SW.max(axis=1, keepdims=True) - (1 - tuning.near_optimal) * by_rows.commits_SW
+        best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
+        as_others_S = absent_S & (best_S <= masks_S[~absent_S].max(initial=0))
+        masks_S = np.where(as_others_S, np.maximum(masks_S, best_S), masks_S)
+    return Allocation(masks_S=masks_S, rate=rate, row_price=row_price)
 
 
 @dataclass(frozen=True, kw_only=True)

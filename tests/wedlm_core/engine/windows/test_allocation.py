@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.windows.allocation import Allocation, _hull_density, allocate
 from wedlm_core.engine.windows.long_run import LongRun, long_run
+from wedlm_core.engine.windows.output_lengths import OutputLengths
 from wedlm_core.engine.windows.step_time import Load
 from wedlm_core.engine.windows.tuning import PlannerTuning
 
@@ -173,6 +174,20 @@ def test_a_sequence_that_is_not_there_costs_nothing_and_gets_what_its_likes_get(
     most = running.masks_S.max()
     alike_ones = int((worth_W >= 0.999 * worth_W[max(0, most - 1)]).sum())
     assert running.masks_S.min() <= got.masks_S[-1] <= max(most + 1, alike_ones)
+
+
+@given(st.floats(0.9, 1.0), st.integers(1, 40), st.integers(12, 30))
+def test_where_one_window_alone_pays_a_new_sequence_gets_it_too(hazard: float, count: int, length: int) -> None:
+    """Outputs of one length fit a window or do not, so windows between none and that one bring little."""
+    outputs, load = OutputLengths(tokens=float(length), spread=0.0), Load(cost=StepCost.linear(fixed=1.0, per_row=1e-4))
+    better, worse = (steady(np.full((count, WIDE), one)) for one in (hazard, hazard * 0.998))
+    both = LongRun(**{
+        name: np.concatenate([getattr(better, name), getattr(worse, name)[:1]]) for name in vars(better)
+    })  # fmt: skip
+    run = both.with_ends(outputs)
+    *others, own = allocate(run, np.full(count + 1, WIDE), load, np.append(np.ones(count), 0.0)).masks_S.tolist()
+    assert max(others) > 0
+    assert run.commits_SW[-1, own] >= 0.95 * run.commits_SW[-1, max(others)]
 
 
 def chain(
