@@ -30,10 +30,12 @@ LEAST_ACCEPTANCE = 0.05
 
 _MOST_DRAFTS = 32  # of a sequence in a forward
 _KEPT = 0.9  # share of the running means kept per forward
-_TRIED = 4  # forwards with proposals before it is asked whether they pay for the time they take
+_TRIED = 4  # forwards with proposals, at least, before it is asked whether they pay for the time they take
+_TRIED_SHARE = 16  # of a pause's forwards, one for so many: trust grows with what was proposed, bought or not
 _AT_FIRST = 60  # more of them at the beginning, when there is no earlier text yet
 _PAUSE = 32  # forwards without proposals where they do not; twice as many each time
 _LONGEST_PAUSE = 1024
+_MOST_ENDED = 256  # texts that wait to be taken in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,10 @@ class HistoryDrafts:
         self._max_bytes = max_bytes
         self._history: History | None = None
         self._open = np.zeros(len(table.limit), dtype=np.bool_)  # slots whose texts the history has
+        self._opened = 0  # how many there are
         self._prompts: dict[int, tuple[int, ...]] = {}  # of the others
+        self._ended: list[tuple[tuple[int, ...], list[int]]] = []  # what history has yet to get
+        self._placed = False  # whether any window has drafts from history
         self._pause, self._next_pause, self._asked = 0, _PAUSE, -_AT_FIRST
         self._value, self._spent = 0.0, 0.0
 
@@ -95,35 +100,51 @@ class HistoryDrafts:
         text = np.array((*self._prompts.pop(slot), *output), dtype=np.int64)
         self._history.open(slot, text, output=len(output))
         self._open[slot] = True
+        self._opened += 1
+
+    def _take_in_ended(self) -> None:
+        """Let the history have the texts that ended while it rested."""
+        if self._ended and self._history is not None:
+            self._history.remember(self._ended)
+            self._ended.clear()
 
     def close(self, slot: int, *, keep: bool) -> None:
         """Forget the text of a sequence that ended, or let later ones draw on it."""
         if self._history is None or slot < 0 or not self._table.recalls[slot]:
             return
         if self._open[slot]:
+            self._take_in_ended()  # in the order in which they ended
             self._history.close(slot, keep=keep)
+            self._opened -= 1
         elif keep:
-            self._history.remember(self._prompts[slot], self._table.tokens_of(slot))
+            self._ended.append((self._history.end_of(self._prompts[slot]), self._table.tokens_of(slot)))
+            if len(self._ended) >= _MOST_ENDED:
+                self._take_in_ended()
         self._prompts.pop(slot, None)
         self._open[slot] = self._table.recalls[slot] = False
 
     def append(self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
         """Take in what a forward emitted."""
+        if self._history is None or not self._opened:
+            return
         own_D = self._open[slots_D]
-        if self._history is not None and own_D.any():
+        if own_D.any():
             self._history.append(slots_D[own_D], outcome.token_DC[own_D], emit_D[own_D])
 
     # ---- windows --------------------------------------------------------------------------------------
 
     def suggest(self, slots_D: IntArray, lives_D: BoolArray) -> Suggestions | None:
         """What history proposes for the sequences of a forward that go on; None where it is not worth asking."""
-        own_D = self._table.recalls[slots_D] & lives_D
-        if self._history is None or not own_D.any():
+        if self._history is None:
             return None
         if self._pause:
             self._pause -= 1
             return None
+        own_D = self._table.recalls[slots_D] & lives_D
+        if not own_D.any():
+            return None
         slots_G = slots_D[own_D]
+        self._take_in_ended()
         for slot in slots_G[~self._open[slots_G]].tolist():
             self._take_in(slot)
         begin = time.perf_counter()
@@ -153,7 +174,7 @@ class HistoryDrafts:
             state: what the device keeps of each slot.
         """
         table = self._table
-        if found is None and not table.source[slots_D].any():
+        if found is None and not self._placed:
             return  # nothing to place, and nothing in place
         begin = time.perf_counter()
         own_D = table.recalls[slots_D] & lives_D & ~table.constrained[slots_D]
@@ -173,6 +194,7 @@ class HistoryDrafts:
             if hopeful and offer is not None:
                 self._buy(windows, offer, outcome.next_valid_D[own_D], running, spare_tokens)
             windows.write(state, table)
+        self._placed = bool((table.source == DraftSource.HISTORY).any())
         self._settle(found is not None, time.perf_counter() - begin)
 
     def _settle(self, asked: bool, seconds: float) -> None:
@@ -187,7 +209,7 @@ class HistoryDrafts:
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
         else:
             self._next_pause = _PAUSE
-        self._asked = 0
+        self._asked = min(0, _TRIED - self._pause // _TRIED_SHARE)
 
     def _buy(
         self, windows: _Windows, offer: Suggestions, valid_G: BoolArray, running: IntArray, spare_tokens: int

@@ -84,7 +84,7 @@ def test_text_that_was_seen_takes_fewer_forwards() -> None:
         config = EngineConfig(max_window=16, step_cost=dear, history_drafts=history)
         engine = Engine(load_model(folder), Tokenizer.load(folder), config)
         same = requests("verified", 0.0)[:3]
-        for turn in range(4):  # the same rows again: all of the text is known
+        for turn in range(6):  # the same rows again: all of the text is known, and trusted after some turns
             done = run(engine, [Request(request_id=f"{turn}{r.request_id}", prompt_token_ids=r.prompt_token_ids,
                                         params=r.params, seed=r.seed) for r in same], 1)  # fmt: skip
         forwards[history] = sum(one.stats.decode_forwards for one in done)
@@ -116,6 +116,9 @@ def test_texts_that_are_not_asked_for_are_taken_in_later(asked_again: bool) -> N
         history = drafts._history
         assert history is not None
         assert not drafts._prompts
+        assert drafts._opened == 0
+        assert bool(drafts._ended) == paused or asked_again, "they wait until it is asked"
+        drafts._take_in_ended()
         shared.append(history._logs.token[len(history._logs.token) // 2 :].copy())
     assert np.array_equal(*shared)
     assert (shared[0] != 0).sum() > 500

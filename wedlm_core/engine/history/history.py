@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,12 +216,23 @@ class History:
         self._release(slot)
         self._open[slot] = False
 
-    def remember(self, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Let a row that ended join the finished rows, without opening it: as :meth:`close` does."""
-        if output:
+    def remember(self, rows: Iterable[tuple[tuple[int, ...], Sequence[int]]]) -> None:
+        """Let rows that ended join the finished rows, without opening them: as :meth:`close` does, one after the other.
+
+        Args:
+            rows: prompt and output of each.
+        """
+        tokens: list[int] = []
+        for prompt, output in rows:
+            if output:
+                tokens += (*self.end_of(prompt), *output, kernels.ROW_END)
+        if tokens:
             self._make_room()
-            row = (*prompt[-self._tuning.orders[-1] :], *output, kernels.ROW_END)
-            kernels.extend(self._logs, self._slots, np.array(row, dtype=np.int64).astype(np.int32))
+            kernels.extend(self._logs, self._slots, np.array(tokens, dtype=np.int64).astype(np.int32))
+
+    def end_of(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """What of a prompt joins the finished rows, before its output."""
+        return prompt[-self._tuning.orders[-1] :]
 
     def _make_room(self) -> None:
         """Count positions anew before they no longer fit."""
