@@ -15,7 +15,15 @@ one new token; a decode step is the difference to a pass of ``--new`` tokens, di
 other processes on a busy machine do to a pass.
 
 ``verified`` draws at temperatures at which 25M random weights accept drafts as trained models do in low and medium
-entropy (:mod:`benchmarks.decode.models`); its tokens per forward stand in its line.
+entropy (:mod:`benchmarks.decode.models`); its tokens per forward stand in its line. What a pass of many tokens drafts
+depends on how its engine was used before, for windows adapt.
+
+The *ceiling* of a decode step in float32 is what its weights take to be read, or to be multiplied, at the rates of
+large sums and products of torch in the same round; attention, the choice of tokens and the host are not in it. Where an
+engine is near it, no other can be much faster.
+
+OpenVINO keeps keys and values in 8 bits unless it is told otherwise, with weights in float32 as well: so both stand in
+the table, beside ours with keys and values in 8 bits and in float32.
 """
 
 from __future__ import annotations
@@ -30,6 +38,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +47,7 @@ import torch
 from benchmarks.common import table, write_result
 from benchmarks.decode.models import TEMPERATURES
 from benchmarks.decode.narrow_numbers import SHAPES
+from benchmarks.decode.random_model import parameters as count_parameters
 from benchmarks.decode.random_model import random_decoder
 from wedlm_core import EngineConfig, Request, SamplingParams, Strategy
 from wedlm_core.engine import Engine
@@ -51,12 +61,22 @@ _PROMPT, _MOST = 64, 64
 _PEERS = Path(__file__).parent / "peers"
 _PROGRAMS = {
     "llama_cpp": ("llama_cpp_peer.py", {"llama.cpp F32": "float32", "llama.cpp Q8_0": "q8_0"}),
-    "openvino": ("openvino_peer.py", {"OpenVINO f32": "float32", "OpenVINO default": "default"}),
+    "openvino": (
+        "openvino_peer.py",
+        {
+            "OpenVINO f32": "float32",
+            "OpenVINO f32, keys and values in f32": "float32_kv",
+            "OpenVINO default": "default",
+        },
+    ),
     "transformers": ("transformers_peer.py", {"transformers float32": "float32"}),
 }
 _NUMBERS = ("float32", "bfloat16", "int8")
 _VERIFIED = ("low", "medium")
-_NARROW_KV = {f"ours int8, keys and values in {kv}": kv for kv in ("bfloat16", "int8")}
+_NARROW_KV = {
+    f"ours {numbers}, keys and values in {kv}": (numbers, kv)
+    for numbers, kv in (("float32", "int8"), ("int8", "bfloat16"), ("int8", "int8"))
+}
 Ids = Sequence[Sequence[int]]
 
 
@@ -142,30 +162,27 @@ class Ours:
         return generate
 
 
-def _ways(shape: str, numbers: str) -> dict[str, tuple[Strategy, float]]:
+def _ways(numbers: str) -> dict[str, tuple[Strategy, float]]:
     """The lines of our engine in some numbers, and the strategy and temperature of each."""
     ways = {f"ours {numbers}": (Strategy.AUTOREGRESSIVE, 0.0)}
-    for regime in _VERIFIED if shape == "25m" and numbers != "bfloat16" else ():
+    for regime in _VERIFIED if numbers != "bfloat16" else ():
         ways[f"ours {numbers}, verified, {regime} entropy"] = Strategy.VERIFIED, TEMPERATURES[regime]
     return ways
 
 
-def _check_names(only: Sequence[str] | None, shapes: Sequence[str]) -> None:
-    """End the program where ``--only`` names no line of a table, or none of ours for a shape."""
+def _check_names(only: Sequence[str] | None) -> None:
+    """End the program where ``--only`` names no line of a table, or none of ours."""
     if only is None:
         return
-    ours = [name for shape in shapes for numbers in _NUMBERS for name in _ways(shape, numbers)] + [*_NARROW_KV]
-    known = [*dict.fromkeys(ours), *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
+    ours = [*(name for numbers in _NUMBERS for name in _ways(numbers)), *_NARROW_KV]
+    known = [*ours, *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
     if unknown := [name for name in only if name not in known]:
         raise SystemExit(f"--only {unknown[0]!r}: it has to be one of {', '.join(map(repr, known))}")
-    for shape in shapes:
-        if not any(name in only for numbers in _NUMBERS for name in [*_ways(shape, numbers), *_NARROW_KV]):
-            raise SystemExit(f"--only {' '.join(map(repr, only))}: none of {shape} is ours, the base of the ratios")
+    if not any(name in only for name in ours):
+        raise SystemExit(f"--only {' '.join(map(repr, only))}: none is ours, the base of the ratios")
 
 
-def _contenders(
-    folder: Path, shape: str, args: argparse.Namespace
-) -> tuple[dict[str, Contender], dict[str, str], list[Peer]]:
+def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Contender], dict[str, str], list[Peer]]:
     """All that run here, why others do not, and the processes to end."""
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     found: dict[str, Contender] = {}
@@ -176,13 +193,13 @@ def _contenders(
         return args.only is None or name in args.only
 
     for numbers in _NUMBERS:
-        ways = {name: way for name, way in _ways(shape, numbers).items() if wanted(name)}
+        ways = {name: way for name, way in _ways(numbers).items() if wanted(name)}
         if ways:
             engine = Ours(folder, numbers, clock)
             found.update({name: engine.contender(*way) for name, way in ways.items()})
-    for name, kv in _NARROW_KV.items():
+    for name, (numbers, kv) in _NARROW_KV.items():
         if wanted(name):
-            found[name] = Ours(folder, "int8", clock, kv).contender(Strategy.AUTOREGRESSIVE, 0.0)
+            found[name] = Ours(folder, numbers, clock, kv).contender(Strategy.AUTOREGRESSIVE, 0.0)
     for option, (file, kinds) in _PROGRAMS.items():
         python = getattr(args, option)
         for name, numbers in kinds.items():
@@ -202,12 +219,42 @@ def _contenders(
     return found, missing, peers
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ceiling:
+    """What the machine does at best, measured now: float32 multiplications and additions, and bytes read, a second."""
+
+    flops: float
+    bytes_read: float
+
+    @classmethod
+    def now(cls) -> Ceiling:
+        """The best of a few large products, and of a few sums over memory that no cache holds."""
+        square, long = torch.ones(1024, 1024), torch.ones(1 << 26)
+        product, read = (_least_seconds(once) for once in (lambda: square @ square, lambda: long.sum()))
+        return cls(flops=2 * 1024**3 / product, bytes_read=long.nbytes / read)
+
+    def step(self, parameters: int, rows: int) -> float:
+        """Seconds that all weights in float32 take with so many rows at least: to be read, or to be multiplied."""
+        return max(4 * parameters / self.bytes_read, 2 * parameters * rows / self.flops)
+
+
+def _least_seconds(once: Callable[[], object], times: int = 5) -> float:
+    seconds = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        once()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
 def _prompts(batch: int, turn: int) -> list[list[int]]:
     """Other ones in each pass: an engine may keep what it computed of those before."""
     return [[10 + (7 * i + 13 * s + 101 * turn) % 900 for i in range(_PROMPT)] for s in range(batch)]
 
 
-def _measure(found: dict[str, Contender], batch: int, args: argparse.Namespace) -> list[tuple[object, ...]]:
+def _measure(
+    found: dict[str, Contender], batch: int, parameters: int, args: argparse.Namespace
+) -> list[tuple[object, ...]]:
     """Rows of the table of one batch size."""
     # Drafts pay off over more tokens than a step needs to be timed.
     new = {name: args.new * (3 if "verified" in name else 1) for name in found}
@@ -215,9 +262,11 @@ def _measure(found: dict[str, Contender], batch: int, args: argparse.Namespace) 
     step: dict[str, list[float]] = {name: [] for name in found}
     ids: dict[str, Ids] = {}
     rate: dict[str, float] = {}
+    least: list[float] = []
     for one in found.values():
         one(_prompts(batch, 0), 2)
     for turn in range(args.rounds):
+        least.append(Ceiling.now().step(parameters, batch))
         for name, one in found.items():
             short, _, _ = one(_prompts(batch, 2 * turn + 1), 1)
             whole, ids[name], rate[name] = one(_prompts(batch, 2 * turn + 2), new[name])
@@ -231,18 +280,25 @@ def _measure(found: dict[str, Contender], batch: int, args: argparse.Namespace) 
         pairs = zip(ids[name], want, strict=True)
         same = sum(a == b for one, two in pairs for a, b in zip(one, two, strict=False))  # verified ones are longer
         middle = statistics.median(step[name])
+        share = statistics.median(at_least / own for at_least, own in zip(least, step[name], strict=True))
         rows.append((
             batch, name, f"{batch * _PROMPT / statistics.median(first[name]):.0f}", f"{batch / middle:.0f}",
-            f"{batch / max(step[name]):.0f} to {batch / min(step[name]):.0f}", f"{ratio:.2f}", f"{rate[name]:.1f}",
+            f"{batch / max(step[name]):.0f} to {batch / min(step[name]):.0f}", f"{ratio:.2f}",
+            f"{share:.2f}" if _is_float32(name) else "", f"{rate[name]:.1f}",
             "" if "verified" in name else f"{same / batch / args.new:.0%}",
         ))  # fmt: skip
         print(*rows[-1], sep=" | ", flush=True)
     return rows
 
 
+def _is_float32(name: str) -> bool:
+    """Whether each token of a line takes a forward with weights in float32."""
+    return "verified" not in name and any(word in name for word in ("float32", "F32", "f32"))
+
+
 def _header(base: str) -> tuple[str, ...]:
-    return ("batch", "engine", "prefill, tokens/s", "decode, tokens/s", "over rounds", f"of {base}", "tokens/forward",
-            f"tokens as {base}")  # fmt: skip
+    return ("batch", "engine", "prefill, tokens/s", "decode, tokens/s", "over rounds", f"of {base}", "of the ceiling",
+            "tokens/forward", f"tokens as {base}")  # fmt: skip
 
 
 def main() -> None:
@@ -250,15 +306,18 @@ def main() -> None:
     args = _parser().parse_args()
     if args.clock == "cpu" and args.threads != 1:
         raise SystemExit("--clock cpu adds up the time of all threads: give --threads 1")
-    _check_names(args.only, args.shapes)
+    _check_names(args.only)
     torch.set_num_threads(args.threads)
     parts = []
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         for shape in args.shapes:
             folder = Path(place) / shape
-            save_model(random_decoder(SHAPES[shape], device="cpu", dtype=torch.float32, max_positions=64), folder)
-            found, missing, peers = _contenders(folder, shape, args)
-            rows = [row for batch in args.batches for row in _measure(found, batch, args)]
+            model = random_decoder(SHAPES[shape], device="cpu", dtype=torch.float32, max_positions=64)
+            size = count_parameters(model)
+            save_model(model, folder)
+            del model
+            found, missing, peers = _contenders(folder, args)
+            rows = [row for batch in args.batches for row in _measure(found, batch, size, args)]
             parts.append(f"## {shape}\n\n" + table(_header(next(iter(found))), rows))
             parts += ["Missing: " + "; ".join(f"{name} ({why})" for name, why in missing.items())] if missing else []
             for peer in peers:

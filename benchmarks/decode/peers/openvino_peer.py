@@ -1,7 +1,7 @@
 """OpenVINO GenAI. The model is converted to its format first, with wide weights.
 
-Needs the packages openvino-genai and optimum-intel. NUMBERS: ``float32`` computes in float32; ``default`` leaves the
-choice to it (bfloat16 on CPUs that have it).
+Needs the packages openvino-genai and optimum-intel. NUMBERS: ``float32`` computes in float32, ``float32_kv`` keeps keys
+and values in float32 too (8 bits otherwise); ``default`` leaves the choice to it (bfloat16 on CPUs that have it).
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ def main() -> None:
     """Answer lines until the input ends."""
     folder, threads, numbers = converted(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
     options: dict[str, object] = {"INFERENCE_NUM_THREADS": threads}
-    if numbers == "float32":
+    if numbers != "default":
         options["INFERENCE_PRECISION_HINT"] = "f32"
+    if numbers == "float32_kv":
+        options["KV_CACHE_PRECISION"] = "f32"
     begin = time.perf_counter()
     pipeline = openvino_genai.LLMPipeline(folder, "CPU", **options)  # without a tokenizer, it takes ids
     seconds = time.perf_counter() - begin
