@@ -84,6 +84,7 @@ class WindowPlanner:
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         self._committed = 0.0  # by the forward that was observed last, if its host time is not known yet
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
+        self._patience = 1  # how many times as long the next plan waits, as plans change nothing
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
         self._row_price = 0.0  # commits, in the last plan
         self._load: Load | None = None  # of the last plan
@@ -100,7 +101,7 @@ class WindowPlanner:
         table = self._table
         self._acceptance.clear(slots_S, table.group[slots_S])
         if self._new_windows is None or running > 2 * self._planned_for:
-            self._new_windows = None
+            self._new_windows, self._patience = None, 1
             return False
         self._masks_2SW[:, slots_S] = self._masks_2SW[:, self._nobody, None]
         own_S = slots_S[table.adaptive[slots_S]]
@@ -167,7 +168,9 @@ class WindowPlanner:
         self._committed = 0.0
 
     def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
-        """Take in what a forward of these rows took, where ``cost`` was measured."""
+        """Take in what a forward of these rows took, where ``cost`` was measured; not of every forward."""
+        if self._age % self._tuning.correction_interval:
+            return
         expected = float(cost(np.array([rows]), kv_tokens, sequences)[0])
         self._correction.record(rows, seconds, expected)
 
@@ -180,12 +183,16 @@ class WindowPlanner:
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
         slots_S = slots_R[self._table.adaptive[slots_R]]
-        interval = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
+        least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
+        interval = least * self._patience
         if not len(slots_S) or (self._new_windows is not None and self._age < interval):
             return False
         self._age, self._planned_for = 0, len(slots_R)
         self._load = self._load_of(slots_R, slots_S, cost, spare_tokens)
-        self._apply(slots_S, self._load, interval)
+        before = self._new_windows, self._table.masks[slots_S]
+        self._apply(slots_S, self._load, waited=interval, lasts=least)
+        same = self._new_windows == before[0] and np.array_equal(self._table.masks[slots_S], before[1])
+        self._patience = min(2 * self._patience, self._tuning.most_patience) if same else 1
         return True
 
     # ---- drafts from elsewhere ------------------------------------------------------------------------
@@ -241,8 +248,15 @@ class WindowPlanner:
             most_rows=min(self._most_rows, int(every) + spare_tokens),
         )
 
-    def _apply(self, slots_S: IntArray, load: Load, interval: int) -> None:
-        """Allocate, and write what follows to the table."""
+    def _apply(self, slots_S: IntArray, load: Load, *, waited: int, lasts: int) -> None:
+        """Allocate, and write what follows to the table.
+
+        Args:
+            slots_S: adaptive slots that run.
+            load: what forwards cost.
+            waited: forwards since the last plan.
+            lasts: forwards until the next one, if this one changes a window.
+        """
         table, acceptance = self._table, self._acceptance
         slots_N = np.append(slots_S, self._nobody)
         # New sequences are taken to be decoded as most are.
@@ -258,7 +272,7 @@ class WindowPlanner:
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
         masks_N, self._row_price = chosen.masks_S, chosen.row_price
-        self._probe(masks_N[:-1], widest_S, interval)
+        self._probe(masks_N[:-1], widest_S, waited, lasts)
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
         stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
         table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
@@ -266,11 +280,11 @@ class WindowPlanner:
         )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
 
-    def _probe(self, masks_S: IntArray, widest_S: IntArray, interval: int) -> None:
+    def _probe(self, masks_S: IntArray, widest_S: IntArray, waited: int, lasts: int) -> None:
         """Give one sequence without masks a few, now and then: else one that became easy is never found out."""
-        masks, rows = self._tuning.probe_masks, 2 * self._tuning.probe_masks * interval
+        masks, rows = self._tuning.probe_masks, 2 * self._tuning.probe_masks * lasts
         idle = np.flatnonzero((masks_S < 2) & (widest_S >= masks))
-        self._probe_rows += self._tuning.probe_share * interval * len(masks_S)
+        self._probe_rows += self._tuning.probe_share * waited * len(masks_S)
         if len(idle) and self._probe_rows >= rows:
             masks_S[idle[self._probes % len(idle)]] = masks
             self._probes += 1

@@ -20,6 +20,7 @@ class PlannerTuning:
     prior_failures: float = 12.0  # failures; weight of the job in a sequence's failure ratio: luck evens out
     # Forwards
     correction: float = 0.2  # weight of one forward in the correction of the cost table: about 5 forwards count
+    correction_interval: int = 4  # forwards between those that count: comparing takes 2% of the smallest
     host_kept: float = 0.99  # share of the host time's sums kept per step: about 100 steps count
     commits_alike: float = 0.01  # square of the relative spread of commits below which host time counts as fixed
     disturbed: float = 3.0  # ratio to what was expected at which times are clipped: the machine did something else
@@ -27,6 +28,7 @@ class PlannerTuning:
     near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
     # Plans
     least_interval: int = 8  # forwards between plans at least: a plan takes half a millisecond, a small forward two
+    most_patience: int = 8  # times that interval where plans change no window: small forwards would wait for plans else
     sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them
     prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out
     prior_commits: float = 500.0  # commits without prefill among these counts: a job begins with a burst of prefill
