@@ -37,7 +37,7 @@ WORKLOADS: Mapping[str, Sequence[str]] = {
 WAYS = ("verified", "verified without history", "autoregressive")
 _ROWS = 400
 _FEWEST_ROWS = 48
-"""Of a round. The first one warms up: for 64 forwards an engine asks for drafts, whether they pay or not."""
+"""Of a round. The first one warms up: for 32 forwards an engine asks for drafts, whether they pay or not."""
 
 
 def engines(trained: bool) -> dict[str, Engine]:
