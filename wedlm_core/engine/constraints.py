@@ -130,9 +130,9 @@ class Constraints:
             return {}
         failed, windows, known = {}, [], self._found(found)
         rooms = self._rooms(slots_D[own_G], outcome.next_valid_D[own_G])
-        chosen_GC, counts_3G = outcome.token_DC[own_G].tolist(), (rows_D[own_G], emit_D[own_G], outcome.count_D[own_G])
-        places = zip(own_G.tolist(), rooms, chosen_GC, *(counts_G.tolist() for counts_G in counts_3G), strict=True)
-        for i, room, chosen, rows, emitted, count in places:
+        counts = (column[own_G].tolist() for column in (rows_D, emit_D, outcome.count_D, outcome.next_rows_D))
+        places = zip(own_G.tolist(), rooms, outcome.token_DC[own_G].tolist(), *counts, strict=True)
+        for i, room, chosen, rows, emitted, count, next_rows in places:
             constraint = sequences[i].constraint
             assert constraint is not None
             before = constraint.drafts.tokens
@@ -145,7 +145,7 @@ class Constraints:
                     # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
                     proposals = self._proposals(room, [*before, *chosen[len(before) + 1 : rows]][count:], known)
                 window = _drafted(constraint, proposals, room)
-                if window.tokens or room.kept or room.masks:  # else the forward left it as it is to be: without any
+                if window.tokens or window.masks or next_rows > 1:  # else the forward left it so: a head alone
                     windows.append(window)
         self._table.source[slots_D[own_G]] = 0
         self._write(windows, state)

@@ -126,6 +126,22 @@ def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, e
     assert accepted > 0, "what is forced is accepted"
 
 
+def test_windows_that_a_forward_filled_by_an_older_plan_are_replaced(folder: Path) -> None:
+    """Where forwards overlap, a plan may turn masks off while one is in flight that fills windows by the last plan."""
+    expected, engine = plainly(folder, 1.0), engine_of(folder, "kernels")
+    done, table = list[Generation](), engine._table
+    for request in requests(folder, "verified", 1.0, window_size=4)[::4]:
+        engine.add(request)
+        while engine.has_work():
+            done += engine.step()
+            for planned in (table.masks, table.keep_valid, table.keep_stale):
+                planned[:] = 0  # of which the device is not told
+    assert len(done) > 10
+    for one in done:
+        plain = expected[one.request_id]
+        assert (one.token_ids, one.finish_reason) == (plain.token_ids, plain.finish_reason), one.request_id
+
+
 @pytest.mark.parametrize(("temperature", "kv"), [(0.0, "bfloat16"), (1.0, "bfloat16"), (0.0, "int8"), (1.0, "int8")])
 def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperature: float, kv: str) -> None:
     folder, found = resolve("tiny"), {}
