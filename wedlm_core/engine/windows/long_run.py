@@ -41,36 +41,52 @@ class LongRun:
         """Count that outputs begin and end.
 
         Each begins with a forward of masks alone, whose rows bring what one row brings. The last forward takes the
-        drafts up to the end only, and has no masks where the end is among these: all that a forward commits is drafted
-        but the verifier's token. Outputs end anywhere in a window; at a known place where they are equally long and
-        all drafts are right.
+        drafts up to the end only, and has no masks where the end is among these.
         """
         masks_W = np.arange(self.rows_SW.shape[1])
-        first_W, commits_SW, alone_S1 = np.minimum(masks_W, 1), self.commits_SW, self.commits_SW[:, :1]
-        behind_SW = np.maximum(outputs.tokens - first_W * alone_S1, 0)  # tokens behind the first forward's
-        parts_SW = behind_SW / commits_SW  # forwards for these, the last as the part of one that it is
-        drafted_SW = first_W * (1 - 1 / commits_SW)
-        anywhere_SW = np.maximum(parts_SW + drafted_SW / 2, first_W)
-        # At a known place: whole forwards, the last with room to spare. A wrong draft takes up that room, or one more.
-        most_SW = np.maximum(commits_SW, alone_S1 - 1 + masks_W)
-        whole_SW = np.ceil(behind_SW / most_SW - 1e-9)
-        spare_SW = whole_SW - behind_SW / most_SW
-        wrong_SW = np.maximum(anywhere_SW, whole_SW + 1 - spare_SW)
-        alike_SW = first_W * np.clip(1 - outputs.spread / commits_SW, 0, 1)
-        right_SW = self.sure_SW**whole_SW
-        known_SW = wrong_SW + right_SW * (whole_SW - wrong_SW)
-        later_SW = anywhere_SW + alike_SW * (known_SW - anywhere_SW)
-        seen_SW = drafted_SW + alike_SW * right_SW * (np.clip(spare_SW * most_SW, 0, 1) - drafted_SW)
-        later_SW, seen_SW = (np.where(behind_SW > 0, one, 0) for one in (later_SW, seen_SW))
-        forwards_SW = np.maximum(first_W + later_SW, 1)
-        masked_SW = first_W + later_SW - seen_SW  # forwards with masks
-        verified_SW = parts_SW * (self.rows_SW - masks_W) + seen_SW  # a draft that is the end spares no head
+        first_W = np.minimum(masks_W, 1)
+        behind_SW = np.maximum(outputs.tokens - first_W * self.commits_SW[:, :1], 0)  # tokens that follow
+        ends = self._ends_behind(behind_SW, outputs.spread)
+        forwards_SW = np.maximum(first_W + ends.forwards_SW, 1)
+        masked_SW = first_W + ends.forwards_SW - ends.drafted_SW  # forwards with masks
+        whole_SW = self.rows_SW - masks_W  # rows of a forward, without masks
+        # A last forward that brings a part of what others do takes that part of their rows, and its head.
+        verified_SW = behind_SW / self.commits_SW * whole_SW + ends.drafted_SW
         rows_SW = first_W * self.rows_SW[:, :1] + verified_SW + masked_SW * masks_W
         return replace(self, commits_SW=outputs.tokens / forwards_SW, rows_SW=rows_SW / forwards_SW)
+
+    def _ends_behind(self, behind_SW: FloatArray, spread: float) -> _Ends:
+        """How outputs end so many tokens behind their first forward, on average, whose lengths are spread so far.
+
+        They end anywhere in a window; at a known place where they are equally long and all drafts are right.
+        """
+        commits_SW, masks_W = self.commits_SW, np.arange(behind_SW.shape[1])
+        first_W = np.minimum(masks_W, 1)
+        anywhere_SW = first_W * (1 - 1 / commits_SW)  # all that a forward commits is drafted but the verifier's token
+        mean_SW = np.maximum(behind_SW / commits_SW + anywhere_SW / 2, first_W)
+        # At a known place the last forward may have room to spare. A wrong draft takes up that room, or a forward more.
+        most_SW = np.maximum(commits_SW, commits_SW[:, :1] - 1 + masks_W)
+        least_SW = np.ceil(behind_SW / most_SW - 1e-9)
+        spare_SW = least_SW - behind_SW / most_SW
+        wrong_SW = np.maximum(mean_SW, least_SW + 1 - spare_SW)
+        right_SW = self.sure_SW**least_SW
+        alike_SW = first_W * np.clip(1 - spread / commits_SW, 0, 1)
+        forwards_SW = mean_SW + alike_SW * (wrong_SW + right_SW * (least_SW - wrong_SW) - mean_SW)
+        drafted_SW = anywhere_SW + alike_SW * right_SW * (np.clip(spare_SW * most_SW, 0, 1) - anywhere_SW)
+        goes_on_SW = behind_SW > 0
+        return _Ends(forwards_SW=np.where(goes_on_SW, forwards_SW, 0), drafted_SW=np.where(goes_on_SW, drafted_SW, 0))
 
     def with_prefill(self, rows_per_commit: float) -> LongRun:
         """Add the prefill rows of the next sequence: each commit brings it nearer."""
         return replace(self, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ends:
+    """Forwards behind the first one of an output, and how likely the end is among the last one's drafts."""
+
+    forwards_SW: FloatArray
+    drafted_SW: FloatArray
 
 
 def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:

@@ -185,9 +185,11 @@ def test_where_one_window_alone_pays_a_new_sequence_gets_it_too(hazard: float, c
         name: np.concatenate([getattr(better, name), getattr(worse, name)[:1]]) for name in vars(better)
     })  # fmt: skip
     run = both.with_ends(outputs)
-    *others, own = allocate(run, np.full(count + 1, WIDE), load, np.append(np.ones(count), 0.0)).masks_S.tolist()
+    got = allocate(run, np.full(count + 1, WIDE), load, np.append(np.ones(count), 0.0))
+    *others, own = got.masks_S.tolist()
     assert max(others) > 0
-    assert run.commits_SW[-1, own] >= 0.95 * run.commits_SW[-1, max(others)]
+    worth_W = run.commits_SW[-1] - got.row_price * run.rows_SW[-1]
+    assert worth_W[own] >= 0.99 * worth_W[max(others)]
 
 
 def chain(
