@@ -77,11 +77,11 @@ def allocate(
     if taken and absent_S.any():
         # It adds nothing to the rate, so the chain may end just before a step that all its likes took. At the price of
         # a row its best window is its own affair; no wider than others' are, who may have left out what brings little.
-        net_SW = by_rows.commits_SW - row_price * by_rows.rows_SW
+        as_others_SW = by_rows.masks_SW <= masks_S[~absent_S].max(initial=0)
+        net_SW = np.where(as_others_SW, by_rows.commits_SW - row_price * by_rows.rows_SW, -np.inf)
         good_SW = net_SW >= net_SW.max(axis=1, keepdims=True) - (1 - tuning.near_optimal) * by_rows.commits_SW
         best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
-        as_others_S = absent_S & (best_S <= masks_S[~absent_S].max(initial=0))
-        masks_S = np.where(as_others_S, np.maximum(masks_S, best_S), masks_S)
+        masks_S = np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
     return Allocation(masks_S=masks_S, rate=rate, row_price=row_price)
 
 
