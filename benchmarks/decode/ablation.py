@@ -37,6 +37,8 @@ GATES: Mapping[str, Mapping[str, object]] = {
     "disturbed times clipped": {"disturbed": 1e12},
     "cheapest near-optimal": {"near_optimal": 1.0},
     "longer intervals for more sequences": {"sequences_per_forward": 1 << 30},
+    "longer intervals while plans change nothing": {"most_patience": 1},
+    "lengths of the outputs that ended": {"lengths_trusted": 1 << 30},
     "prefill counted with commits": {"prior_commits": 1e12},
     "probes": {"probe_share": 0.0},
 }

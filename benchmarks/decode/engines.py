@@ -22,8 +22,9 @@ The *ceiling* of a decode step in float32 is what its weights take to be read, o
 large sums and products of torch in the same round; attention, the choice of tokens and the host are not in it. Where an
 engine is near it, no other can be much faster.
 
-OpenVINO keeps keys and values in 8 bits unless it is told otherwise, with weights in float32 as well: so both stand in
-the table, beside ours with keys and values in 8 bits and in float32.
+OpenVINO GenAI 2026.4.1 keeps keys and values in 16 bits unless it is told otherwise, with weights in float32 as well:
+its tokens are those with ``KV_CACHE_PRECISION`` f16, not those with u8 or f32. So ours with keys and values in bfloat16
+are of its width.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _NUMBERS = ("float32", "bfloat16", "int8")
 _VERIFIED = ("low", "medium")
 _NARROW_KV = {
     f"ours {numbers}, keys and values in {kv}": (numbers, kv)
-    for numbers, kv in (("float32", "int8"), ("int8", "bfloat16"), ("int8", "int8"))
+    for numbers, kv in (("float32", "bfloat16"), ("float32", "int8"), ("int8", "bfloat16"), ("int8", "int8"))
 }
 Ids = Sequence[Sequence[int]]
 

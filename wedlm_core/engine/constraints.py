@@ -94,6 +94,8 @@ class Constraints:
     def open(self, sequences: Iterable[Sequence], state: DeviceState) -> None:
         """Draft the first windows of new sequences, whose slots are set up."""
         constraints = {one.slot: one.constraint for one in sequences if one.constraint is not None}
+        if not constraints:
+            return
         slots_G = np.array([*constraints], dtype=np.int64)
         self._table.constrained[slots_G] = True
         rooms = self._rooms(slots_G, np.ones(len(slots_G), dtype=np.bool_))

@@ -1,7 +1,7 @@
 """OpenVINO GenAI. The model is converted to its format first, with wide weights.
 
 Needs the packages openvino-genai and optimum-intel. NUMBERS: ``float32`` computes in float32, ``float32_kv`` keeps keys
-and values in float32 too (8 bits otherwise); ``default`` leaves the choice to it (bfloat16 on CPUs that have it).
+and values in float32 too (16 bits otherwise); ``default`` leaves the choice to it (bfloat16 on CPUs that have it).
 """
 
 from __future__ import annotations

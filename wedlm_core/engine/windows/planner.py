@@ -184,14 +184,13 @@ class WindowPlanner:
         """
         slots_S = slots_R[self._table.adaptive[slots_R]]
         least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
-        interval = least * self._patience
-        if not len(slots_S) or (self._new_windows is not None and self._age < interval):
+        if not len(slots_S) or (self._new_windows is not None and self._age < least * self._patience):
             return False
-        self._age, self._planned_for = 0, len(slots_R)
+        waited, self._age, self._planned_for = self._age, 0, len(slots_R)
         self._load = self._load_of(slots_R, slots_S, cost, spare_tokens)
-        before = self._new_windows, self._table.masks[slots_S]
-        self._apply(slots_S, self._load, waited=interval, lasts=least)
-        same = self._new_windows == before[0] and np.array_equal(self._table.masks[slots_S], before[1])
+        new_before, masks_before_S = self._new_windows, self._table.masks[slots_S]
+        self._apply(slots_S, self._load, waited=waited, lasts=least)
+        same = self._new_windows == new_before and np.array_equal(self._table.masks[slots_S], masks_before_S)
         self._patience = min(2 * self._patience, self._tuning.most_patience) if same else 1
         return True
 

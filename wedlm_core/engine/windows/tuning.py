@@ -27,8 +27,8 @@ class PlannerTuning:
     # Allocation
     near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
     # Plans
-    least_interval: int = 8  # forwards between plans at least: a plan takes half a millisecond, a small forward two
-    most_patience: int = 8  # times that interval where plans change no window: small forwards would wait for plans else
+    least_interval: int = 8  # forwards between plans at least: a plan takes a millisecond, a small forward one or two
+    most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step
     sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them
     prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out
     prior_commits: float = 500.0  # commits without prefill among these counts: a job begins with a burst of prefill
