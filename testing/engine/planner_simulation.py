@@ -57,7 +57,7 @@ class Scenario:
         tokens: outputs of a sequence; then another takes its place.
         prompt: rows of prefill of each new sequence, in the forward after the one that ended the last.
         later: acceptance of sequences that begin in every other ``period`` of forwards: the job changes; () is never.
-        host_seconds: of a step besides its forward, without masks and with some.
+        host_seconds: of a step besides its forward, without drafts and with some.
     """
 
     batch: int
@@ -78,6 +78,7 @@ class Step:
     outcome: StepOutcome
     ended: BoolArray
     prefill_rows: int
+    forward_seconds: float
     host_seconds: float
 
 
@@ -123,7 +124,7 @@ class FixedWindow:
 
 
 class Planned:
-    """The engine's planner, which sees outcomes and the cost of forwards."""
+    """The engine's planner, which sees outcomes and what forwards take, and believes ``cost`` at first."""
 
     def __init__(self, cost: StepCost, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
         self._cost, self._tuning = cost, tuning
@@ -152,6 +153,8 @@ class Planned:
         source = self._slots.source[self._every]
         self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows, source)
         self._planner.record_host_time(step.host_seconds)
+        forward_rows, kv_tokens = int(rows.sum()) + step.prefill_rows, int(self._slots.cached.sum())
+        self._planner.record_forward(forward_rows, kv_tokens, len(rows), step.forward_seconds, self._cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +195,7 @@ class _Machine:
         slots.rows[:] = 1 + drafts + masks
         rows, prefill = int(slots.rows.sum()), self._prefill
         host = scenario.host_seconds[int(rows > count)]
-        seconds = host + float(self._cost(np.array([rows + prefill]), float(slots.cached.sum()), count)[0])
+        seconds = float(self._cost(np.array([rows + prefill]), float(slots.cached.sum()), count)[0])
         agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, scenario.stale)), drafts)
         commits = agreed + 1
         self._candidates = np.maximum(drafts + masks - commits, 0)
@@ -203,9 +206,11 @@ class _Machine:
         self._valid = valid
         slots.generated += emitted
         ended = slots.generated >= slots.limit
-        self._policy.observe(Step(outcome=outcome, ended=ended, prefill_rows=prefill, host_seconds=host))
+        self._policy.observe(
+            Step(outcome=outcome, ended=ended, prefill_rows=prefill, forward_seconds=seconds, host_seconds=host)
+        )
         self._replace(np.flatnonzero(ended))
-        return seconds, rows, int(emitted.sum())
+        return host + seconds, rows, int(emitted.sum())
 
     def _run_of_hits(self, factor: np.ndarray) -> IntArray:
         hit = self._random.random((len(factor), 2 * WIDEST)) < (self._acceptance * factor)[:, None]

@@ -18,7 +18,7 @@ from wedlm_core.engine.windows.long_run import LongRun
 from wedlm_core.engine.windows.step_time import FloatArray, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
-__all__ = ["Allocation", "allocate"]
+__all__ = ["Allocation", "Rival", "allocate"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -31,11 +31,26 @@ class Allocation:
         masks_S: int64, masks to forward per sequence.
         rate: expected commits per second.
         row_price: expected commits that one more row has to bring to be worth its time.
+        rival: what is best of the other kind; None where there is none.
     """
 
     masks_S: IntArray
     rate: float
     row_price: float
+    rival: Rival | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """No masks where some are best, and where none are best the best windows that at least double the rows.
+
+    Attributes:
+        masks_S: int64, masks to forward per sequence; none for one that is not there.
+        rate: expected commits per second.
+    """
+
+    masks_S: IntArray
+    rate: float
 
 
 def allocate(
@@ -64,13 +79,23 @@ def allocate(
         for found_SW in (by_rows.rows_SW, by_rows.commits_SW)
     )
     rows_N += load.other_rows
-    rates_N = commits_N / load.seconds(rows_N, count)
+    seconds_N = load.seconds(rows_N, count)
+    seconds_N[0] -= load.spared_alone
+    rates_N = commits_N / seconds_N
     rates_N[1:][rows_N[1:] > load.most_rows] = -np.inf
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
-    place_S = np.zeros(len(widest_S), dtype=np.int64)
-    np.maximum.at(place_S, own_N[:taken], place_N[:taken])
     every_S = np.arange(len(widest_S))
-    masks_S = by_rows.masks_SW[every_S, place_S]
+
+    def masks_at(link: int) -> IntArray:
+        place_S = np.zeros(len(widest_S), dtype=np.int64)
+        np.maximum.at(place_S, own_N[:link], place_N[:link])
+        return by_rows.masks_SW[every_S, place_S]
+
+    masks_S = masks_at(taken)
+    other = 0 if taken else int(np.where(rows_N >= 2 * rows_N[0], rates_N, -np.inf).argmax())
+    rival = None
+    if other != taken and rates_N[other] > 0:
+        rival = Rival(masks_S=np.where(weight_S > 0, masks_at(other), 0), rate=float(rates_N[other]))
     rate = float(rates_N[taken])
     row_price = rate * load.slope(float(rows_N[taken]), count)
     absent_S = weight_S == 0
@@ -82,7 +107,7 @@ def allocate(
         good_SW = net_SW >= net_SW.max(axis=1, keepdims=True) - (1 - tuning.near_optimal) * by_rows.commits_SW
         best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
         masks_S = np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
-    return Allocation(masks_S=masks_S, rate=rate, row_price=row_price)
+    return Allocation(masks_S=masks_S, rate=rate, row_price=row_price, rival=rival)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
-from wedlm_core.engine.windows.allocation import allocate
+from wedlm_core.engine.windows.allocation import Allocation, allocate
 from wedlm_core.engine.windows.long_run import long_run
 from wedlm_core.engine.windows.output_lengths import EndedOutputs
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
@@ -82,10 +82,15 @@ class WindowPlanner:
         self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
         self._ended = EndedOutputs(tuning)
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
-        self._committed = 0.0  # by the forward that was observed last, if its host time is not known yet
+        self._committed, self._drafted = 0.0, False  # of the forward observed last, if its host time is not known yet
+        # Forwards since one without drafts, and since one with as many rows again, of about as many sequences.
+        self._since_2 = [tuning.rival_interval, tuning.rival_interval]
+        self._timing, self._corrects = False, False  # the last plan is for timing these; forwards are timed at all
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
-        self._patience = 1  # how many times as long the next plan waits, as plans change nothing
+        self._patience = 1  # how many times as long plans wait, as they change nothing
+        self._wait = 0  # forwards from the last plan to the next
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
+        self._chosen_windows = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
         self._row_price = 0.0  # commits, in the last plan
         self._load: Load | None = None  # of the last plan
         self._masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))  # acceptance in the last plan, by slot
@@ -101,7 +106,7 @@ class WindowPlanner:
         table = self._table
         self._acceptance.clear(slots_S, table.group[slots_S])
         if self._new_windows is None or running > 2 * self._planned_for:
-            self._new_windows, self._patience = None, 1
+            self._new_windows, self._chosen_windows = None, np.zeros(0, dtype=np.int64)
             return False
         self._masks_2SW[:, slots_S] = self._masks_2SW[:, self._nobody, None]
         own_S = slots_S[table.adaptive[slots_S]]
@@ -137,7 +142,10 @@ class WindowPlanner:
         self._ends = self._ends * kept + float(ended_D.sum())
         if ended_D.any():
             self._ended.record(self._table.generated[slots_D[ended_D]])
-        self._committed = float(emit_D.sum())
+        self._committed, self._drafted = float(emit_D.sum()), bool(rows_D.max(initial=1) > 1)
+        kinds = (not self._drafted, 2 * len(slots_D) <= int(rows_D.sum()))
+        as_many = 2 * len(slots_D) >= self._planned_for
+        self._since_2 = [0 if of and as_many else since + 1 for of, since in zip(kinds, self._since_2, strict=True)]
         self._age += 1
         self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
         own = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
@@ -164,15 +172,16 @@ class WindowPlanner:
 
     def record_host_time(self, seconds: float) -> None:
         """Take in what the step that was observed last cost besides its forward."""
-        self._host.record(seconds, self._committed)
+        self._host.record(seconds, self._committed, drafts=self._drafted)
         self._committed = 0.0
 
     def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
         """Take in what a forward of these rows took, where ``cost`` was measured; not of every forward."""
-        if self._age % self._tuning.correction_interval:
+        self._corrects = True
+        if self._age % self._tuning.correction_interval and not self._timing:
             return
         expected = float(cost(np.array([rows]), kv_tokens, sequences)[0])
-        self._correction.record(rows, seconds, expected)
+        self._correction.record(rows, seconds, expected, times=2 if self._timing else 1)  # of which there are few
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
@@ -183,15 +192,16 @@ class WindowPlanner:
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
         slots_S = slots_R[self._table.adaptive[slots_R]]
-        least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
-        if not len(slots_S) or (self._new_windows is not None and self._age < least * self._patience):
+        if not len(slots_S) or (self._new_windows is not None and self._age < self._wait):
             return False
         waited, self._age, self._planned_for = self._age, 0, len(slots_R)
+        least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
         self._load = self._load_of(slots_R, slots_S, cost, spare_tokens)
-        new_before, masks_before_S = self._new_windows, self._table.masks[slots_S]
-        self._apply(slots_S, self._load, waited=waited, lasts=least)
-        same = self._new_windows == new_before and np.array_equal(self._table.masks[slots_S], masks_before_S)
+        before = self._chosen_windows
+        tried = self._apply(slots_S, self._load, waited=waited, lasts=least)
+        same = np.array_equal(self._chosen_windows, before)
         self._patience = min(2 * self._patience, self._tuning.most_patience) if same else 1
+        self._wait = least if tried else least * self._patience
         return True
 
     # ---- drafts from elsewhere ------------------------------------------------------------------------
@@ -228,6 +238,8 @@ class WindowPlanner:
         most = int(max(0, min(len(likely_N), self._most_rows - rows, spare_tokens)))
         total_N = commits + np.append(0.0, likely_N[:most].cumsum())
         seconds_N = load.seconds(rows + np.arange(most + 1.0), self._planned_for)
+        if rows <= self._planned_for:  # no sequence has drafts yet
+            seconds_N[0] -= load.spared_alone
         rate_N = total_N / seconds_N
         count = int((rate_N >= self._tuning.near_optimal * rate_N.max()).argmax())
         rate = float(rate_N[count])
@@ -238,17 +250,18 @@ class WindowPlanner:
 
     def _load_of(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
         table = self._table
-        every = float(table.rows[slots_R].sum())
+        every, host = float(table.rows[slots_R].sum()), self._host.fixed(drafts=True)
         return Load(
             cost=self._correction.corrected(cost),
-            host_seconds=self._host.fixed(),
+            host_seconds=host,
+            spared_alone=max(0.0, host - self._host.fixed(drafts=False)),
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens),
         )
 
-    def _apply(self, slots_S: IntArray, load: Load, *, waited: int, lasts: int) -> None:
-        """Allocate, and write what follows to the table.
+    def _apply(self, slots_S: IntArray, load: Load, *, waited: int, lasts: int) -> bool:
+        """Allocate, and write what follows to the table; True if it is to try something out.
 
         Args:
             slots_S: adaptive slots that run.
@@ -270,21 +283,35 @@ class WindowPlanner:
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
-        masks_N, self._row_price = chosen.masks_S, chosen.row_price
-        self._probe(masks_N[:-1], widest_S, waited, lasts)
+        self._chosen_windows, self._row_price = chosen.masks_S, chosen.row_price
+        self._timing = self._corrects and self._wants_timing(chosen)
+        masks_N, tried = chosen.masks_S.copy(), self._timing
+        if self._timing and chosen.rival is not None:
+            masks_N = chosen.rival.masks_S
+        else:
+            tried = self._probe(masks_N[:-1], widest_S, waited, lasts)
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
         stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
         table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
             masks_N[:-1], most_N[:-1], stale_N[:-1]
         )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
+        return tried
 
-    def _probe(self, masks_S: IntArray, widest_S: IntArray, waited: int, lasts: int) -> None:
+    def _wants_timing(self, chosen: Allocation) -> bool:
+        """Whether to do for once what comes second: nothing else corrects the cost of forwards that are not run."""
+        if chosen.rival is None or chosen.rival.rate < self._tuning.rival_within * chosen.rate:
+            return False
+        return self._since_2[int(chosen.rival.masks_S.any())] >= self._tuning.rival_interval
+
+    def _probe(self, masks_S: IntArray, widest_S: IntArray, waited: int, lasts: int) -> bool:
         """Give one sequence without masks a few, now and then: else one that became easy is never found out."""
         masks, rows = self._tuning.probe_masks, 2 * self._tuning.probe_masks * lasts
         idle = np.flatnonzero((masks_S < 2) & (widest_S >= masks))
         self._probe_rows += self._tuning.probe_share * waited * len(masks_S)
-        if len(idle) and self._probe_rows >= rows:
+        due = bool(len(idle)) and self._probe_rows >= rows
+        if due:
             masks_S[idle[self._probes % len(idle)]] = masks
             self._probes += 1
         self._probe_rows %= rows
+        return due

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wedlm_core.config.step_cost import FloatArray, StepCost
+from wedlm_core.engine.windows.step_cost import monotone
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["CostCorrection", "HostTime", "Load"]
@@ -17,36 +18,40 @@ class HostTime:
     """Seconds of a step besides its forward; a step that was disturbed counts as a slow one only.
 
     A part of them goes with the tokens that the step committed (outputs end, others begin, a grammar takes them in):
-    more tokens per forward do not make that part smaller. The rest is what a step costs however many it commits.
+    more tokens per forward do not make that part smaller. The rest is what a step costs however many it commits. A step
+    with drafts costs more than one without: they are laid out, counted and learned from.
     """
 
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
         self._tuning = tuning
-        # Sums over recent steps: of them, their seconds, commits, commits squared, and seconds times commits.
-        self._sums = np.zeros(5)
+        # Without drafts and with some, sums over recent steps: of them, their seconds, commits, commits squared, and
+        # seconds times commits.
+        self._sums_2K = np.zeros((2, 5))
 
-    def record(self, seconds: float, commits: float) -> None:
-        """Count a step."""
-        if self._sums[0]:
-            seconds = min(seconds, self._tuning.disturbed * self.mean())
-        self._sums *= self._tuning.host_kept
-        self._sums += np.array((1.0, seconds, commits, commits * commits, seconds * commits))
+    def record(self, seconds: float, commits: float, *, drafts: bool) -> None:
+        """Count a step, with drafts or without any."""
+        sums = self._sums_2K[int(drafts)]
+        if sums[0]:
+            seconds = min(seconds, self._tuning.disturbed * float(sums[1] / sums[0]))
+        sums *= self._tuning.host_kept
+        sums += (1.0, seconds, commits, commits * commits, seconds * commits)
 
-    def mean(self) -> float:
-        """Seconds of a step; 0 where none was seen."""
-        return float(self._sums[1] / max(1.0, self._sums[0]))
+    def fixed(self, *, drafts: bool) -> float:
+        """Seconds of a step that would commit nothing; as if with (without) drafts where all were without (with).
 
-    def fixed(self) -> float:
-        """Seconds of a step that would commit nothing, by least squares; 0 where none was seen.
-
-        Where all steps commit alike, nothing tells the parts apart: all of it counts as fixed then.
+        0 where none was seen. Where all steps commit alike, nothing tells the parts apart: all of it is fixed then.
         """
-        if not self._sums[2]:
-            return self.mean()
-        seconds, commits, squares, products = (self._sums / self._sums[0])[1:].tolist()
-        unlike = max(0.0, squares - commits**2) + self._tuning.commits_alike * commits**2
-        per_commit = max(0.0, (products - seconds * commits) / unlike)
-        return max(0.0, seconds - per_commit * commits)
+        seen = self._sums_2K[int(drafts)]
+        steps, seconds, commits = (seen if seen[0] else self._sums_2K[1 - int(drafts)])[:3].tolist()
+        return max(0.0, seconds - self._per_commit() * commits) / max(1.0, steps)
+
+    def _per_commit(self) -> float:
+        """Seconds that go with each commit, by least squares within the two kinds of steps."""
+        steps_2, seconds_2, commits_2, squares_2, products_2 = self._sums_2K.T
+        mean_2 = commits_2 / np.maximum(1.0, steps_2)
+        unlike_2 = np.maximum(0.0, squares_2 - mean_2 * commits_2) + self._tuning.commits_alike * mean_2 * commits_2
+        along = float((products_2 - mean_2 * seconds_2).sum())
+        return max(0.0, along / float(unlike_2.sum())) if unlike_2.any() else 0.0
 
 
 class CostCorrection:
@@ -56,41 +61,43 @@ class CostCorrection:
         self._tuning = tuning
         self._factors: dict[int, float] = {}
 
-    def record(self, rows: int, seconds: float, expected: float) -> None:
-        """Count a forward of these rows that was expected to take ``expected`` seconds."""
+    def record(self, rows: int, seconds: float, expected: float, times: int = 1) -> None:
+        """Count a forward of these rows that was expected to take ``expected`` seconds as so many alike."""
         place, most = round(2 * math.log2(max(1, rows))), self._tuning.disturbed
         ratio = min(max(seconds / expected, 1 / most), most)
-        before = self._factors.get(place, 1.0)
-        self._factors[place] = before + self._tuning.correction * (ratio - before)
+        before = self._factors.get(place)
+        if before is None:  # taken to be off as rows nearby are
+            known = sorted(self._factors.items()) or [(place, 1.0)]
+            before = float(np.interp(place, *np.array(known).T))
+        self._factors[place] = ratio + (1 - self._tuning.correction) ** times * (before - ratio)
 
     def corrected(self, cost: StepCost) -> StepCost:
         """The table times the factors, interpolated between rows that forwards had.
 
-        A table that ends before those rows gets knots there: no factor within it could bend what is extrapolated.
+        The table gets knots at those rows: no factor elsewhere could bend what lies between two, or beyond the last.
         """
         if not self._factors:
             return cost
         places, factors = np.array(sorted(self._factors.items())).T
-        cost = _reaching(cost, np.round(2 ** (places / 2)))
+        cost = _with_knots(cost, np.round(2 ** (places / 2)))
         factor = np.interp(2 * np.log2(np.maximum(1, cost.rows)), places, factors)
         overall = float(factors.mean())
         return replace(
             cost,
-            seconds=tuple(np.maximum.accumulate(np.array(cost.seconds) * factor).tolist()),
+            seconds=tuple(monotone(np.array(cost.seconds) * factor).tolist()),
             per_sequence=cost.per_sequence * overall,
             per_kv=cost.per_kv * overall,
             per_row_kv=cost.per_row_kv * overall,
         )
 
 
-def _reaching(cost: StepCost, rows: FloatArray) -> StepCost:
-    """The same cost with knots at those of ``rows`` that lie beyond its table."""
-    beyond = rows[rows > cost.rows[-1]]
-    if not len(beyond) or len(cost.rows) < 2:
-        return cost
-    slope = (cost.seconds[-1] - cost.seconds[-2]) / (cost.rows[-1] - cost.rows[-2])
-    seconds = cost.seconds[-1] + slope * (beyond - cost.rows[-1])
-    return replace(cost, rows=(*cost.rows, *beyond.astype(int).tolist()), seconds=(*cost.seconds, *seconds.tolist()))
+def _with_knots(cost: StepCost, rows: FloatArray) -> StepCost:
+    """The same cost with knots at ``rows`` too, beyond the ends of its table as well."""
+    knots = sorted({*cost.rows, *rows.astype(int).tolist()})
+    if len(cost.rows) < 2:
+        knots = [knot for knot in knots if knot <= cost.rows[-1]]
+    table = replace(cost, per_sequence=0.0, per_kv=0.0, per_row_kv=0.0, quantum=1)
+    return replace(cost, rows=tuple(knots), seconds=tuple(table(np.array(knots), 0.0, 1).tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +107,7 @@ class Load:
     Attributes:
         cost: seconds of a forward.
         host_seconds: of a step besides its forward, whatever it commits (0 where they overlap).
+        spared_alone: host seconds less in a step in which no sequence has masks.
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
         most_rows: the row budget.
@@ -107,6 +115,7 @@ class Load:
 
     cost: StepCost
     host_seconds: float = 0.0
+    spared_alone: float = 0.0
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30

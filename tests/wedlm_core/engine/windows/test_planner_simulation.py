@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testing.engine.planner_simulation import H200, FixedWindow, Planned, Scenario, simulate
+from wedlm_core.config.step_cost import StepCost
 
 WINDOWS = (2, 8, 32)
 
@@ -28,3 +29,40 @@ def test_a_fixed_window_is_slower_than_none_at_large_batch() -> None:
     scenario = Scenario(batch=128, context=1024, acceptance=(0.5,))
     none, wide = (simulate(scenario, FixedWindow(w), forwards=100, warm_up=50).rate for w in (0, 16))
     assert wide < 0.5 * none
+
+
+ROWS_COST = StepCost.linear(fixed=0.45e-3, per_row=17e-6, floor_rows=8)
+"""A small model on a CPU."""
+
+
+@pytest.mark.parametrize(("batch", "acceptance"), [(8, 0.5), (8, 0.7), (32, 0.5)])
+@pytest.mark.parametrize(
+    "believed",
+    [
+        ROWS_COST,
+        StepCost.linear(fixed=0.9e-3, per_row=8e-6, floor_rows=24),
+        StepCost.linear(fixed=0.2e-3, per_row=30e-6),
+    ],
+    ids=["right", "few rows too dear", "few rows too cheap"],
+)
+def test_windows_that_do_not_pay_are_given_up_where_the_cost_of_few_rows_or_of_the_host_misleads(
+    batch: int, acceptance: float, believed: StepCost
+) -> None:
+    """What no forward has is not corrected by itself, and a step with drafts takes more of the host."""
+    scenario = Scenario(batch=batch, context=64, acceptance=(acceptance,), stale=0.8, host_seconds=(0.3e-3, 0.46e-3))
+    plain, planned = (
+        simulate(scenario, policy, forwards=2000, warm_up=50, cost=ROWS_COST).rate
+        for policy in (FixedWindow(0), Planned(believed))
+    )
+    assert planned >= 0.96 * plain
+
+
+def test_windows_are_opened_where_the_table_says_that_rows_are_dear_and_they_are_not() -> None:
+    """No forward has many rows while windows are closed, so none would correct the table."""
+    believed = StepCost(rows=(1, 8, 16, 32, 64, 1024), seconds=(0.4e-3, 0.45e-3, 1.2e-3, 2.4e-3, 4.8e-3, 70e-3))
+    scenario = Scenario(batch=8, context=64, acceptance=(0.95,), stale=0.8, host_seconds=(0.3e-3, 0.46e-3))
+    plain, planned = (
+        simulate(scenario, policy, forwards=2000, warm_up=50, cost=ROWS_COST).rate
+        for policy in (FixedWindow(0), Planned(believed))
+    )
+    assert planned >= 1.1 * plain

@@ -27,27 +27,31 @@ def test_the_slope_is_what_a_row_costs_once_the_free_ones_are_taken(quantum: int
 
 def test_host_time_is_the_mean_over_recent_steps_and_outlives_a_machine_that_slept() -> None:
     rng, host = np.random.default_rng(0), HostTime()
-    assert host.mean() == host.fixed() == 0.0
+    assert host.fixed(drafts=True) == host.fixed(drafts=False) == 0.0
     for seconds in (5e-3, 1e-3):
         for _ in range(500):
-            host.record(seconds + float(rng.normal(0, 1e-4)), 32.0)
-        assert host.mean() == pytest.approx(seconds, rel=0.05)
-        assert host.fixed() == host.mean(), "steps that commit alike"
-    host.record(60.0, 32.0)
-    assert host.mean() < 1.1e-3
+            host.record(seconds + float(rng.normal(0, 1e-4)), 32.0, drafts=True)
+        assert host.fixed(drafts=True) == pytest.approx(seconds, rel=0.05), "steps that commit alike"
+    host.record(60.0, 32.0, drafts=True)
+    assert host.fixed(drafts=True) < 1.1e-3
+    assert host.fixed(drafts=False) == host.fixed(drafts=True), "no step without drafts was seen"
 
 
 @pytest.mark.parametrize("per_commit", [0.0, 2e-5, -2e-5])
 def test_host_time_that_goes_with_commits_is_not_fixed(per_commit: float) -> None:
-    rng, host = np.random.default_rng(0), HostTime()
+    rng, host, total = np.random.default_rng(0), HostTime(), 0.0
     for _ in range(500):
         commits = float(rng.integers(0, 100))
-        host.record(3e-3 + per_commit * commits + float(rng.normal(0, 1e-5)), commits)
-    assert host.fixed() == pytest.approx(3e-3 if per_commit >= 0 else host.mean(), rel=0.05)
+        host.record(3e-3 + per_commit * commits + float(rng.normal(0, 1e-5)), commits, drafts=True)
+        host.record(2e-3 + per_commit * 20 + float(rng.normal(0, 1e-5)), 20.0, drafts=False)
+        total = 0.99 * total + 0.01 * commits
+    for drafts, fixed, commits in ((True, 3e-3, total), (False, 2e-3, 20.0)):
+        expected = fixed + min(0.0, per_commit) * commits
+        assert host.fixed(drafts=drafts) == pytest.approx(expected, rel=0.05), drafts
     nothing = HostTime()
     for _ in range(9):
-        nothing.record(1e-3, 0.0)
-    assert nothing.fixed() == pytest.approx(1e-3)
+        nothing.record(1e-3, 0.0, drafts=False)
+    assert nothing.fixed(drafts=False) == pytest.approx(1e-3)
 
 
 def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
@@ -61,6 +65,9 @@ def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
     assert seconds[1] == pytest.approx(1.1, rel=1e-6)
     assert seconds[3] == pytest.approx(6.0, rel=1e-6)
     assert list(seconds) == sorted(seconds)
+    between = float(correction.corrected(measured)(np.array([256.0]), 0.0, 1)[0])
+    correction.record(256, between, 1.5)
+    assert correction.corrected(measured)(np.array([256.0]), 0.0, 1)[0] == pytest.approx(between), "as nearby"
     disturbed = CostCorrection()
     disturbed.record(64, 1000.0, 1.1)
     assert disturbed.corrected(measured).seconds[1] < 1.6
