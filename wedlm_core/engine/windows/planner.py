@@ -285,7 +285,8 @@ class WindowPlanner:
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
         self._chosen_windows, self._row_price = chosen.masks_S, chosen.row_price
         self._timing = self._corrects and self._wants_timing(chosen)
-        masks_N, tried = chosen.masks_S.copy(), self._timing
+        masks_N: IntArray = chosen.masks_S.copy()
+        tried = self._timing
         if self._timing and chosen.rival is not None:
             masks_N = chosen.rival.masks_S
         else:
