@@ -12,7 +12,7 @@ A leaf: imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
@@ -24,6 +24,8 @@ from wedlm_core.errors import IntegrityError
 
 __all__ = [
     "ACCUMULATORS",
+    "COUNTS",
+    "NATS",
     "OUTCOME_KINDS",
     "STATISTICS",
     "Accumulator",
@@ -38,9 +40,9 @@ __all__ = [
     "Statistic",
     "StepOutcome",
     "TopTokens",
+    "Totals",
     "accumulate",
     "commit_stats",
-    "empty_totals",
     "kept_places",
 ]
 
@@ -108,8 +110,8 @@ class StepOutcome:
         tops: the most likely tokens of sequences that report them; None where there are none.
 
     Raises:
-        IntegrityError: a column has another dtype than its annotation says. Flags are used as masks and as indices;
-            integers in their place would be taken for something else without an error.
+        IntegrityError: a column has another dtype than its annotation says, or is not C-contiguous. Flags are used as
+            masks and as indices; integers in their place would be taken for something else without an error.
     """
 
     count_D: IntArray
@@ -127,11 +129,13 @@ class StepOutcome:
     tops: TopTokens | None = None
 
     def __post_init__(self) -> None:
-        """Check the dtypes, whoever made the columns: a kernel, a copy from the device, a join of groups."""
+        """Check the columns, whoever made them: a kernel, a copy from the device, a join of groups."""
         for name, kind in OUTCOME_KINDS.items():
-            found = getattr(self, name).dtype
-            if found != kind:
-                raise IntegrityError(f"{name} of a forward's outcome is {found} and has to be {kind}")
+            found = getattr(self, name)
+            if found.dtype != kind:
+                raise IntegrityError(f"{name} of a forward's outcome is {found.dtype} and has to be {kind}")
+            if not found.flags.c_contiguous:
+                raise IntegrityError(f"{name} of a forward's outcome is spread in memory and has to be C-contiguous")
 
 
 _KINDS: Mapping[str, type[np.generic]] = {"IntArray": np.int64, "FloatArray": np.float32, "BoolArray": np.bool_}
@@ -193,11 +197,6 @@ class ForwardFacts:
             logprob_DC=_exact(outcome.logprob_DC, kept_DC),
         )
 
-    @property
-    def has_drafts(self) -> bool:
-        """Whether any sequence verified drafts, or had masks that turned out right. If not, all such counts are 0."""
-        return bool(self.outcome.drafts_D.any() or self.outcome.agreed_D.any())
-
     @cached_property
     def drafts(self) -> IntArray:
         """int64 ``[D, O]``: drafts of each of the O sources that this forward had rows for."""
@@ -227,16 +226,6 @@ def _exact(nats_DC: FloatArray, kept_DC: BoolArray) -> np.ndarray:
     return np.where(kept_DC, np.rint(nats_DC * np.float64(2**24)) * 2.0**-24, 0.0)
 
 
-def _sum(value_DC: np.ndarray) -> np.ndarray:
-    """The sum over places, ``[D]``; the usual single place needs none."""
-    return value_DC[:, 0] if value_DC.shape[1] == 1 else value_DC.sum(axis=1)
-
-
-def _max(value_DC: np.ndarray) -> np.ndarray:
-    """The largest over places, ``[D]``, likewise."""
-    return value_DC[:, 0] if value_DC.shape[1] == 1 else value_DC.max(axis=1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accumulator:
     """One number, or one histogram, that each slot adds up over its forwards.
@@ -246,18 +235,12 @@ class Accumulator:
         of: from a forward to one value per sequence, ``[D]``.
         how: add the value up, keep the largest, or count decode forwards by it.
         dtype: of the total.
-        drafts: whether it counts drafts, and so stays as it is in a forward without any.
     """
 
     name: str
     of: Callable[[ForwardFacts], np.ndarray]
     how: Literal["sum", "max", "histogram"] = "sum"
     dtype: type[np.generic] = np.int64
-    drafts: bool = False
-
-
-def _of_drafts(name: str, of: Callable[[ForwardFacts], np.ndarray]) -> Accumulator:
-    return Accumulator(name=name, of=of, drafts=True)
 
 
 ACCUMULATORS: tuple[Accumulator, ...] = (
@@ -266,35 +249,60 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
     Accumulator(name="window_rows", of=lambda f: f.window_D),
     Accumulator(name="widest_window", of=lambda f: f.window_D, how="max"),
     Accumulator(name="emitted", of=lambda f: f.emit_D, how="histogram"),
-    Accumulator(name="entropy", of=lambda f: _sum(f.entropy_DC), dtype=np.float64),
-    Accumulator(name="largest_entropy", of=lambda f: _max(f.entropy_DC), how="max", dtype=np.float64),
-    Accumulator(name="logprob", of=lambda f: _sum(f.logprob_DC), dtype=np.float64),
-    Accumulator(name="largest_surprise", of=lambda f: _max(-f.logprob_DC), how="max", dtype=np.float64),
-    Accumulator(name="early", of=lambda f: _sum(f.outcome.early_DC & f.kept_DC)),
-    _of_drafts("tested", lambda f: f.tested[:, DraftSource.MASK]),
-    _of_drafts("mask_drafts", lambda f: f.drafts[:, DraftSource.MASK]),
-    _of_drafts("mask_accepted", lambda f: f.accepted[:, DraftSource.MASK]),
-    _of_drafts("grammar_drafts", lambda f: f.drafts[:, DraftSource.GRAMMAR]),
-    _of_drafts("grammar_accepted", lambda f: f.accepted[:, DraftSource.GRAMMAR]),
-    _of_drafts("history_drafts", lambda f: f.drafts[:, DraftSource.HISTORY]),
-    _of_drafts("history_accepted", lambda f: f.accepted[:, DraftSource.HISTORY]),
+    Accumulator(name="entropy", of=lambda f: f.entropy_DC.sum(axis=1), dtype=np.float64),
+    Accumulator(name="largest_entropy", of=lambda f: f.entropy_DC.max(axis=1), how="max", dtype=np.float64),
+    Accumulator(name="logprob", of=lambda f: f.logprob_DC.sum(axis=1), dtype=np.float64),
+    Accumulator(name="largest_surprise", of=lambda f: (-f.logprob_DC).max(axis=1), how="max", dtype=np.float64),
+    Accumulator(name="early", of=lambda f: (f.outcome.early_DC & f.kept_DC).sum(axis=1)),
+    Accumulator(name="tested", of=lambda f: f.tested[:, DraftSource.MASK]),
+    Accumulator(name="mask_drafts", of=lambda f: f.drafts[:, DraftSource.MASK]),
+    Accumulator(name="mask_accepted", of=lambda f: f.accepted[:, DraftSource.MASK]),
+    Accumulator(name="grammar_drafts", of=lambda f: f.drafts[:, DraftSource.GRAMMAR]),
+    Accumulator(name="grammar_accepted", of=lambda f: f.accepted[:, DraftSource.GRAMMAR]),
+    Accumulator(name="history_drafts", of=lambda f: f.drafts[:, DraftSource.HISTORY]),
+    Accumulator(name="history_accepted", of=lambda f: f.accepted[:, DraftSource.HISTORY]),
 )
-"""Every total of a slot."""
+"""Every total of a slot, and how it follows; :func:`wedlm_core.kernels.cpu.account.keep` is the fast form."""
+
+COUNTS = tuple(a.name for a in ACCUMULATORS if a.how != "histogram" and a.dtype == np.int64)
+"""Totals that are integers, in the order in which :class:`Totals` has them."""
+NATS = tuple(a.name for a in ACCUMULATORS if a.dtype == np.float64)
+"""Totals in nats, likewise."""
 
 
-def empty_totals(slots: int, most_emitted: int) -> dict[str, np.ndarray]:
-    """Totals of unused slots by name: zeros ``[slots]``; of histograms ``[slots, most_emitted + 1]``."""
-    return {
-        a.name: np.zeros((slots, most_emitted + 1) if a.how == "histogram" else slots, a.dtype) for a in ACCUMULATORS
-    }
+class Totals(Mapping[str, np.ndarray]):
+    """The totals of slots by name, ``[slots]``; of a histogram ``[slots, most_emitted + 1]``. Zeros at first.
+
+    Attributes:
+        counts: int64 ``[COUNTS, slots]``.
+        nats: float64 ``[NATS, slots]``.
+        emitted: int64 ``[slots, most_emitted + 1]``, the histogram.
+    """
+
+    def __init__(self, slots: int, most_emitted: int) -> None:
+        self.counts = np.zeros((len(COUNTS), slots), dtype=np.int64)
+        self.nats = np.zeros((len(NATS), slots), dtype=np.float64)
+        self.emitted = np.zeros((slots, most_emitted + 1), dtype=np.int64)
+        lines = (*zip(COUNTS, self.counts, strict=True), *zip(NATS, self.nats, strict=True), ("emitted", self.emitted))
+        self._lines: dict[str, np.ndarray] = dict(lines)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._lines[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def clear(self, slot: int) -> None:
+        """Set the totals of a slot to 0."""
+        self.counts[:, slot], self.nats[:, slot], self.emitted[slot] = 0, 0.0, 0
 
 
 def accumulate(totals: Mapping[str, np.ndarray], slots_D: IntArray, forward: ForwardFacts) -> None:
     """Add a forward to the totals of its slots, in place; the slots are different ones."""
-    drafted = forward.has_drafts
     for column in ACCUMULATORS:
-        if column.drafts and not drafted:
-            continue
         total, value_D = totals[column.name], column.of(forward)
         if column.how == "sum":
             total[slots_D] += value_D

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from testing.engine import accounting_oracle
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.statistics import ACCUMULATORS, OUTCOME_KINDS, STATISTICS, CommitStats, DraftSource, StepOutcome
 
@@ -57,10 +58,52 @@ def outcome_of(rng: np.random.Generator, sequences: int) -> StepOutcome:
     return StepOutcome(**columns)
 
 
+def table_of(slots: int) -> SlotTable:
+    table = SlotTable(slots, PLACES)
+    for slot in range(slots):
+        table.set_limit(slot, 64)
+    return table
+
+
+@settings(deadline=None)  # the first example compiles
+@given(seed=st.integers(0, 2**31), forwards=st.integers(1, 4))
+def test_accounting_is_that_of_arrays(seed: int, forwards: int) -> None:
+    rng = np.random.default_rng(seed)
+    fast, slow = table_of(SLOTS), table_of(SLOTS)
+    head, stops = rng.integers(0, 2, SLOTS).astype(bool), rng.integers(0, 3, SLOTS)
+    for table in (fast, slow):
+        table.head[:] = head
+        for slot in range(SLOTS):
+            table.set_limit(slot, int(stops[slot]) * 4 + 1)
+            table.set_stop_ids(slot, tuple(range(int(stops[slot]))))
+    for _ in range(forwards):
+        slots_D = rng.permutation(SLOTS)[: int(rng.integers(1, SLOTS + 1))]
+        outcome = outcome_of(rng, len(slots_D))
+        if not rng.integers(4):
+            outcome.logprob_DC[:] = rng.choice([math.nan, -math.inf])
+            outcome.entropy_DC[0, 0] = math.nan
+        rows_D = rng.integers(1, 9, len(slots_D))
+        fast.masks[:] = rng.integers(-1, 3, SLOTS)
+        fast.source[:] = slow.source[:] = rng.integers(0, 3, fast.source.shape)
+        found, wanted = fast.emission(slots_D, outcome), accounting_oracle.emission(slow, slots_D, outcome)
+        for field in fields(found):
+            np.testing.assert_array_equal(getattr(found, field.name), getattr(wanted, field.name))
+        first = int((head & (fast.generated == 0))[slots_D].sum())
+        kept = fast.keep(slots_D, rows_D, outcome, found.emit_D)
+        accounting_oracle.keep(slow, slots_D, rows_D, outcome, wanted.emit_D)
+        assert (kept.prefills, kept.tokens) == (first, int(wanted.emit_D.sum()))
+        assert kept.masks == int(np.maximum(fast.masks[slots_D], 0).sum())
+        for name in ("generated", "output", "logprob"):
+            np.testing.assert_array_equal(getattr(fast, name), getattr(slow, name), name)
+        for name in fast.totals:
+            np.testing.assert_array_equal(fast.totals[name], slow.totals[name], name)
+
+
+@settings(deadline=None)  # the first example compiles
 @given(seed=st.integers(0, 2**31), forwards=st.integers(1, 6))
 def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> None:
     rng = np.random.default_rng(seed)
-    table, slot = SlotTable(SLOTS, PLACES), int(rng.integers(SLOTS))
+    table, slot = table_of(SLOTS), int(rng.integers(SLOTS))
     table.head[:] = rng.integers(0, 2, SLOTS).astype(bool)
     kept: list[tuple[float, float, bool]] = []
     windows: list[int] = []
@@ -73,7 +116,7 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
         rows_D, emit_D = rng.integers(1, 9, len(slots_D)), rng.integers(0, PLACES + 1, len(slots_D))
         decodes = not (bool(table.head[slot]) and int(table.generated[slot]) == 0)
         table.source[:] = rng.integers(0, 3, table.source.shape)
-        table.record(slots_D, rows_D, outcome, emit_D)
+        table.keep(slots_D, rows_D, outcome, emit_D)
         if slot not in slots_D:
             continue
         d = slots_D.tolist().index(slot)
@@ -112,14 +155,15 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
 
 
 def test_a_strategy_without_log_probabilities_has_no_mean_of_them() -> None:
-    table = SlotTable(1, PLACES)
+    table = table_of(1)
     outcome = outcome_of(np.random.default_rng(0), 1)
     outcome.logprob_DC[:] = math.nan
-    table.record(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), outcome, np.ones(1, dtype=np.int64))
+    table.keep(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), outcome, np.ones(1, dtype=np.int64))
     found = table.stats(0, tokens=1, host=Host())
     assert (found.mean_logprob, found.worst_logprob) == (None, None)
 
 
+@settings(deadline=None)
 @example(nats=[-20.0, *[-1.5e-15] * 8], order=random.Random(0))  # each is less than half of the last place of the sum
 @given(
     nats=st.lists(st.floats(-30, 0, width=32), min_size=1, max_size=12),
@@ -127,13 +171,13 @@ def test_a_strategy_without_log_probabilities_has_no_mean_of_them() -> None:
 )
 def test_totals_do_not_depend_on_how_forwards_group_the_tokens(nats: list[float], order: Any) -> None:
     def total(pieces: list[list[float]]) -> CommitStats:
-        table = SlotTable(1, PLACES)
+        table = table_of(1)
         for piece in pieces:
             outcome = outcome_of(np.random.default_rng(0), 1)
             outcome.logprob_DC[0, : len(piece)] = outcome.entropy_DC[0, : len(piece)] = piece
             outcome.entropy_DC[:] *= -1
             emit_D = np.array([len(piece)])
-            table.record(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), outcome, emit_D)
+            table.keep(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), outcome, emit_D)
         return table.stats(0, tokens=len(nats), host=Host())
 
     cuts, pieces, rest = order.sample(range(1, PLACES + 1), 3), [], list(nats)

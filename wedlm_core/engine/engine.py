@@ -336,21 +336,16 @@ class Engine:
         context_D, table.cached[plan.slots_S] = context_S[:decoding], context_S
         emission = table.emission(slots_D, outcome)
         emit_D, stopping = self._stop_strings(plan.sequences, slots_D, outcome, emission)
-        prefill = int(plan.prefill_S.sum())
+        prefill, rows_D = int(plan.prefill_S.sum()), plan.decode_S[:decoding]
+        kept = table.keep(slots_D, rows_D, outcome, emit_D)
         self._scheduler.counters.add_forward(
-            prompt_rows=prefill,
-            rows_D=plan.decode_S[:decoding],
-            first_D=table.head[slots_D] & (table.generated[slots_D] == 0),
-            emit_D=emit_D,
-            masks_D=table.masks[slots_D],
+            prompt_rows=prefill, decode_rows=int(rows_D.sum()), decoding=decoding, kept=kept
         )
-        table.append(slots_D, outcome, emit_D)
-        table.record(slots_D, plan.decode_S[:decoding], outcome, emit_D)
         table.context[slots_D] = table.cached[slots_D] = context_D + outcome.context_D
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
         source_DC = table.source[slots_D]
-        self._planner.observe(slots_D, plan.decode_S[:decoding], outcome, emit_D, ended_D, prefill, source_DC)
+        self._planner.observe(slots_D, rows_D, outcome, emit_D, ended_D, prefill, source_DC)
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)

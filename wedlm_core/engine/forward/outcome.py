@@ -59,7 +59,7 @@ def outcome_of(words: np.ndarray) -> StepOutcome:
 def _read(words: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
     if kind == np.bool_:
         return words != 0
-    return words.view(np.float32) if kind == np.float32 else words.astype(kind)
+    return np.ascontiguousarray(words.view(np.float32)) if kind == np.float32 else words.astype(kind)
 
 
 def fetch(commit: Commit, next_rows_S: Tensor) -> StepOutcome:

@@ -1,6 +1,6 @@
 """What an engine has done since it was made, and how full it is: a few whole numbers, kept forward by forward.
 
-Torch-free. The engine's thread adds to them with a handful of sums over arrays per forward; any thread may read them,
+Torch-free. The engine's thread adds to them with a few sums per forward; any thread may read them,
 at a cost that does not depend on the number of sequences.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from wedlm_core.statistics import BoolArray, IntArray
+from wedlm_core.engine.scheduling.slots import Kept
 
 __all__ = ["EngineCounters", "EngineSnapshot"]
 
@@ -43,25 +41,21 @@ class EngineCounters:
     cached_prompt_tokens: int = 0
     preemptions: int = 0
 
-    def add_forward(
-        self, *, prompt_rows: int, rows_D: IntArray, first_D: BoolArray, emit_D: IntArray, masks_D: IntArray
-    ) -> None:
-        """Count one forward of D decoding sequences.
+    def add_forward(self, *, prompt_rows: int, decode_rows: int, decoding: int, kept: Kept) -> None:
+        """Count one forward.
 
         Args:
-            prompt_rows: rows of prefill, those of the forward's other sequences included.
-            rows_D: int64, decode rows.
-            first_D: bool, where the forward runs the prompt's last token as head, which is prefill.
-            emit_D: int64, tokens that are output.
-            masks_D: int64, masks of the windows; negative where none was planned yet.
+            prompt_rows: rows of prefill.
+            decode_rows: the others.
+            decoding: its decoding sequences.
+            kept: of these.
         """
-        first = int(np.count_nonzero(first_D))
         self.forwards += 1
-        self.decode_forwards += len(first_D) - first
-        self.prompt_rows += prompt_rows + first
-        self.decode_rows += int(rows_D.sum()) - first
-        self.masks += int(np.maximum(masks_D, 0).sum())
-        self.tokens += int(emit_D.sum())
+        self.decode_forwards += decoding - kept.prefills
+        self.prompt_rows += prompt_rows + kept.prefills
+        self.decode_rows += decode_rows - kept.prefills
+        self.masks += kept.masks
+        self.tokens += kept.tokens
 
 
 @dataclass(frozen=True, kw_only=True)

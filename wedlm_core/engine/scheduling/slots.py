@@ -7,21 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from wedlm_core.engine.scheduling.top_tokens import TopTokenTable
+from wedlm_core.kernels.cpu.account import Told, cut, keep
 from wedlm_core.statistics import (
     BoolArray,
     CommitStats,
     FloatArray,
-    ForwardFacts,
     HostCounts,
     IntArray,
     StepOutcome,
-    accumulate,
+    Totals,
     commit_stats,
-    empty_totals,
-    kept_places,
 )
 
-__all__ = ["BoolArray", "Emission", "FloatArray", "IntArray", "SlotTable", "StepOutcome"]
+__all__ = ["BoolArray", "Emission", "FloatArray", "IntArray", "Kept", "SlotTable", "StepOutcome"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,21 @@ class Emission:
     emit_D: IntArray
     stopped_D: BoolArray
     full_D: BoolArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Of the decoding sequences of a forward.
+
+    Attributes:
+        prefills: those that ran the prompt's last token as head, which is prefill (``CommitStats.decode_forwards``).
+        masks: of the windows.
+        tokens: that are output.
+    """
+
+    prefills: int
+    masks: int
+    tokens: int
 
 
 class SlotTable:
@@ -78,14 +91,15 @@ class SlotTable:
         self.output = np.zeros((slots, 0), dtype=np.int32)
         self.logprob = np.zeros((slots, 0), dtype=np.float32)
         self.tops = TopTokenTable(slots)
-        self.totals = empty_totals(slots, widest + 1)
+        self.totals = Totals(slots, widest + 1)
 
     def clear(self, slot: int) -> None:
         """Reset a slot for a new sequence."""
         self.tops.release(slot)
-        columns = {name: array for name, array in vars(self).items() if name not in ("totals", "tops")}
-        for name, array in (columns | self.totals).items():
-            array[slot] = -1 if name == "stop_ids" else 0
+        self.totals.clear(slot)
+        for name, array in vars(self).items():
+            if name not in ("totals", "tops"):
+                array[slot] = -1 if name == "stop_ids" else 0
 
     def set_stop_ids(self, slot: int, ids: tuple[int, ...]) -> None:
         """Stop tokens of a slot; the table widens when a request brings more than it has room for."""
@@ -111,35 +125,30 @@ class SlotTable:
         """What a slot has generated so far."""
         return self.output[slot, : self.generated[slot]].tolist()
 
-    def append(self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
-        """Keep the tokens that are output, behind those of earlier forwards; before :meth:`record`."""
-        row, place = np.nonzero(kept_places(outcome, emit_D))
-        slots = slots_D[row]
-        there = slots, self.generated[slots] + place
-        self.output[there] = outcome.token_DC[row, place]
-        self.logprob[there] = outcome.logprob_DC[row, place]
-        if outcome.tops is not None:
-            self.tops.append(slots_D, self.generated[slots_D], outcome.tops, emit_D)
-
     def emission(self, slots_D: IntArray, outcome: StepOutcome) -> Emission:
         """Cut commits at ``max_tokens`` and behind the first stop token (which is kept)."""
-        left_D = self.left(slots_D)
-        emit_D = np.minimum(outcome.count_D, left_D)
-        stops_DK = self.stop_ids[slots_D, : int(self._stop_counts[slots_D].max(initial=0))]
-        hit_DCK = outcome.token_DC[:, :, None] == stops_DK[:, None, :]
-        stopped_D = np.zeros(len(slots_D), dtype=np.bool_)
-        if hit_DCK.any():  # in few forwards
-            hit_DC = hit_DCK.any(axis=2) & kept_places(outcome, emit_D)
-            stopped_D = hit_DC.any(axis=1)
-            emit_D = np.where(stopped_D, hit_DC.argmax(axis=1) + 1, emit_D)
-        return Emission(emit_D=emit_D, stopped_D=stopped_D, full_D=emit_D >= left_D)
+        emit_D = np.empty(len(slots_D), dtype=np.int64)
+        stopped_D, full_D = np.empty((2, len(slots_D)), dtype=np.bool_)
+        cut(
+            slots_D, outcome.count_D, outcome.token_DC, self.generated, self.limit, self.stop_ids, self._stop_counts,
+            emit_D, stopped_D, full_D,
+        )  # fmt: skip
+        return Emission(emit_D=emit_D, stopped_D=stopped_D, full_D=full_D)
 
-    def record(self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
-        """Account a forward: ``rows_D`` decode rows ran, ``emit_D`` of the commits were output."""
-        # The forward that runs the prompt's last token as head is prefill (CommitStats.decode_forwards).
-        decodes_D = ~(self.head[slots_D] & (self.generated[slots_D] == 0))
-        accumulate(self.totals, slots_D, ForwardFacts.of(outcome, rows_D, emit_D, decodes_D, self.source[slots_D]))
-        self.generated[slots_D] += emit_D
+    def keep(self, slots_D: IntArray, rows_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> Kept:
+        """Account a forward: ``rows_D`` decode rows ran, ``emit_D`` of the commits are output and are kept as such."""
+        if outcome.tops is not None:
+            self.tops.append(slots_D, self.generated[slots_D], outcome.tops, emit_D)
+        totals = self.totals
+        told = Told(
+            outcome.drafts_D, outcome.agreed_D, outcome.offered_D, outcome.token_DC, outcome.entropy_DC,
+            outcome.logprob_DC, outcome.early_DC,
+        )  # fmt: skip
+        prefills, masks, tokens = keep(
+            slots_D, rows_D, emit_D, told, self.masks, self.head, self.generated, self.source, self.output,
+            self.logprob, totals.counts, totals.nats, totals.emitted,
+        )  # fmt: skip
+        return Kept(prefills=prefills, masks=masks, tokens=tokens)
 
     def unsound(self, slots_S: IntArray) -> BoolArray:
         """Slots with output that was chosen from logits that are not all numbers: their entropy is none either."""
