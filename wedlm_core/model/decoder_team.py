@@ -19,6 +19,7 @@ from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
+from wedlm_core.model.draw import Draw, Drawn, SlotColumns
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums
 from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLinear
 from wedlm_core.model.panels import PanelWeight, pack
@@ -94,6 +95,10 @@ class DecoderTeam:
     Args:
         model: a decoder for which :func:`why_no_team` finds nothing.
         keep_weights: False empties the weights of which packed copies are made; ``model`` itself can then run no more.
+
+    Attributes:
+        padding: of the rows of a forward: none.
+        draws: whether :meth:`draw` can be called: layers and head hold the same numbers.
     """
 
     def __init__(self, model: Decoder, *, keep_weights: bool = True) -> None:
@@ -105,6 +110,10 @@ class DecoderTeam:
         self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in PROJECTIONS] for layer in layers]
         self._table = self._tied_table(keep_weights)
         self._head = self._table or self._pack(model.lm_head, keep_weights)
+        self.draws = self._head.numbers == self._numbers
+        self._columns: SlotColumns | None = None
+        self._tokens_R = torch.empty(0, dtype=torch.int64)
+        self._nats_2R = torch.empty(2, 0)
         self._lines = np.zeros(len(layers), dtype=LAYER)
         self._kept: list[Tensor] = []
         for line, layer, products in zip(self._lines, layers, self._packed, strict=True):
@@ -157,6 +166,7 @@ class DecoderTeam:
         )  # fmt: skip
         task["eps"], task["scale"] = config.rms_norm_eps, np.float32(config.head_dim**-0.5)
         task["lines"], task["final_norm"] = self._lines.ctypes.data, self._address(self._model.norm)
+        task["head"] = self._head.record()
 
     def head(self, hidden_RD: Tensor) -> Tensor:
         """Hidden states to logits, float32 ``[R, V]``."""
@@ -164,6 +174,52 @@ class DecoderTeam:
 
     def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan) -> Tensor:
         """See :meth:`wedlm_core.model.decoder_cpu.DecoderCpu.__call__`."""
+        self._team.task["choice"]["picks"] = 0
+        self._run(ids, positions, entries, pool, plan, self._weights)
+        return self._team.tensor("normed", ids.shape[0], self._config.hidden_size)
+
+    def draw(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan, draw: Draw) -> Drawn:
+        """A call, the head and the choice of tokens at once: threads start once, and share the choice as well.
+
+        Oracle: :meth:`__call__`, :meth:`head` and :func:`wedlm_core.decoding.sampling_cpu.choose_cpu` one after the
+        other; equal bit for bit.
+        """
+        picks, vocab = draw.row_R.shape[0], self._head.outputs
+        task, choice = self._team.task, self._team.task["choice"]
+        if picks > self._tokens_R.shape[0]:
+            self._tokens_R, self._nats_2R = torch.empty(picks, dtype=torch.int64), torch.empty(2, picks)
+            choice["tokens"] = self._tokens_R.data_ptr()
+            choice["entropies"], choice["logprobs"] = (line.data_ptr() for line in self._nats_2R)
+        task["out"] = self._team.scratch("logits", picks * vocab)
+        self._tell(draw)
+        head = self._head.data
+        work = self._weights + head.numel() * head.element_size()
+        self._run(ids, positions, entries, pool, plan, work)
+        entropy_R, logprob_R = self._nats_2R[:, :picks]
+        return Drawn(
+            token_R=self._tokens_R[:picks],
+            entropy_R=entropy_R,
+            logprob_R=logprob_R,
+            logits_RV=self._team.tensor("logits", picks, vocab),
+        )
+
+    def _tell(self, draw: Draw) -> None:
+        """Fill the record of the choice."""
+        choice, columns = self._team.task["choice"], draw.columns
+        if columns is not self._columns:
+            self._columns, choice["slots"] = columns, columns.seed_S.shape[0]
+            choice["temperature"], choice["seeds"] = columns.temperature_S.data_ptr(), columns.seed_S.data_ptr()
+            choice["suppress"] = columns.suppress_S.data_ptr()
+            choice["mask_token"], choice["vocab_limit"] = draw.mask_token_id, draw.vocab_limit
+        choice["picks"], choice["pick_rows"] = draw.row_R.shape[0], draw.row_R.data_ptr()
+        choice["pick_slots"], choice["pick_positions"] = draw.slot_R.data_ptr(), draw.position_R.data_ptr()
+        choice["lines"] = 0
+        if draw.bits_UW is not None and draw.line_R is not None:
+            choice["bits"], choice["lines"] = draw.bits_UW.data_ptr(), draw.line_R.data_ptr()
+            choice["bit_lines"], choice["bit_words"] = draw.bits_UW.shape
+
+    def _run(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan, weights: int) -> None:
+        """Fill the record of the forward and run it; ``weights``: bytes that are read."""
         rows, team = ids.shape[0], self._team
         task = team.task
         stream = self._embedded(ids)
@@ -174,9 +230,8 @@ class DecoderTeam:
         task["rows"], task["stream"] = rows, stream.data_ptr()
         task["positions"], task["entries"] = positions.data_ptr(), entries.data_ptr()
         kept = plan.describe(task)
-        team.run(self._numbers, self._weights * rows, str(pool.dtype).removeprefix("torch."))
+        team.run(self._numbers, weights * rows, str(pool.dtype).removeprefix("torch."))
         del kept
-        return team.tensor("normed", rows, self._config.hidden_size)
 
     def _embedded(self, ids: Tensor) -> Tensor:
         embed = self._model.embed

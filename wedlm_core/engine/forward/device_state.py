@@ -21,6 +21,7 @@ from wedlm_core.decoding.window import Window, WindowParams, empty_windows
 from wedlm_core.engine.forward.shared_lists import SharedLists
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
+from wedlm_core.model.draw import SlotColumns
 from wedlm_core.types import Request
 
 __all__ = ["DeviceState"]
@@ -84,6 +85,9 @@ class DeviceState:
         self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
+        self.slot_columns = SlotColumns(
+            temperature_S=self.columns["temperature"], seed_S=self.columns["seed"], suppress_S=self.suppress_S
+        )
         self._lists = {
             name: SharedLists(slots, {part: LISTS[part] for part in parts}, device) for name, parts in _PARTS.items()
         }

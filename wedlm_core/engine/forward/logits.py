@@ -21,6 +21,7 @@ from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
+from wedlm_core.model.draw import Draw, Drawn
 from wedlm_core.model.products import RowPadding
 
 __all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
@@ -132,6 +133,45 @@ class Chooser:
             return parts[0]
         joined = {f.name: join_tensors([getattr(one.choice, f.name) for one in parts]) for f in fields(Choice)}
         return Chosen(choice=Choice(**joined), tops=join_tops([one.tops for one in parts if one.tops is not None]))
+
+    def draw(self, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Draw | None:
+        """How the decoder itself may choose the picked rows; None where that takes more than it does.
+
+        It knows no filters and no adjustments, reports no other tokens, and keeps all logits.
+        """
+        rows = picks.row_R.shape[0]
+        if not self._cpu_kernels or not 0 < rows <= self._chunk:
+            return None
+        if state.optional[slots_S].any() or state.tops[slots_S].any():
+            return None
+        allowed = state.allowed_tokens()
+        known = None if allowed is None else allowed.rows(picks.slot_R, picks.position_R)
+        return Draw(
+            row_R=picks.row_R,
+            slot_R=picks.slot_R,
+            position_R=picks.position_R,
+            columns=state.slot_columns,
+            bits_UW=None if known is None else known.bits_UW,
+            line_R=None if known is None else known.line_R,
+            **self._limits,
+        )
+
+    def drawn(self, drawn: Drawn, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Choice:
+        """What the decoder chose, and what grammars refuse of that chosen again."""
+        choice = Choice(token_R=drawn.token_R, entropy_R=drawn.entropy_R, logprob_R=drawn.logprob_R)
+        allowed = state.allowed_tokens()
+        if allowed is None or allowed.refusals is None:
+            return choice
+        sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
+        inputs = SamplingRows(
+            temperature_R=state.columns["temperature"].index_select(0, picks.slot_R),
+            seed_R=state.columns["seed"].index_select(0, picks.slot_R),
+            position_R=picks.position_R,
+            suppress_R=state.suppress_S.index_select(0, picks.slot_R),
+            sampled=sampled,
+            suppressing=suppressing,
+        )
+        return self._again(choice, drawn.logits_RV, inputs, picks.slot_R, allowed.refusals)
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray

@@ -1,8 +1,8 @@
 """What the host does with the outcome of a forward: cut commits at the end of outputs, keep tokens, add up statistics.
 
 Integers, copies and sums of exact multiples, so results equal those of arrays bit for bit: :func:`cut` and :func:`keep`
-those of ``testing/engine/accounting_oracle.py``, which adds up what :data:`wedlm_core.statistics.ACCUMULATORS` define. A
-step of a small model is as short as a few operations on arrays take.
+those of ``testing/engine/accounting_oracle.py``, which adds up :data:`wedlm_core.statistics.ACCUMULATORS`. A step of a
+small model is as short as a few operations on arrays take.
 """
 
 from __future__ import annotations

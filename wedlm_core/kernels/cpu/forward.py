@@ -17,10 +17,11 @@ from wedlm_core.kernels.cpu.compiled import c_function, kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
 from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
+from wedlm_core.kernels.cpu.sampling import choose_row
 from wedlm_core.kernels.cpu.team import STATE_SIZE, call_for_number, meet, take
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
-__all__ = ["LAYER", "PRODUCT", "TASK", "entry_of"]
+__all__ = ["CHOICE", "LAYER", "PRODUCT", "TASK", "entry_of"]
 
 
 def _record(text: str, **others: Any) -> np.dtype[Any]:
@@ -34,13 +35,27 @@ LAYER = _record(
     qkv=PRODUCT, o=PRODUCT, gate_up=PRODUCT, down=PRODUCT,
 )  # fmt: skip
 """``q_norm, k_norm``: 0 where the model has none. ``keys`` to ``value_scales``: of the KV pool."""
+CHOICE = _record(
+    "picks pick_rows pick_slots pick_positions slots temperature seeds suppress bits bit_lines bit_words lines "
+    "mask_token vocab_limit tokens entropies logprobs",
+)
+"""How tokens are chosen at the end of a forward.
+
+- ``picks``: rows that need a token; 0 ends the forward with ``normed``.
+- ``pick_rows, pick_slots, pick_positions``: int64 ``[picks]``, the row, ascending, its engine slot, and the position of
+  the token that is chosen.
+- ``temperature, seeds, suppress``: float32, int64 and bool ``[slots]``.
+- ``bits, bit_lines, bit_words, lines``: uint32 ``[bit_lines, bit_words]`` and int64 ``[picks]``, as in
+  :func:`wedlm_core.kernels.cpu.sampling.choose_rows`; ``lines`` is 0 where no row is restricted.
+- ``tokens, entropies, logprobs``: int64, float32 and float32 ``[picks]``, written.
+"""
 TASK = _record(
     "state members team_size rows layers hidden inner heads kv_heads dim eps "
     "stream normed q context gated qkv gate_up delta narrow row_scale row_sum "
     "cos sin reach positions entries "
     "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
-    "lines final_norm head out",
-    eps=np.float32, scale=np.float32, head=PRODUCT,
+    "lines final_norm head out choice",
+    eps=np.float32, scale=np.float32, head=PRODUCT, choice=CHOICE,
 )  # fmt: skip
 """Of a forward or of one product.
 
@@ -51,7 +66,9 @@ TASK = _record(
 - ``cos, sin``: float32 ``[reach, dim / 2]``.
 - ``blocks`` to ``scale``: the KV pool, and what :func:`wedlm_core.kernels.cpu.attention.attend` needs.
 - ``lines``: the layers.
-- ``head, out``: with 0 layers, the product of ``normed`` that is computed instead, and its result.
+- ``head, out``: the product that gives logits, and its result ``[rows or picks, outputs]``: of the picked rows of
+  ``normed`` where tokens are chosen; with 0 layers of all of ``normed``, and nothing else is computed.
+- ``choice``: how tokens are chosen.
 """
 
 
@@ -61,49 +78,83 @@ def _part(count, me, members):  # type: ignore[no-untyped-def]
     return count * me // members, count * (me + 1) // members
 
 
+@kernel
+def _gather(x, rows, out, me, members):  # type: ignore[no-untyped-def]
+    """Copy a member's part of ``rows`` of x to ``out``."""
+    first, last = _part(len(rows), me, members)
+    for r in range(first, last):
+        out[r] = x[rows[r]]
+
+
+@kernel
+def _choose(choice, logits, state):  # type: ignore[no-untyped-def]
+    """Tokens of rows of logits, each taken by whoever is free; behind a :func:`meet`."""
+    picks, size = logits.shape
+    slots, positions = numbers_at(choice.pick_slots, picks), numbers_at(choice.pick_positions, picks)
+    temperature, seeds = (
+        array_at(choice.temperature, (choice.slots,), np.float32),
+        numbers_at(choice.seeds, choice.slots),
+    )
+    suppress = array_at(choice.suppress, (choice.slots,), np.uint8)
+    bits = array_at(choice.bits, (choice.bit_lines, choice.bit_words), np.uint32)
+    lines = numbers_at(choice.lines, picks if choice.lines else 0)
+    tokens, entropies = numbers_at(choice.tokens, picks), array_at(choice.entropies, (picks,), np.float32)
+    logprobs, flat = array_at(choice.logprobs, (picks,), np.float32), logits.reshape(logits.size)
+    scaled, noise = np.empty(size, dtype=np.float32), np.empty(32, dtype=np.float32)
+    r = take(state)
+    while r < picks:
+        slot = slots[r]
+        line = lines[r] if len(lines) > 0 else -1
+        tokens[r], entropies[r], logprobs[r] = choose_row(
+            logits, flat, r, temperature[slot], seeds[slot], positions[r], suppress[slot] != 0, bits, line,
+            choice.mask_token, choice.vocab_limit, scaled, noise,
+        )  # fmt: skip
+        r = take(state)
+
+
 def _narrowing(numbers: str) -> Any:
     """A kernel that converts rows, or does nothing: it returns the address and the bytes of a row."""
     kind = numeric_kind(numbers)
     if kind == "float32":
 
         @kernel(label=f"_{numbers}")
-        def as_they_are(task, x, product, me, members):  # type: ignore[no-untyped-def]
+        def as_they_are(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
             return x, 4 * product.depth
 
         return as_they_are
     if kind == "bfloat16":
 
         @kernel(label=f"_{numbers}")
-        def to_bfloat16(task, x, product, me, members):  # type: ignore[no-untyped-def]
-            first, last = _part(task.rows, me, members)
-            bits = array_at(x, (task.rows, product.inputs), np.uint32)
-            round_to_bfloat16(bits, array_at(task.narrow, (task.rows, 2 * product.depth), np.uint16), first, last)
+        def to_bfloat16(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
+            first, last = _part(rows, me, members)
+            bits = array_at(x, (rows, product.inputs), np.uint32)
+            round_to_bfloat16(bits, array_at(task.narrow, (rows, 2 * product.depth), np.uint16), first, last)
             return task.narrow, 4 * product.depth
 
         return to_bfloat16
     if kind == "int8":
 
         @kernel(label=f"_{numbers}")
-        def to_int8(task, x, product, me, members):  # type: ignore[no-untyped-def]
-            first, last = _part(task.rows, me, members)
+        def to_int8(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
+            first, last = _part(rows, me, members)
             wide, byte = (
-                floats_at(x, task.rows, product.inputs),
-                array_at(task.narrow, (task.rows, 4 * product.depth), np.int8),
+                floats_at(x, rows, product.inputs),
+                array_at(task.narrow, (rows, 4 * product.depth), np.int8),
             )
-            round_rows(wide, byte, array_at(task.row_scale, (task.rows,), np.float32), first, last)
-            sum_rows(byte, 128, array_at(task.row_sum, (task.rows,), np.int32), first, last)
+            round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
+            sum_rows(byte, 128, array_at(task.row_sum, (rows,), np.int32), first, last)
             return task.narrow, 4 * product.depth
 
         return to_int8
 
     @kernel(label=f"_{numbers}")
-    def to_int16(task, x, product, me, members):  # type: ignore[no-untyped-def]
-        first, last = _part(task.rows, me, members)
+    def to_int16(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
+        first, last = _part(rows, me, members)
         wide, byte = (
-            floats_at(x, task.rows, product.inputs),
-            array_at(task.narrow, (task.rows, 2 * product.depth), np.int16),
+            floats_at(x, rows, product.inputs),
+            array_at(task.narrow, (rows, 2 * product.depth), np.int16),
         )
-        round_rows(wide, byte, array_at(task.row_scale, (task.rows,), np.float32), first, last)
+        round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
         return task.narrow, 4 * product.depth
 
     return to_int16
@@ -126,15 +177,15 @@ def _runner(numbers: str, held: str) -> Any:
     together = tile_rows(numbers)
 
     @kernel(label=label)
-    def product(task, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
+    def product(task, rows, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
         """``out = x @ weight.T + bias``. All members have written x; none has written out when it returns alone."""
-        own, step = narrow(task, x, one, me, members)
+        own, step = narrow(task, rows, x, one, me, members)
         if narrows or x == task.normed:
             meet(state, members)
-        first, last = _part(pieces(task.rows, one.outputs, together), me, members)
+        first, last = _part(pieces(rows, one.outputs, together), me, members)
         multiply(
             own, step, one.weight, one.depth, out, 4 * one.outputs, one.bias, one.scale, task.row_scale, task.row_sum,
-            task.rows, one.outputs, first, last,
+            rows, one.outputs, first, last,
         )  # fmt: skip
         meet(state, members)
 
@@ -195,7 +246,7 @@ def _runner(numbers: str, held: str) -> Any:
     def run(task, state, me, members):  # type: ignore[no-untyped-def]
         rows = task.rows
         if task.layers == 0:
-            product(task, task.normed, task.head, task.out, me, members, state)
+            product(task, rows, task.normed, task.head, task.out, me, members, state)
             return
         lines = array_at(task.lines, (task.layers,), LAYER)
         stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)
@@ -207,21 +258,33 @@ def _runner(numbers: str, held: str) -> Any:
         rms_norm(stream, weight, task.eps, normed, first, last)
         for number in range(task.layers):
             layer = lines[number]
-            product(task, task.normed, layer.qkv, task.qkv, me, members, state)
+            product(task, rows, task.normed, layer.qkv, task.qkv, me, members, state)
             place(task, layer, me, members)
             meet(state, members)
             attend(task, layer, scores, space, members, state)
             meet(state, members)
-            product(task, task.context, layer.o, task.delta, me, members, state)
+            product(task, rows, task.context, layer.o, task.delta, me, members, state)
             weight = array_at(layer.post_norm, (task.hidden,), np.float32)
             add_rms_norm(stream, delta, weight, task.eps, normed, first, last)
-            product(task, task.normed, layer.gate_up, task.gate_up, me, members, state)
+            product(task, rows, task.normed, layer.gate_up, task.gate_up, me, members, state)
             silu_mul(gate_up, gated, first, last)
             if not narrows:
                 meet(state, members)
-            product(task, task.gated, layer.down, task.delta, me, members, state)
+            product(task, rows, task.gated, layer.down, task.delta, me, members, state)
             following = task.final_norm if number + 1 == task.layers else lines[number + 1].input_norm
             add_rms_norm(stream, delta, array_at(following, (task.hidden,), np.float32), task.eps, normed, first, last)
+        picks, x = task.choice.picks, task.normed
+        if picks == 0:
+            return
+        if picks < rows:
+            meet(state, members)
+            x = task.delta
+            _gather(normed, numbers_at(task.choice.pick_rows, picks), floats_at(x, picks, task.hidden), me, members)
+            if not narrows:
+                meet(state, members)
+        product(task, picks, x, task.head, task.out, me, members, state)
+        _choose(task.choice, floats_at(task.out, picks, task.head.outputs), state)
+        meet(state, members)  # the next task counts its members from 0 on
 
     return run
 

@@ -19,7 +19,7 @@ from wedlm_core.kernels.cpu.vector import (
     where_less,
 )
 
-__all__ = ["choose_again", "choose_rows", "gumbel"]
+__all__ = ["choose_again", "choose_row", "choose_rows", "gumbel"]
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 
@@ -136,6 +136,59 @@ def _sample_allowed(logits, at, size, bits, line, heat, key, noise):  # type: ig
 
 
 @kernel
+def choose_row(  # type: ignore[no-untyped-def]
+    logits, flat, r, heat, seed, position, suppressed, bits, line, mask_token, vocab_limit, scaled, noise
+):
+    """One pass over row ``r`` of the logits: see :func:`choose_rows`.
+
+    Args:
+        logits: ``[R, V]``; suppressed ids are overwritten with -inf.
+        flat: the same memory, ``[R * V]``.
+        r: the row.
+        heat: its temperature.
+        seed: of its sequence.
+        position: of the token.
+        suppressed: whether it never chooses the mask token or ids from ``vocab_limit`` on.
+        bits: uint32 ``[U, W]``.
+        line: of ``bits``, -1 for none.
+        mask_token: id of the mask.
+        vocab_limit: first id of vocabulary padding.
+        scaled: float32 ``[V]``, overwritten.
+        noise: float32 ``[32]``, overwritten.
+
+    Returns:
+        The token, its entropy and its log-probability.
+    """
+    size = logits.shape[1]
+    at = r * size
+    if suppressed:
+        logits[r, mask_token] = F32(-np.inf)
+        for i in range(vocab_limit, size):
+            logits[r, i] = F32(-np.inf)
+    token = _first_max(logits, at, size)
+    top = logits[r, token]
+    log_mass, entropy = _entropy(logits, at, size, top)
+    restricted = line >= 0
+    if restricted and heat == 0 and not _allows(bits, line, token):
+        token = _first_max_allowed(flat, at, size, bits, line)
+    if heat > 0:
+        if suppressed:  # the entropy of the distribution that is sampled from
+            for i in range(0, size, LANES):
+                store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
+            _, entropy = _entropy(scaled, 0, size, top / heat)
+        key = _key(seed, position)
+        if restricted:
+            token = _sample_allowed(flat, at, size, bits, line, heat, key, noise)
+        else:
+            _gumbel_of(key, 0, size, scaled)
+            for i in range(0, size, LANES):
+                logit = load(logits, at + i, size - i, F32(0.0))
+                store(scaled, i, size - i, load(scaled, i, size - i, F32(0.0)) + logit / heat)
+            token = _first_max(scaled, 0, size)
+    return token, entropy, logits[r, token] - top - log_mass
+
+
+@kernel
 def choose_rows(  # type: ignore[no-untyped-def]
     logits,
     temperature,
@@ -170,40 +223,14 @@ def choose_rows(  # type: ignore[no-untyped-def]
         first: row to begin with.
         last: row to end before.
     """
-    size = logits.shape[1]
-    scaled = np.empty(size, dtype=np.float32)
-    noise = np.empty(32, dtype=np.float32)
+    scaled, noise = np.empty(logits.shape[1], dtype=np.float32), np.empty(32, dtype=np.float32)
     flat = logits.reshape(logits.size)
     for r in range(first, last):
-        at = r * size
-        if suppress[r]:
-            logits[r, mask_token] = F32(-np.inf)
-            for i in range(vocab_limit, size):
-                logits[r, i] = F32(-np.inf)
-        token = _first_max(logits, at, size)
-        top = logits[r, token]
-        log_mass, entropy = _entropy(logits, at, size, top)
-        heat = temperature[r]
-        restricted = len(lines) > 0 and lines[r] >= 0
-        if restricted and heat == 0 and not _allows(bits, lines[r], token):
-            token = _first_max_allowed(flat, at, size, bits, lines[r])
-        if heat > 0:
-            if suppress[r]:  # the entropy of the distribution that is sampled from
-                for i in range(0, size, LANES):
-                    store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
-                _, entropy = _entropy(scaled, 0, size, top / heat)
-            key = _key(seeds[r], positions[r])
-            if restricted:
-                token = _sample_allowed(flat, at, size, bits, lines[r], heat, key, noise)
-            else:
-                _gumbel_of(key, 0, size, scaled)
-                for i in range(0, size, LANES):
-                    logit = load(logits, at + i, size - i, F32(0.0))
-                    store(scaled, i, size - i, load(scaled, i, size - i, F32(0.0)) + logit / heat)
-                token = _first_max(scaled, 0, size)
-        tokens[r] = token
-        entropies[r] = entropy
-        logprobs[r] = logits[r, token] - top - log_mass
+        line = lines[r] if len(lines) > 0 else -1
+        tokens[r], entropies[r], logprobs[r] = choose_row(
+            logits, flat, r, temperature[r], seeds[r], positions[r], suppress[r], bits, line, mask_token, vocab_limit,
+            scaled, noise,
+        )  # fmt: skip
 
 
 @kernel
