@@ -28,6 +28,7 @@ class Rows:
         forwards: Counter[str] = Counter()
         hidden: list[torch.Tensor] = []
         runner, forward = engine._runner, engine._runner.forward
+        runner.model_runner.draws = False  # hidden states would stay inside
         run_model = runner.model_runner.run
 
         def kept(*batch: Any) -> torch.Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,12 +25,13 @@ from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.model import decoder_team, team
 from wedlm_core.model.decoder_cpu import DecoderCpu
 from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
+from wedlm_core.model.draw import Drawn
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.panels import pack
 from wedlm_core.model.team import Team
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.types import SamplingParams
+from wedlm_core.types import SamplingParams, StructuredOutputs
 
 WHOLE = [one for one in numbers_here() if numeric_kind(one) in ("int8", "int16")]
 FLOATS = [one for one in numbers_here() if one not in WHOLE]
@@ -154,6 +156,48 @@ def test_verified_in_two_threads_is_autoregressive_in_one(
     alone = tokens(params, 1)
     request.getfixturevalue("two_threads")
     assert tokens([replace(one, strategy="verified", window_size=8) for one in params], 4) == alone
+
+
+KINDS = [("auto", "auto"), ("int8", "auto"), ("int8", "int8"), ("auto", "bfloat16")]
+
+
+@pytest.mark.parametrize(("weights", "kv"), KINDS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tokens_chosen_inside_of_a_forward_are_those_chosen_behind_it(
+    qwen3_folder: Path, weights: str, kv: str, threads: int, request: pytest.FixtureRequest
+) -> None:
+    """Prefill beside decode rows, greedy and sampling rows, rows with a grammar and without, a row with a filter."""
+    if threads == 2:
+        request.getfixturevalue("two_threads")
+    grammar = StructuredOutputs(regex="[a-z ]{2,30}")
+    kinds = [
+        {"temperature": 0}, {"temperature": 1}, {"temperature": 0.7, "structured_outputs": grammar},
+        {"temperature": 0, "structured_outputs": grammar, "window_size": 3}, {"strategy": "autoregressive"},
+    ]  # fmt: skip
+    verified = replace(PARAMS, strategy="verified", logprobs=True, ignore_eos=False)
+    params = [replace(verified, **kind) for kind in kinds] * 2
+    prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5, 16, 1, 65, 5, 5, 16)]
+
+    def told(draws: bool, params: list[SamplingParams]) -> list[tuple[object, ...]]:
+        config = EngineConfig(weight_dtype=weights, kv_cache_dtype=kv, page_size=16, prefill_chunk=9, max_num_seqs=4)
+        engine = Engine(load_model(qwen3_folder, max_positions=700, weight_dtype=weights), tokenizer, config)
+        runner, calls = engine._runner.model_runner, 0
+        assert runner.draws
+        runner.draws, draw = draws, runner.draw
+
+        def counted(*arguments: Any) -> Drawn:
+            nonlocal calls
+            calls += 1
+            return draw(*arguments)
+
+        runner.draw = counted  # type: ignore[method-assign]
+        done = run(engine, requests_of(prompts[: len(params)], params))
+        assert (calls > 0) == draws
+        return [(one.token_ids, one.logprobs, one.stats) for one in done]
+
+    tokenizer = Tokenizer.load(qwen3_folder)
+    for some in (params, [replace(params[0], top_p=0.5), *params]):
+        assert told(True, some[:10]) == told(False, some[:10])
 
 
 @pytest.mark.parametrize(("dtype", "weights"), TABLES)

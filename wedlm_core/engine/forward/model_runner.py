@@ -50,6 +50,7 @@ class ModelRunner:
         head: hidden states ``[R, D]`` to logits ``[R, V]``.
         padding: of the rows of a forward, and of those of the head.
         device: of the model.
+        draws: whether :meth:`draw` is to be called where it can be.
     """
 
     def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend, *, keep_weights: bool = True) -> None:
@@ -63,6 +64,7 @@ class ModelRunner:
             self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
         else:
             check_not_packed(model)
+        self.draws: bool = getattr(self._decoder_cpu, "draws", False)
 
     def run(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows) -> Tensor:
         """Hidden states after the final norm.
@@ -90,11 +92,6 @@ class ModelRunner:
             return plan.attend(layer, q)
 
         return self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
-
-    @property
-    def draws(self) -> bool:
-        """Whether :meth:`draw` can be called."""
-        return getattr(self._decoder_cpu, "draws", False)
 
     def draw(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows, draw: Draw) -> Drawn:
         """:meth:`run`, the head and the choice of tokens in one call; arguments as for :meth:`run`."""
