@@ -17,9 +17,15 @@ from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["PagedCpuAttention", "PagedCpuPlan"]
+__all__ = ["PagedCpuAttention", "PagedCpuPlan", "score_width"]
 
 _LANES = 16
+
+
+def score_width(pool: KVPool, longest: int) -> int:
+    """Scores per query where the longest sequence has so many KV entries: rounded up to whole blocks."""
+    span = max(pool.key_block, _LANES)
+    return -(-longest // span) * span
 
 
 class PagedCpuPlan:
@@ -35,9 +41,7 @@ class PagedCpuPlan:
         self._pool, self._heads = pool, num_heads
         self._rows = (rows.pages_SP.numpy(), rows.starts_S, rows.counts_S, rows.cached_S)
         self._scale = np.float32(pool.head_dim**-0.5)
-        longest = int((rows.cached_S + rows.counts_S).max())
-        span = max(pool.key_block, _LANES)
-        self.width = -(-longest // span) * span
+        self.width = score_width(pool, int((rows.cached_S + rows.counts_S).max()))
         self.sequences = len(rows.counts_S)
         self.pairs = int(rows.counts_S @ (rows.cached_S + rows.counts_S))
 

@@ -336,10 +336,10 @@ class Engine:
         context_D, table.cached[plan.slots_S] = context_S[:decoding], context_S
         emission = table.emission(slots_D, outcome)
         emit_D, stopping = self._stop_strings(plan.sequences, slots_D, outcome, emission)
-        prefill, rows_D = int(plan.prefill_S.sum()), plan.decode_S[:decoding]
+        prefill, rows_D = int(np.add.reduce(plan.prefill_S)), plan.decode_S[:decoding]
         kept = table.keep(slots_D, rows_D, outcome, emit_D)
         self._scheduler.counters.add_forward(
-            prompt_rows=prefill, decode_rows=int(rows_D.sum()), decoding=decoding, kept=kept
+            prompt_rows=prefill, decode_rows=int(np.add.reduce(rows_D)), decoding=decoding, kept=kept
         )
         table.context[slots_D] = table.cached[slots_D] = context_D + outcome.context_D
         table.rows[slots_D] = outcome.next_rows_D
@@ -353,6 +353,8 @@ class Engine:
         over_D = ended_D | unsound_D
         over_D[stopping] = True
         self._draft(plan, outcome, emit_D, over_D)
+        if not np.count_nonzero(over_D):
+            return
         for i in np.flatnonzero(over_D).tolist():
             sequence = plan.sequences[i]
             if unsound_D[i]:
@@ -397,6 +399,8 @@ class Engine:
 
         Only sequences that have some are looked at one by one.
         """
+        if not np.count_nonzero(self._table.watched[slots_D]):
+            return emission.emit_D, []
         emit_D, ended = emission.emit_D.copy(), []
         for i in np.flatnonzero(self._table.watched[slots_D] & (emit_D > 0)).tolist():
             sequence = sequences[i]
@@ -414,8 +418,10 @@ class Engine:
             return
         size = self.config.page_size
         final_S = self._table.cached[plan.slots_S]
-        crossed = final_S // size > plan.cached_S // size
-        for i in np.flatnonzero(crossed):
+        crossed_S = final_S // size > plan.cached_S // size
+        if not np.count_nonzero(crossed_S):
+            return
+        for i in np.flatnonzero(crossed_S):
             sequence = plan.sequences[i]
             if sequence.pages is not None:
                 # A commit may run past the output's end; what lies behind it is no one's prefix.

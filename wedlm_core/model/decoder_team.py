@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.attention import CpuPlan
-from wedlm_core.kernels.cpu.forward import LAYER
+from wedlm_core.attention.paged_cpu import score_width
+from wedlm_core.errors import IntegrityError
+from wedlm_core.kernels.cpu.forward import CHOICE, LAYER
+from wedlm_core.kernels.cpu.panel_packing import copy_rows
 from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
-from wedlm_core.model.draw import Draw, Drawn, SlotColumns
+from wedlm_core.model.draw import Draw, Drawn, SlotColumns, StepRows
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums
 from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLinear
 from wedlm_core.model.panels import PanelWeight, pack
@@ -112,8 +115,7 @@ class DecoderTeam:
         self._head = self._table or self._pack(model.lm_head, keep_weights)
         self.draws = self._head.numbers == self._numbers
         self._columns: SlotColumns | None = None
-        self._tokens_R = torch.empty(0, dtype=torch.int64)
-        self._nats_2R = torch.empty(2, 0)
+        self._drawn = Drawn(0, self._head.outputs)
         self._lines = np.zeros(len(layers), dtype=LAYER)
         self._kept: list[Tensor] = []
         for line, layer, products in zip(self._lines, layers, self._packed, strict=True):
@@ -122,6 +124,13 @@ class DecoderTeam:
             for field, product in zip(_FIELDS, products, strict=True):
                 line[field] = product.record()
         self._pool: KVPool | None = None
+        self._held = ""  # numbers of its keys and values
+        self._stream_TD = torch.empty(0, self._config.hidden_size)
+        self._stream = self._stream_TD.numpy()
+        embed = self._model.embed
+        floats = isinstance(embed, nn.Embedding) and embed.weight.dtype == torch.float32 and self._table is None
+        self._plain_table = embed.weight.detach().contiguous().numpy() if floats else None
+        self._head_bytes = self._head.data.numel() * self._head.data.element_size()
         self._reserved = 0  # rows that the scratch memory holds
         self._weights = sum(one.data.numel() * one.data.element_size() for layer in self._packed for one in layer)
         self._cos, self._sin = model.cos, model.sin
@@ -167,6 +176,7 @@ class DecoderTeam:
         task["eps"], task["scale"] = config.rms_norm_eps, np.float32(config.head_dim**-0.5)
         task["lines"], task["final_norm"] = self._lines.ctypes.data, self._address(self._model.norm)
         task["head"] = self._head.record()
+        self._choice = {name: self._team.tasks["choice"][name] for name in CHOICE.names or ()}
 
     def head(self, hidden_RD: Tensor) -> Tensor:
         """Hidden states to logits, float32 ``[R, V]``."""
@@ -174,75 +184,77 @@ class DecoderTeam:
 
     def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan) -> Tensor:
         """See :meth:`wedlm_core.model.decoder_cpu.DecoderCpu.__call__`."""
-        self._team.task["choice"]["picks"] = 0
-        self._run(ids, positions, entries, pool, plan, self._weights)
-        return self._team.tensor("normed", ids.shape[0], self._config.hidden_size)
+        rows, task = ids.shape[0], self._team.task
+        self._choice["picks"][0] = 0
+        task["positions"], task["entries"] = positions.data_ptr(), entries.data_ptr()
+        kept = plan.describe(task)
+        self._run(ids, rows, pool, self._weights)
+        del kept
+        return self._team.tensor("normed", rows, self._config.hidden_size)
 
-    def draw(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan, draw: Draw) -> Drawn:
+    def draw(self, rows: StepRows, pool: KVPool, draw: Draw) -> Drawn:
         """A call, the head and the choice of tokens at once: threads start once, and share the choice as well.
 
         Oracle: :meth:`__call__`, :meth:`head` and :func:`wedlm_core.decoding.sampling_cpu.choose_cpu` one after the
         other; equal bit for bit.
         """
-        picks, vocab = draw.row_R.shape[0], self._head.outputs
-        task, choice = self._team.task, self._team.task["choice"]
-        if picks > self._tokens_R.shape[0]:
-            self._tokens_R, self._nats_2R = torch.empty(picks, dtype=torch.int64), torch.empty(2, picks)
-            choice["tokens"] = self._tokens_R.data_ptr()
-            choice["entropies"], choice["logprobs"] = (line.data_ptr() for line in self._nats_2R)
-        task["out"] = self._team.scratch("logits", picks * vocab)
+        team, fields = self._team, self._team.fields
         self._tell(draw)
-        head = self._head.data
-        work = self._weights + head.numel() * head.element_size()
-        self._run(ids, positions, entries, pool, plan, work)
-        entropy_R, logprob_R = self._nats_2R[:, :picks]
-        return Drawn(
-            token_R=self._tokens_R[:picks],
-            entropy_R=entropy_R,
-            logprob_R=logprob_R,
-            logits_RV=self._team.tensor("logits", picks, vocab),
-        )
+        table, spans = rows.row_3T.data_ptr(), rows.span_3S.data_ptr()
+        step, wide = 8 * rows.row_3T.shape[1], 8 * rows.span_3S.shape[1]
+        fields["positions"][0], fields["entries"][0] = table + step, table + 2 * step
+        fields["pages"][0], fields["page_columns"][0] = rows.page_N.data_ptr(), rows.page_columns
+        fields["starts"][0], fields["counts"][0], fields["cached"][0] = spans, spans + wide, spans + 2 * wide
+        fields["sequences"][0], fields["width"][0] = rows.sequences, score_width(pool, rows.longest)
+        fields["out"][0] = team.scratch("logits", draw.picks.total * self._head.outputs)
+        self._run(rows.row_3T[0], rows.total, pool, self._weights + self._head_bytes)
+        self._drawn.logits_N = team.held("logits")
+        return self._drawn
 
     def _tell(self, draw: Draw) -> None:
         """Fill the record of the choice."""
-        choice, columns = self._team.task["choice"], draw.columns
+        choice, columns, (pick_3R, count) = self._choice, draw.columns, draw.picks
+        if count > self._drawn.token_R.shape[0]:
+            self._drawn = Drawn(2 * count, self._head.outputs)
+            choice["tokens"][0], choice["entropies"][0], choice["logprobs"][0] = (
+                self._drawn.token_R.data_ptr(), self._drawn.entropy_R.data_ptr(), self._drawn.logprob_R.data_ptr(),
+            )  # fmt: skip
         if columns is not self._columns:
-            self._columns, choice["slots"] = columns, columns.seed_S.shape[0]
-            choice["temperature"], choice["seeds"] = columns.temperature_S.data_ptr(), columns.seed_S.data_ptr()
-            choice["suppress"] = columns.suppress_S.data_ptr()
-            choice["mask_token"], choice["vocab_limit"] = draw.mask_token_id, draw.vocab_limit
-        choice["picks"], choice["pick_rows"] = draw.row_R.shape[0], draw.row_R.data_ptr()
-        choice["pick_slots"], choice["pick_positions"] = draw.slot_R.data_ptr(), draw.position_R.data_ptr()
-        choice["lines"] = 0
+            self._columns, choice["slots"][0] = columns, columns.seed_S.shape[0]
+            choice["temperature"][0], choice["seeds"][0] = columns.temperature_S.data_ptr(), columns.seed_S.data_ptr()
+            choice["suppress"][0] = columns.suppress_S.data_ptr()
+            choice["mask_token"][0], choice["vocab_limit"][0] = draw.mask_token_id, draw.vocab_limit
+        first, step = pick_3R.data_ptr(), 8 * pick_3R.shape[1]
+        choice["picks"][0], choice["pick_rows"][0] = count, first
+        choice["pick_slots"][0], choice["pick_positions"][0] = first + step, first + 2 * step
+        choice["lines"][0] = 0
         if draw.bits_UW is not None and draw.line_R is not None:
-            choice["bits"], choice["lines"] = draw.bits_UW.data_ptr(), draw.line_R.data_ptr()
-            choice["bit_lines"], choice["bit_words"] = draw.bits_UW.shape
+            choice["bits"][0], choice["lines"][0] = draw.bits_UW.data_ptr(), draw.line_R.data_ptr()
+            choice["bit_lines"][0], choice["bit_words"][0] = draw.bits_UW.shape
 
-    def _run(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan, weights: int) -> None:
-        """Fill the record of the forward and run it; ``weights``: bytes that are read."""
-        rows, team = ids.shape[0], self._team
-        task = team.task
-        stream = self._embedded(ids)
+    def _run(self, ids: Tensor, rows: int, pool: KVPool, weights: int) -> None:
+        """Run the forward that the record describes, of the first ``rows`` ids; ``weights``: bytes that are read."""
+        fields = self._team.fields
         self._reserve(rows)
+        self._embed(ids, rows)
         self._use(pool)
         cos, sin = self._tables()
-        task["cos"], task["sin"], task["reach"] = cos.data_ptr(), sin.data_ptr(), len(cos)
-        task["rows"], task["stream"] = rows, stream.data_ptr()
-        task["positions"], task["entries"] = positions.data_ptr(), entries.data_ptr()
-        kept = plan.describe(task)
-        team.run(self._numbers, weights * rows, str(pool.dtype).removeprefix("torch."))
-        del kept
+        fields["cos"][0], fields["sin"][0], fields["reach"][0] = cos.data_ptr(), sin.data_ptr(), cos.shape[0]
+        fields["rows"][0] = rows
+        self._team.run(self._numbers, weights * rows, self._held)
 
-    def _embedded(self, ids: Tensor) -> Tensor:
-        embed = self._model.embed
-        x_TD = torch.empty(ids.shape[0], self._config.hidden_size)
+    def _embed(self, ids: Tensor, rows: int) -> None:
+        """Write the embedded rows to the stream."""
+        embed, x_TD = self._model.embed, self._stream_TD
         if self._table is not None:
-            self._table.look_up(ids, x_TD)
+            self._table.look_up(ids, x_TD, rows)
         elif isinstance(embed, Int8Embedding):
-            widened(embed, ids, x_TD)
+            widened(embed, ids[:rows], x_TD[:rows])
+        elif self._plain_table is not None:
+            if not copy_rows(self._plain_table, ids.numpy(), self._stream, rows):
+                raise IntegrityError(f"ids from {int(ids.min())} to {int(ids.max())} of {len(self._plain_table)} rows")
         else:
-            x_TD[:] = embed.weight.index_select(0, ids)
-        return x_TD
+            x_TD[:rows] = embed.weight.index_select(0, ids[:rows])
 
     def _reserve(self, rows: int) -> None:
         """Grow the scratch memory to hold ``rows`` rows; it never shrinks."""
@@ -256,13 +268,16 @@ class DecoderTeam:
         for name, width in widths.items():
             task[name] = team.scratch(name, rows * width)
         team.narrow(rows, max(widths.values()), self._numbers)
+        self._stream_TD = torch.empty(rows, config.hidden_size)
+        self._stream = self._stream_TD.numpy()
+        task["stream"] = self._stream_TD.data_ptr()
         self._reserved = rows
 
     def _use(self, pool: KVPool) -> None:
         """Tell the record of the pool, once."""
         if pool is self._pool:
             return
-        self._pool, task = pool, self._team.task
+        self._pool, task, self._held = pool, self._team.task, str(pool.dtype).removeprefix("torch.")
         for number, line in enumerate(self._lines):
             line["keys"], line["values"] = pool.k[number].data_ptr(), pool.v[number].data_ptr()
             scales = pool.key_scales[number], pool.value_scales[number]

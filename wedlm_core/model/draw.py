@@ -1,12 +1,18 @@
-"""How a decoder is told to choose tokens at the end of its forward, and what it chose."""
+"""How a decoder is told to run a forward and to choose tokens at its end, and what it chose.
+
+Records of addresses follow from these, so tensors are handed over whole, with how much of them counts: to cut a tensor
+takes as long as a kernel does.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-__all__ = ["Draw", "Drawn", "SlotColumns"]
+__all__ = ["Draw", "Drawn", "SlotColumns", "StepPicks", "StepRows"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -18,21 +24,53 @@ class SlotColumns:
     suppress_S: Tensor
 
 
+class StepRows(NamedTuple):
+    """The rows of a forward, and the sequences that they belong to; int64.
+
+    Attributes:
+        row_3T: ``[3, T']`` token, logical position and KV slot of each row.
+        total: T, rows that count.
+        span_3S: ``[3, S']`` first row, rows and cached KV entries of each sequence.
+        sequences: S, sequences that count.
+        page_N: page tables ``[S, page_columns]`` behind each other, and more.
+        page_columns: pages of each.
+        longest: KV entries of the longest sequence, its rows of this forward among them.
+    """
+
+    row_3T: Tensor
+    total: int
+    span_3S: Tensor
+    sequences: int
+    page_N: Tensor
+    page_columns: int
+    longest: int
+
+
+class StepPicks(NamedTuple):
+    """The rows that need a token; int64.
+
+    Attributes:
+        pick_3R: ``[3, R']`` row of the forward, ascending, its engine slot and the position of the token to choose.
+        total: R, rows that count.
+    """
+
+    pick_3R: Tensor
+    total: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draw:
     """How tokens of R rows of a forward are chosen.
 
     Attributes:
-        row_R, slot_R, position_R: int64, the row, ascending, its engine slot, the position of the token that is chosen.
+        picks: the rows.
         columns: of the slots.
         bits_UW, line_R: int32 and int64, the tokens that a grammar allows (``AllowedRows``); None where none has one.
         mask_token_id: id that suppressing slots never choose.
         vocab_limit: ids from here on are padding, which they never choose either.
     """
 
-    row_R: Tensor
-    slot_R: Tensor
-    position_R: Tensor
+    picks: StepPicks
     columns: SlotColumns
     bits_UW: Tensor | None = None
     line_R: Tensor | None = None
@@ -40,14 +78,18 @@ class Draw:
     vocab_limit: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Of R rows: int64 token, float32 entropy and log-probability in nats, float32 logits ``[R, V]``.
+    """What was chosen on up to as many rows as there is room for; scratch memory, overwritten by the next forward.
 
-    Scratch memory: valid until the next forward.
+    Attributes:
+        token_R, entropy_R, logprob_R: int64, and float32 nats.
+        arrays: the same as arrays.
+        logits_N: float32, logits of these rows behind each other, and more.
+        vocab: logits of a row.
     """
 
-    token_R: Tensor
-    entropy_R: Tensor
-    logprob_R: Tensor
-    logits_RV: Tensor
+    def __init__(self, rows: int, vocab: int) -> None:
+        self.token_R = torch.empty(rows, dtype=torch.int64)
+        self.entropy_R, self.logprob_R = torch.empty(rows), torch.empty(rows)
+        self.arrays = (self.token_R.numpy(), self.entropy_R.numpy(), self.logprob_R.numpy())
+        self.logits_N, self.vocab = torch.empty(0), vocab

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -150,24 +151,40 @@ class PanelWeight:
         scale = self.scale.data_ptr() if self.scale.numel() else self.bias.data_ptr()
         return self.data.data_ptr(), scale, self.bias.data_ptr(), self.depth, self.outputs, self.inputs
 
-    def look_up(self, ids: Tensor, out: Tensor) -> None:
-        """Rows ``ids``, int64 ``[T]``, of the weight into ``out``, float32 ``[T, I]``; :meth:`rows` is the oracle.
+    def look_up(self, ids: Tensor, out: Tensor, count: int) -> None:
+        """Rows of the weight, as :meth:`rows` gives them; that is the oracle.
 
         So a tied embedding needs no memory of its own. A row lies in as many places as it has units, which takes some
         ten times as long as to copy it in one piece: microseconds of a forward's milliseconds.
+
+        Args:
+            ids: int64 ``[T]``.
+            out: float32 ``[T, I]``, written.
+            count: of the first so many ids.
 
         Raises:
             IntegrityError: an id is outside of the panels.
         """
         if numeric_kind(self.numbers) == "bfloat16":
-            halves = self.data.view(torch.int16).numpy().view(np.uint16)
             bits = out.view(torch.int32).numpy().view(np.uint32)
-            found = look_up_bfloat16(halves, ids.numpy(), bits, 0, len(ids))
+            found = look_up_bfloat16(self._array, ids.numpy(), bits, 0, count)
         else:
             offset = _SIGN if numeric_kind(self.numbers) == "int8" else 0
-            found = look_up(self.data.numpy(), offset, self.scale.numpy(), ids.numpy(), out.numpy(), 0, len(ids))
+            found = look_up(self._array, offset, self._scale_array, ids.numpy(), out.numpy(), 0, count)
         if not found:
-            raise IntegrityError(f"ids from {int(ids.min())} to {int(ids.max())} of a table of {self.outputs} rows")
+            low, high = int(ids[:count].min()), int(ids[:count].max())
+            raise IntegrityError(f"ids from {low} to {high} of a table of {self.outputs} rows")
+
+    @cached_property
+    def _array(self) -> np.ndarray:
+        """The panels as kernels take them: bfloat16 as its bits."""
+        if self.data.dtype == torch.bfloat16:
+            return self.data.view(torch.int16).numpy().view(np.uint16)
+        return self.data.numpy()
+
+    @cached_property
+    def _scale_array(self) -> np.ndarray:
+        return self.scale.numpy()
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of the weight as float32 ``[T, I]``: the slow way back."""

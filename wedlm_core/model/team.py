@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +25,32 @@ _TEAM_BYTES = 1 << 19
 
 
 class Team:
-    """Threads, and the record that they read."""
+    """Threads, and the record that they read.
+
+    Attributes:
+        tasks: the record, alone in an array.
+        task: the same without it.
+        fields: each field as an array of one number: those are written ten times as fast.
+    """
 
     def __init__(self) -> None:
         self.state = np.zeros(STATE_SIZE, dtype=np.int64)
         self.tasks = np.zeros(1, dtype=TASK)
         self.task: Any = self.tasks[0]
-        self.task["state"] = self.state.ctypes.data
+        self.task["state"], self._address = self.state.ctypes.data, self.tasks.ctypes.data
+        self.fields = {name: self.tasks[name] for name in TASK.names or ()}
         self._scratch: dict[str, Tensor] = {}
 
     def scratch(self, name: str, count: int) -> int:
         """The address of at least ``count`` units of four bytes, which stay until more are asked for."""
         held = self._scratch.get(name)
-        if held is None or held.numel() < count:
+        if held is None or held.shape[0] < count:
             held = self._scratch[name] = torch.zeros(count)
         return held.data_ptr()
+
+    def held(self, name: str) -> Tensor:
+        """All of a scratch memory, float32."""
+        return self._scratch[name]
 
     def tensor(self, name: str, rows: int, columns: int) -> Tensor:
         """A view of scratch memory, float32 ``[rows, columns]``."""
@@ -52,7 +65,7 @@ class Team:
             held: numbers of keys and values.
         """
         members = min(torch.get_num_threads(), 1 + work // _TEAM_BYTES)
-        _run_members(entry_of(numbers, held), self.task, self.tasks.ctypes.data, members)
+        _run_members(entry_of(numbers, held), self.fields, self._address, members)
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""
@@ -76,17 +89,16 @@ class Team:
         return out_RO
 
 
-def _run_members(entry: int, task: Any, address: int, members: int) -> None:
+def _run_members(entry: int, fields: Mapping[str, np.ndarray], address: int, members: int) -> None:
     """Call ``entry(address)`` in so many threads and wait for them."""
-    task["team_size"] = 0
-    task["members"] = members
-    function = _FUNCTION(entry)
+    fields["team_size"][0], fields["members"][0] = 0, members
     if members == 1:
-        function(address)
+        _function(entry)(address)
     elif (library := _threads_of_torch()) is not None:
-        task["team_size"] = ctypes.cast(library.omp_get_num_threads, ctypes.c_void_p).value
-        library.GOMP_parallel(entry, address, members, 0)
+        fields["team_size"][0] = library.size
+        library.run(entry, address, members, 0)
     else:
+        function = _function(entry)
         pool = _pool(members - 1)
         waiting = [pool.submit(function, address) for _ in range(members - 1)]
         function(address)
@@ -98,12 +110,25 @@ _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 @functools.cache
+def _function(entry: int) -> Any:
+    return _FUNCTION(entry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Library:
+    """``run(entry, address, threads, 0)`` calls an entry in threads; ``size`` is the function that counts these."""
+
+    run: Any
+    size: int
+
+
+@functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="team")
 
 
 @functools.cache
-def _threads_of_torch() -> Any:
+def _threads_of_torch() -> _Library | None:
     """The library that runs torch's own threads, if it is GNU's: they are there, and start in a few microseconds."""
     folder = Path(torch.__file__).parent
     found = [*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")]
@@ -113,6 +138,7 @@ def _threads_of_torch() -> Any:
         library = ctypes.CDLL(str(found[0]))
         library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         library.GOMP_parallel.restype = None
-        return library if library.omp_get_num_threads else None
+        size = ctypes.cast(library.omp_get_num_threads, ctypes.c_void_p).value
     except (OSError, AttributeError):
         return None
+    return _Library(run=library.GOMP_parallel, size=size) if size else None

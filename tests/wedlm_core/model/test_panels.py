@@ -60,11 +60,11 @@ def test_a_table_gives_the_rows_of_its_tokens(numbers: str, outputs: int, inputs
     ids = torch.randint(0, outputs, (17,), generator=generator)
     ids[0], ids[1] = 0, outputs - 1
     out = torch.full((17, inputs), 7.0)
-    packed.look_up(ids, out)
+    packed.look_up(ids, out, len(ids))
     assert torch.equal(out.view(torch.int32), packed.rows(ids).view(torch.int32))
     for wrong in (-1, len(packed.data) * PANEL, 2**40):
         with pytest.raises(IntegrityError, match=f"of a table of {outputs} rows"):
-            packed.look_up(torch.tensor([0, wrong]), out)
+            packed.look_up(torch.tensor([0, wrong]), out, 2)
 
 
 def test_a_transposed_weight_is_packed_as_it_reads() -> None:

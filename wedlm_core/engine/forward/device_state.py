@@ -82,6 +82,7 @@ class DeviceState:
         self._reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._special = np.zeros(slots, dtype=np.bool_)
         self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
@@ -126,6 +127,10 @@ class DeviceState:
     def uses_optional(self, slots_D: IntArray) -> BoolArray:
         """Slots that use any filter or adjustment, whichever it is."""
         return np.logical_or.reduce(self.optional[slots_D], axis=1)
+
+    def chooses_by_more(self, slots_S: IntArray) -> bool:
+        """Whether any slot uses a filter or an adjustment, or reports the most likely tokens."""
+        return bool(self._special[slots_S].any())
 
     def allowed_tokens(self) -> AllowedTokens | None:
         """What grammars let the rows of this forward choose; waits until it is known. None where no row has one."""
@@ -262,6 +267,7 @@ class DeviceState:
         if tops.any() or self.tops[slots].any():
             self.tops[slots] = tops
             self.tops_S.index_copy_(0, slots_S, to_device(tops, self.device))
+        self._special[slots] = np.logical_or.reduce(uses, axis=1) | (tops > 0)
         return _window_params(self._host_windows_3S[:, torch.from_numpy(host_slots_S)], host, stops_SK)
 
     def _set_adjustments(

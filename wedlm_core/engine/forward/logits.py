@@ -21,7 +21,7 @@ from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
-from wedlm_core.model.draw import Draw, Drawn
+from wedlm_core.model.draw import Draw, Drawn, StepPicks
 from wedlm_core.model.products import RowPadding
 
 __all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
@@ -134,44 +134,41 @@ class Chooser:
         joined = {f.name: join_tensors([getattr(one.choice, f.name) for one in parts]) for f in fields(Choice)}
         return Chosen(choice=Choice(**joined), tops=join_tops([one.tops for one in parts if one.tops is not None]))
 
-    def draw(self, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Draw | None:
+    def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray) -> Draw | None:
         """How the decoder itself may choose the picked rows; None where that takes more than it does.
 
         It knows no filters and no adjustments, reports no other tokens, and keeps all logits.
         """
-        rows = picks.row_R.shape[0]
-        if not self._cpu_kernels or not 0 < rows <= self._chunk:
+        if not self._cpu_kernels or not 0 < picks.total <= self._chunk or state.chooses_by_more(slots_S):
             return None
-        if state.optional[slots_S].any() or state.tops[slots_S].any():
-            return None
-        allowed = state.allowed_tokens()
-        known = None if allowed is None else allowed.rows(picks.slot_R, picks.position_R)
-        return Draw(
-            row_R=picks.row_R,
-            slot_R=picks.slot_R,
-            position_R=picks.position_R,
-            columns=state.slot_columns,
-            bits_UW=None if known is None else known.bits_UW,
-            line_R=None if known is None else known.line_R,
-            **self._limits,
-        )
+        allowed, bits_UW, line_R = state.allowed_tokens(), None, None
+        if allowed is not None:
+            _, slot_R, position_R = picks.pick_3R[:, : picks.total]
+            known = allowed.rows(slot_R, position_R)
+            bits_UW, line_R = known.bits_UW, known.line_R
+        return Draw(picks=picks, columns=state.slot_columns, bits_UW=bits_UW, line_R=line_R, **self._limits)
 
-    def drawn(self, drawn: Drawn, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Choice:
-        """What the decoder chose, and what grammars refuse of that chosen again."""
-        choice = Choice(token_R=drawn.token_R, entropy_R=drawn.entropy_R, logprob_R=drawn.logprob_R)
+    def again(self, drawn: Drawn, picks: StepPicks, state: DeviceState, slots_S: IntArray) -> None:
+        """Choose again what grammars refuse of what the decoder chose, in place."""
         allowed = state.allowed_tokens()
         if allowed is None or allowed.refusals is None:
-            return choice
+            return
+        rows = picks.total
+        _, slot_R, position_R = picks.pick_3R[:, :rows]
         sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
         inputs = SamplingRows(
-            temperature_R=state.columns["temperature"].index_select(0, picks.slot_R),
-            seed_R=state.columns["seed"].index_select(0, picks.slot_R),
-            position_R=picks.position_R,
-            suppress_R=state.suppress_S.index_select(0, picks.slot_R),
+            temperature_R=state.columns["temperature"].index_select(0, slot_R),
+            seed_R=state.columns["seed"].index_select(0, slot_R),
+            position_R=position_R,
+            suppress_R=state.suppress_S.index_select(0, slot_R),
             sampled=sampled,
             suppressing=suppressing,
         )
-        return self._again(choice, drawn.logits_RV, inputs, picks.slot_R, allowed.refusals)
+        choice = Choice(
+            token_R=drawn.token_R[:rows], entropy_R=drawn.entropy_R[:rows], logprob_R=drawn.logprob_R[:rows]
+        )
+        logits_RV = drawn.logits_N[: rows * drawn.vocab].view(rows, drawn.vocab)
+        self._again(choice, logits_RV, inputs, slot_R, allowed.refusals)
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray

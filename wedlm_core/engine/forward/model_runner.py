@@ -22,7 +22,7 @@ from wedlm_core.attention import (
 )
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
-from wedlm_core.model.draw import Draw, Drawn
+from wedlm_core.model.draw import Draw, Drawn, StepRows
 from wedlm_core.model.products import RowPadding, check_not_packed, plain_padding
 
 if TYPE_CHECKING:
@@ -93,10 +93,9 @@ class ModelRunner:
 
         return self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
 
-    def draw(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows, draw: Draw) -> Drawn:
-        """:meth:`run`, the head and the choice of tokens in one call; arguments as for :meth:`run`."""
-        plan = cast(CpuAttentionBackend, self.backend).plan(rows, self.pool, self.model.config.num_attention_heads)
-        return cast("DecoderTeam", self._decoder_cpu).draw(id_T, position_T, kv_entry_T, self.pool, plan, draw)
+    def draw(self, rows: StepRows, draw: Draw) -> Drawn:
+        """:meth:`run`, the head and the choice of tokens in one call."""
+        return cast("DecoderTeam", self._decoder_cpu).draw(rows, self.pool, draw)
 
     def run_device_rows(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: DeviceRows) -> Tensor:
         """:meth:`run` without host work, for backends that plan on the device; padding rows have slot -1."""

@@ -23,10 +23,12 @@ from wedlm_core.engine.forward.groups import Group, flatten
 from wedlm_core.engine.forward.logits import PickedRows, Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
+from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu import pack as layout_kernels
 from wedlm_core.kernels.cpu import step as kernels
+from wedlm_core.model.draw import StepPicks, StepRows
 
-__all__ = ["CpuStep", "PackedInput"]
+__all__ = ["CpuStep", "PackedInput", "PackedStep", "choices_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,41 @@ class PackedInput:
     rows: PackedRows
 
 
+class PackedStep:
+    """One forward as a kernel packed it, in memory that the next one is packed in.
+
+    Attributes:
+        plan: of the forward.
+        rows: what a decoder needs that draws tokens itself.
+        picks: all decode rows, for the same.
+    """
+
+    def __init__(self, plan: ForwardPlan, rows: StepRows, picks: StepPicks) -> None:
+        self.plan, self.rows, self.picks = plan, rows, picks
+
+    def input(self) -> PackedInput:
+        """The same for any decoder."""
+        rows, sequences = self.rows, self.rows.sequences
+        id_T, position_T, kv_entry_T = rows.row_3T[:, : rows.total]
+        starts_S, counts_S, _ = rows.span_3S[:, :sequences].numpy()
+        return PackedInput(
+            id_T=id_T,
+            position_T=position_T,
+            kv_entry_T=kv_entry_T,
+            rows=PackedRows(
+                counts_S=counts_S,
+                cached_S=self.plan.cached_S,
+                starts_S=starts_S,
+                pages_SP=rows.page_N[: sequences * rows.page_columns].view(sequences, rows.page_columns),
+            ),
+        )
+
+    def picked(self) -> PickedRows:
+        """The picks for any chooser."""
+        row_R, slot_R, position_R = self.picks.pick_3R[:, : self.picks.total]
+        return PickedRows(row_R=row_R, slot_R=slot_R, position_R=position_R, longest=self.rows.longest)
+
+
 class CpuStep:
     """The host work of a forward around model and choices.
 
@@ -59,42 +96,39 @@ class CpuStep:
         self.state, self._page_size, self._mask = state, page_size, state.mask_token_id
         self._has_kernel_G = np.array([decoding.has_cpu_kernel for decoding in state.decodings], dtype=np.bool_)
         self._tokens_SL, self._pages_SP = state.tokens_SL.numpy(), state.pages_SP.numpy()
-        window, params = state.windows, state.params
-        self._windows = kernels.Windows(
-            token=window.token_SL.numpy(),
-            filled=window.filled_SL.numpy(),
-            early=window.early_SL.numpy(),
-            length=window.length_S.numpy(),
-            lead=window.lead_S.numpy(),
-            head=window.head_S.numpy(),
-            emitted=window.emitted_S.numpy(),
-            valid=window.valid_S.numpy(),
-        )
-        self._limits = kernels.Limits(
-            window=params.masks_S.numpy(),
-            keep_valid=params.keep_valid_S.numpy(),
-            keep_stale=params.keep_stale_S.numpy(),
-            limit=params.limit_S.numpy(),
-            stop=params.stop_SK.numpy(),
-        )
+        self._record = _record_of(state)
+        self._row_3T, self._pick_3R, self._span_3S = (torch.empty(3, 0, dtype=torch.int64) for _ in range(3))
+        self._page_N = torch.empty(0, dtype=torch.int64)
+        self._arrays = [one.numpy() for one in (self._row_3T, self._pick_3R, self._span_3S, self._page_N)]
 
     def takes(self, plan: ForwardPlan, table: SlotTable) -> bool:
         """Whether the windows of all decoding sequences have a kernel: for :meth:`pack` and :meth:`advance`."""
         slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
         return bool(self._has_kernel_G[table.group[slots_D]].all())
 
-    def pack(self, plan: ForwardPlan) -> tuple[PackedInput, PickedRows]:
+    def pack(self, plan: ForwardPlan) -> PackedStep:
         """Each sequence's prefill rows, then its decode rows, from the windows; the picks are all decode rows."""
-        counts_S = plan.prefill_S + plan.decode_S
-        rows, picks = _blank_rows(plan, counts_S)
-        kernels.pack_rows(_plan(plan), self._windows, self._tokens_SL, self._pages_SP, self._page_size, rows, picks)
-        longest = int((plan.cached_S + counts_S).max())
-        return self._input(plan, counts_S, longest, rows), PickedRows(
-            row_R=torch.from_numpy(picks.row),
-            slot_R=torch.from_numpy(picks.slot),
-            position_R=torch.from_numpy(picks.position),
-            longest=longest,
+        sequences = len(plan.slots_S)
+        rows, picks, columns, longest = kernels.pack_rows(_plan(plan), self._record, self._page_size, *self._arrays)
+        if self._grow(rows, picks, sequences, sequences * columns):
+            kernels.pack_rows(_plan(plan), self._record, self._page_size, *self._arrays)
+        return PackedStep(
+            plan,
+            StepRows(self._row_3T, rows, self._span_3S, sequences, self._page_N, columns, longest),
+            StepPicks(self._pick_3R, picks),
         )
+
+    def _grow(self, rows: int, picks: int, sequences: int, pages: int) -> bool:
+        """Make room for a forward; True if there was too little."""
+        before = self._row_3T, self._pick_3R, self._span_3S, self._page_N
+        if all(one.shape[-1] >= least for one, least in zip(before, (rows, picks, sequences, pages), strict=True)):
+            return False
+        self._row_3T, self._pick_3R, self._span_3S, self._page_N = (
+            torch.empty(*one.shape[:-1], max(one.shape[-1], 2 * least), dtype=torch.int64)
+            for one, least in zip(before, (rows, picks, sequences, pages), strict=True)
+        )
+        self._arrays = [one.numpy() for one in (self._row_3T, self._pick_3R, self._span_3S, self._page_N)]
+        return True
 
     def pack_groups(self, plan: ForwardPlan, groups: Sequence[Group]) -> tuple[PackedInput, Picks]:
         """Each sequence's prefill rows, then its decode rows, from the layouts of one group or more."""
@@ -135,20 +169,45 @@ class CpuStep:
             ),
         )
 
-    def advance(self, plan: ForwardPlan, chosen_R: Choice) -> StepOutcome:
+    def advance(self, plan: ForwardPlan, choices: kernels.Choices) -> StepOutcome:
         """Commit, refill and remember, in place.
 
         Args:
             plan: of the forward; its decode rows are those that were packed.
-            chosen_R: choices on the picks.
+            choices: on the picks.
 
         Returns:
             The outcome, its places as many as the widest sequence has rows.
         """
-        outcome = kernels.blank_outcome(int(np.count_nonzero(plan.decode_S)), int(plan.decode_S.max()))
-        choices = kernels.Choices(chosen_R.token_R.numpy(), chosen_R.entropy_R.numpy(), chosen_R.logprob_R.numpy())
-        kernels.advance_windows(_plan(plan), choices, self._windows, self._limits, self._mask, self._tokens_SL, outcome)
-        return StepOutcome(**outcome._asdict())
+        outcome = kernels.blank_outcome(int(np.count_nonzero(plan.decode_S)), int(np.maximum.reduce(plan.decode_S)))
+        kernels.advance_windows(_plan(plan), choices, self._record, self._mask, outcome)
+        return StepOutcome(**kernels.columns_of(outcome))
+
+
+def choices_of(choice: Choice) -> kernels.Choices:
+    """Choices as :meth:`CpuStep.advance` takes them."""
+    return kernels.Choices(choice.token_R.numpy(), choice.entropy_R.numpy(), choice.logprob_R.numpy())
+
+
+def _record_of(state: DeviceState) -> np.ndarray:
+    """Sizes and addresses of the state's tensors."""
+    window, params, record = state.windows, state.params, np.zeros(1, dtype=kernels.STATE)
+    (slots, places), stops = window.token_SL.shape, params.stop_SK.shape[1]
+    sizes = {"slots": slots, "places": places, "stops": stops, "positions": state.tokens_SL.shape[1],
+             "page_columns": state.pages_SP.shape[1]}  # fmt: skip
+    tensors = {
+        "token": window.token_SL, "filled": window.filled_SL, "early": window.early_SL, "length": window.length_S,
+        "lead": window.lead_S, "head": window.head_S, "emitted": window.emitted_S, "valid": window.valid_S,
+        "masks": params.masks_S, "keep_valid": params.keep_valid_S, "keep_stale": params.keep_stale_S,
+        "limit": params.limit_S, "stop": params.stop_SK, "tokens": state.tokens_SL, "pages": state.pages_SP,
+    }  # fmt: skip
+    for name, size in sizes.items():
+        record[name] = size
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous() or tensor.dtype not in (torch.int64, torch.bool):
+            raise IntegrityError(f"{name} of slots is {tensor.dtype} and has to be int64 or bool, in one piece")
+        record[name] = tensor.data_ptr()
+    return record
 
 
 def _blank_rows(plan: ForwardPlan, counts_S: IntArray) -> tuple[kernels.Rows, kernels.Picks]:

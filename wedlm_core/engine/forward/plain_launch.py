@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from wedlm_core.engine.forward.groups import gather_groups
-from wedlm_core.engine.forward.logits import Chosen, PickedRows
 from wedlm_core.engine.forward.outcome import fetch, join
-from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput
+from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput, choices_of
 from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.forward.tops import places_of, tops_on_host
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
+from wedlm_core.kernels.cpu.step import Choices
 
 __all__ = ["PlainLaunch"]
 
@@ -41,36 +41,29 @@ class PlainLaunch:
 
 def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome:
     """Where windows have kernels: no small tensor operation around model and choices."""
-    packed, picks = step.pack(plan)
+    packed = step.pack(plan)
     slots_D = _note_drafts(runner, plan)
     runner.profile.lap("pack")
-    chosen = _run_and_choose(runner, plan, packed, picks)
-    if chosen is None:
-        return join([])
-    outcome = step.advance(plan, chosen.choice)
+    draw = runner.choose.draw(packed.picks, runner.state, plan.slots_S) if runner.model_runner.draws else None
+    if draw is not None:
+        drawn = runner.model_runner.draw(packed.rows, draw)
+        runner.profile.lap("model")
+        runner.choose.again(drawn, packed.picks, runner.state, plan.slots_S)
+        runner.profile.lap("choose")
+        choices, tops = Choices(*drawn.arrays), None
+    else:
+        hidden_TD = _run_model(runner, packed.input())
+        if not packed.picks.total:
+            return join([])
+        chosen = runner.choose.by_row(hidden_TD, packed.picked(), runner.state, plan.slots_S)
+        runner.profile.lap("choose")
+        choices, tops = choices_of(chosen.choice), chosen.tops
+    outcome = step.advance(plan, choices)
     runner.profile.lap("advance")
-    if chosen.tops is None:
+    if tops is None:
         return outcome
     rows_D = plan.decode_S[: len(slots_D)]
-    return replace(outcome, tops=tops_on_host(chosen.tops, runner.state, slots_D, np.cumsum(rows_D) - rows_D, rows_D))
-
-
-def _run_and_choose(runner: Runner, plan: ForwardPlan, packed: PackedInput, picks: PickedRows) -> Chosen | None:
-    """The model and the choices of the picked rows, by one call where that can do it; None without such rows."""
-    state, slots_S = runner.state, plan.slots_S
-    draw = runner.choose.draw(picks, state, slots_S) if runner.model_runner.draws else None
-    if draw is not None:
-        drawn = runner.model_runner.draw(packed.id_T, packed.position_T, packed.kv_entry_T, packed.rows, draw)
-        runner.profile.lap("model")
-        choice = runner.choose.drawn(drawn, picks, state, slots_S)
-        runner.profile.lap("choose")
-        return Chosen(choice=choice)
-    hidden_TD = _run_model(runner, packed)
-    if not picks.row_R.shape[0]:
-        return None
-    chosen = runner.choose.by_row(hidden_TD, picks, state, slots_S)
-    runner.profile.lap("choose")
-    return chosen
+    return replace(outcome, tops=tops_on_host(tops, runner.state, slots_D, np.cumsum(rows_D) - rows_D, rows_D))
 
 
 def _by_groups(

@@ -17,6 +17,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine.scheduling.counters import EngineCounters
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
+from wedlm_core.kernels.cpu.survey import all_decode, any_short
 from wedlm_core.kv.pages import PageManager
 
 __all__ = ["ForwardPlan", "Scheduler"]
@@ -103,6 +104,8 @@ class Scheduler:
         """Give every decoding sequence the pages of its next forward; True if one has to be preempted."""
         table, preempted = self.table, False
         slots_R = self.running_slots()
+        if not any_short(slots_R, table.context, table.cached, table.rows, table.capacity):
+            return False
         need_R = table.cached[slots_R] + table.rows[slots_R]
         short_R = (table.cached[slots_R] == table.context[slots_R]) & (need_R > table.capacity[slots_R])
         for sequence in [self.running[i] for i in np.flatnonzero(short_R).tolist()]:
@@ -191,26 +194,29 @@ class Scheduler:
         return prompt if sequence.slot < 0 else prompt + self.table.tokens_of(sequence.slot)
 
     def running_slots(self) -> IntArray:
-        """Slots of the running sequences, by arrival (read-only)."""
+        """Slots of the running sequences, by arrival; not to be written to."""
         if self._running_slots is None:
             self._running_slots = np.fromiter((s.slot for s in self.running), dtype=np.int64, count=len(self.running))
-            self._running_slots.setflags(write=False)
         return self._running_slots
 
     def _pack(self) -> ForwardPlan:
         """Spend the row budget: decoding sequences by age, then prefill chunks by age."""
         table, budget = self.table, self.config.max_batch_rows
         slots_R = self.running_slots()
-        cached_R, rows_R = table.cached[slots_R], table.rows[slots_R]
-        pending_R = table.context[slots_R] - cached_R
-        if self._all_decode(slots_R, pending_R, rows_R):
+        own_3R = np.empty((3, len(slots_R)), dtype=np.int64)
+        if all_decode(
+            slots_R, table.context, table.cached, table.rows, table.held, table.group, budget, *own_3R
+        ):  # nothing to choose or to sort
+            slots_S, cached_S, decode_S = own_3R
             return ForwardPlan(
                 sequences=self.running.copy(),
-                slots_S=slots_R.copy(),
-                cached_S=cached_R,
-                prefill_S=np.zeros_like(rows_R),
-                decode_S=rows_R,
+                slots_S=slots_S,
+                cached_S=cached_S,
+                prefill_S=np.zeros(len(slots_R), dtype=np.int64),
+                decode_S=decode_S,
             )
+        cached_R, rows_R = table.cached[slots_R], table.rows[slots_R]
+        pending_R = table.context[slots_R] - cached_R
         ready_R = (pending_R == 0) & ~table.held[slots_R]
         decode_R = np.where(ready_R & (np.cumsum(rows_R * ready_R) <= budget), rows_R, 0)
         prefill_R = np.zeros(len(slots_R), dtype=np.int64)
@@ -234,17 +240,6 @@ class Scheduler:
             cached_S=cached_R[chosen],
             prefill_S=prefill_R[chosen],
             decode_S=decode_R[chosen],
-        )
-
-    def _all_decode(self, slots_R: IntArray, pending_R: IntArray, rows_R: IntArray) -> bool:
-        """Whether every running sequence decodes in the next forward, in one group: nothing to choose or to sort."""
-        group_R = self.table.group[slots_R]
-        return bool(
-            rows_R.all()
-            and not pending_R.any()
-            and rows_R.sum() <= self.config.max_batch_rows
-            and not self.table.held[slots_R].any()
-            and (group_R == group_R[:1]).all()
         )
 
 

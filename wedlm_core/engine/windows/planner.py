@@ -90,7 +90,7 @@ class WindowPlanner:
         self._patience = 1  # how many times as long plans wait, as they change nothing
         self._wait = 0  # forwards from the last plan to the next
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
-        self._chosen_windows = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
+        self._chosen_windows: IntArray = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
         self._row_price = 0.0  # commits, in the last plan
         self._load: Load | None = None  # of the last plan
         self._masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))  # acceptance in the last plan, by slot
@@ -136,19 +136,22 @@ class WindowPlanner:
             prefill_rows: rows of prefill that went with it.
             source_DC: int8, where the drafts came from: only those of masks tell of masks.
         """
-        kept = self._tuning.prefill_kept
-        self._commits = self._commits * kept + float(emit_D.sum()) + (1 - kept) * self._tuning.prior_commits
+        kept, tokens, rows = self._tuning.prefill_kept, float(np.add.reduce(emit_D)), int(np.add.reduce(rows_D))
+        sequences = len(slots_D)
+        self._commits = self._commits * kept + tokens + (1 - kept) * self._tuning.prior_commits
         self._prefill_rows = self._prefill_rows * kept + prefill_rows
-        self._ends = self._ends * kept + float(ended_D.sum())
-        if ended_D.any():
+        ended = int(np.count_nonzero(ended_D))
+        self._ends = self._ends * kept + ended
+        if ended:
             self._ended.record(self._table.generated[slots_D[ended_D]])
-        self._committed, self._drafted = float(emit_D.sum()), bool(rows_D.max(initial=1) > 1)
-        kinds = (not self._drafted, 2 * len(slots_D) <= int(rows_D.sum()))
-        as_many = 2 * len(slots_D) >= self._planned_for
+        self._committed, self._drafted = tokens, rows > sequences
+        kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
         self._since_2 = [0 if of and as_many else since + 1 for of, since in zip(kinds, self._since_2, strict=True)]
         self._age += 1
         self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
-        own = self._table.adaptive[slots_D] & (rows_D > 1)  # a head alone tells nothing
+        if not self._drafted:  # heads alone tell nothing
+            return
+        own = self._table.adaptive[slots_D] & (rows_D > 1)
         if own.any():
             drafts = _of_masks(outcome.offered_D[own], outcome.agreed_D[own], source_DC[own])
             self._acceptance.observe(
@@ -162,7 +165,10 @@ class WindowPlanner:
 
     def _observe_forced(self, slots_D: IntArray, agreed_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> None:
         """Count what grammars forced of what was committed."""
-        own_D = self._table.constrained[slots_D] & self._table.adaptive[slots_D]
+        constrained_D = self._table.constrained[slots_D]
+        if not np.count_nonzero(constrained_D):
+            return
+        own_D = constrained_D & self._table.adaptive[slots_D]
         if own_D.any():
             right_DC = np.arange(source_DC.shape[1]) < np.minimum(agreed_D, emit_D)[:, None]
             forced = float(((source_DC == DraftSource.GRAMMAR) & right_DC)[own_D].sum())

@@ -25,16 +25,16 @@ class HostTime:
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
         self._tuning = tuning
         # Without drafts and with some, sums over recent steps: of them, their seconds, commits, commits squared, and
-        # seconds times commits.
-        self._sums_2K = np.zeros((2, 5))
+        # seconds times commits. Plain numbers, since five of them are quicker than an array.
+        self._sums_2K = [[0.0] * 5, [0.0] * 5]
 
     def record(self, seconds: float, commits: float, *, drafts: bool) -> None:
         """Count a step, with drafts or without any."""
-        sums = self._sums_2K[int(drafts)]
+        sums, kept = self._sums_2K[int(drafts)], self._tuning.host_kept
         if sums[0]:
-            seconds = min(seconds, self._tuning.disturbed * float(sums[1] / sums[0]))
-        sums *= self._tuning.host_kept
-        sums += (1.0, seconds, commits, commits * commits, seconds * commits)
+            seconds = min(seconds, self._tuning.disturbed * sums[1] / sums[0])
+        new = (1.0, seconds, commits, commits * commits, seconds * commits)
+        sums[:] = [kept * before + one for before, one in zip(sums, new, strict=True)]
 
     def fixed(self, *, drafts: bool) -> float:
         """Seconds of a step that would commit nothing; as if with (without) drafts where all were without (with).
@@ -42,16 +42,17 @@ class HostTime:
         0 where none was seen. Where all steps commit alike, nothing tells the parts apart: all of it is fixed then.
         """
         seen = self._sums_2K[int(drafts)]
-        steps, seconds, commits = (seen if seen[0] else self._sums_2K[1 - int(drafts)])[:3].tolist()
+        steps, seconds, commits, *_ = seen if seen[0] else self._sums_2K[1 - int(drafts)]
         return max(0.0, seconds - self._per_commit() * commits) / max(1.0, steps)
 
     def _per_commit(self) -> float:
         """Seconds that go with each commit, by least squares within the two kinds of steps."""
-        steps_2, seconds_2, commits_2, squares_2, products_2 = self._sums_2K.T
-        mean_2 = commits_2 / np.maximum(1.0, steps_2)
-        unlike_2 = np.maximum(0.0, squares_2 - mean_2 * commits_2) + self._tuning.commits_alike * mean_2 * commits_2
-        along = float((products_2 - mean_2 * seconds_2).sum())
-        return max(0.0, along / float(unlike_2.sum())) if unlike_2.any() else 0.0
+        along, unlike = 0.0, 0.0
+        for steps, seconds, commits, squares, products in self._sums_2K:
+            mean = commits / max(1.0, steps)
+            unlike += max(0.0, squares - mean * commits) + self._tuning.commits_alike * mean * commits
+            along += products - mean * seconds
+        return max(0.0, along / unlike) if unlike else 0.0
 
 
 class CostCorrection:

@@ -7,7 +7,7 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
 
-__all__ = ["look_up", "look_up_bfloat16", "pack_units"]
+__all__ = ["copy_rows", "look_up", "look_up_bfloat16", "pack_units"]
 
 _TOGETHER = 16  # units along the inputs: a cache line of each row that is read
 
@@ -94,4 +94,14 @@ def look_up_bfloat16(panels, ids, bits, first, last):  # type: ignore[no-untyped
             at += half * per
         for j in range(size % per):
             bits[t, size - size % per + j] = np.uint32(numbers[at + j]) << np.uint32(16)
+    return True
+
+
+@kernel
+def copy_rows(table, ids, out, count):  # type: ignore[no-untyped-def]
+    """:func:`look_up` of rows that lie in one piece: ``out[t] = table[ids[t]]`` for the first ``count`` ids."""
+    for t in range(count):
+        if ids[t] < 0 or ids[t] >= len(table):
+            return False
+        out[t] = table[ids[t]]
     return True

@@ -8,28 +8,44 @@ order is logical, row r of a sequence stands at position ``context + r``, and ev
 
 from __future__ import annotations
 
-from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.views import array_at
 from wedlm_core.statistics import OUTCOME_KINDS
 
 __all__ = [
+    "STATE",
     "Choices",
-    "Limits",
     "Outcome",
     "Picks",
     "Plan",
     "Rows",
-    "Windows",
     "advance_windows",
     "blank_outcome",
+    "columns_of",
     "pack_rows",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_SIZES = ("slots", "places", "stops", "positions", "page_columns")
+_WINDOWS = ("token", "filled", "early", "length", "lead", "head", "emitted", "valid")
+_LIMITS = ("masks", "keep_valid", "keep_stale", "limit", "stop")
+STATE = np.dtype([(name, np.int64) for name in (*_SIZES, *_WINDOWS, *_LIMITS, "tokens", "pages")])
+"""What is kept of engine slots: a record of sizes and addresses, since to hand a kernel thirty arrays takes longer than
+to run it.
+
+- ``slots, places, stops, positions, page_columns``: sizes.
+- ``token`` to ``valid``: windows, as in ``decoding.window.Window``: int64 ``[slots, places]``, bool ``[slots, places]``
+  twice, int64 ``[slots]`` four times and bool ``[slots]``.
+- ``masks`` to ``stop``: as in ``decoding.window.WindowParams``: int64 ``[slots]`` four times, and ``[slots, stops]``,
+  -1 behind the last.
+- ``tokens``: int64 ``[slots, positions]``, known tokens.
+- ``pages``: int64 ``[slots, page_columns]``, page tables.
+"""
 
 
 class Plan(NamedTuple):
@@ -39,29 +55,6 @@ class Plan(NamedTuple):
     cached: Array
     prefill: Array
     decode: Array
-
-
-class Windows(NamedTuple):
-    """State by slot, as in ``decoding.window.Window``: ``token`` int64, ``filled, early`` bool ``[slots, L]``."""
-
-    token: Array
-    filled: Array
-    early: Array
-    length: Array
-    lead: Array
-    head: Array
-    emitted: Array
-    valid: Array
-
-
-class Limits(NamedTuple):
-    """Parameters by slot, as in ``decoding.window.WindowParams``; ``stop`` int64 ``[slots, K]``, -1 behind the last."""
-
-    window: Array
-    keep_valid: Array
-    keep_stale: Array
-    limit: Array
-    stop: Array
 
 
 class Rows(NamedTuple):
@@ -81,29 +74,61 @@ class Picks(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What was chosen on picked rows: int64, float32 and float32 ``[R]``."""
+    """What was chosen on R picked rows, in the first R places: int64, float32 and float32."""
 
     token: Array
     entropy: Array
     logprob: Array
 
 
-Outcome = namedtuple("Outcome", tuple(OUTCOME_KINDS))  # type: ignore[misc]  # mypy wants to see the names here
-"""The columns of :class:`wedlm_core.statistics.StepOutcome`, as a kernel takes them."""
+class Outcome(NamedTuple):
+    """The columns of :class:`wedlm_core.statistics.StepOutcome`, those of a kind behind each other.
 
-_SHAPES = [(name.endswith("_DC"), kind) for name, kind in OUTCOME_KINDS.items()]
+    Attributes:
+        counts: int64 ``[6, D]``.
+        flags: bool ``[2, D]``.
+        token: int64 ``[D, C]``.
+        nats: float32 ``[2, D, C]``, entropy and log-probability.
+        early: bool ``[D, C]``.
+    """
+
+    counts: Array
+    flags: Array
+    token: Array
+    nats: Array
+    early: Array
 
 
-def blank_outcome(decoding: int, places: int) -> Any:
-    """An :class:`Outcome` for :func:`advance_windows` to write.
+_COUNTS = tuple(name for name, kind in OUTCOME_KINDS.items() if kind == np.int64 and name.endswith("_D"))
+_FLAGS = tuple(name for name, kind in OUTCOME_KINDS.items() if kind == np.bool_ and name.endswith("_D"))
+_NATS = ("entropy_DC", "logprob_DC")
+_COLUMNS = (*_COUNTS, *_FLAGS, *_NATS)
+_COUNT, _NEXT_ROWS, _CONTEXT = (_COUNTS.index(name) for name in ("count_D", "next_rows_D", "context_D"))
+_DRAFTS, _AGREED, _OFFERED = (_COUNTS.index(name) for name in ("drafts_D", "agreed_D", "offered_D"))
+_VALID, _NEXT_VALID = (_FLAGS.index(name) for name in ("valid_D", "next_valid_D"))
+
+
+def blank_outcome(decoding: int, places: int) -> Outcome:
+    """An outcome for :func:`advance_windows` to write.
 
     Args:
         decoding: D, decoding sequences; columns ``_D`` hold any value.
         places: C, at least any sequence's decode rows; columns ``_DC`` hold zeros.
     """
     return Outcome(
-        *[np.zeros((decoding, places), kind) if wide else np.empty(decoding, kind) for wide, kind in _SHAPES]
+        counts=np.empty((len(_COUNTS), decoding), np.int64),
+        flags=np.empty((len(_FLAGS), decoding), np.bool_),
+        token=np.zeros((decoding, places), np.int64),
+        nats=np.zeros((len(_NATS), decoding, places), np.float32),
+        early=np.zeros((decoding, places), np.bool_),
     )
+
+
+def columns_of(outcome: Outcome) -> dict[str, Any]:
+    """The columns by name."""
+    found: dict[str, Any] = dict(zip(_COLUMNS, (*outcome.counts, *outcome.flags, *outcome.nats), strict=True))
+    found["token_DC"], found["early_DC"] = outcome.token, outcome.early
+    return found
 
 
 @kernel
@@ -115,27 +140,65 @@ def _place(position, kv_entry, first, count, index, pages, slot, page_size):  # 
         kv_entry[first + r] = pages[slot, at // page_size] * page_size + at % page_size
 
 
+@kernel(inline="always")
+def _by_slot(state, address):  # type: ignore[no-untyped-def]
+    """int64 ``[slots]``."""
+    return array_at(address, (state.slots,), np.int64)
+
+
 @kernel
-def pack_rows(plan, windows, tokens, pages, page_size, rows, picks):  # type: ignore[no-untyped-def]
+def _needed(slots, cached, prefill, decode):  # type: ignore[no-untyped-def]
+    """Rows, picks and the longest sequence of a forward."""
+    total, number, longest = 0, 0, 0
+    for s in range(len(slots)):
+        own = prefill[s] + decode[s]
+        total += own
+        number += decode[s]
+        longest = max(longest, cached[s] + own)
+    return total, number, longest
+
+
+@kernel
+def pack_rows(plan, states, page_size, rows, picks, spans, tables):  # type: ignore[no-untyped-def]
     """Write the rows of a forward, each sequence's prefill rows before its decode rows, and the picks among them.
 
     Args:
         plan: :class:`Plan`; its decode rows are exact.
-        windows: :class:`Windows`.
-        tokens: int64 ``[slots, positions]``, from which prefill rows are read.
-        pages: int64 ``[slots, P]`` page tables.
+        states: one record :data:`STATE`.
         page_size: KV entries per page.
-        rows: :class:`Rows`, written.
-        picks: :class:`Picks`, written: every decode row, in the order of the rows.
+        rows: int64 ``[3, T']``, written: token, logical position and KV slot of each row.
+        picks: int64 ``[3, R']``, written: row, engine slot and position of the token that is chosen, of every decode
+            row in the order of the rows.
+        spans: int64 ``[3, S']``, written: first row, rows and cached entries of each sequence.
+        tables: int64 ``[N]``, written: page tables of the sequences ``[S, P]``, P pages being as many as the longest
+            sequence has.
+
+    Returns:
+        How many rows, picks and pages of the longest sequence there are, and its KV entries. Where what is to be
+        written has no room for them, nothing is.
     """
     # Fields that a loop uses are taken out of their tuples before it: inside, each use would count references.
     slots, cached, prefill, decode = plan
-    window_token, lead, head = windows.token, windows.lead, windows.head
-    row_token, position, kv_entry = rows
-    pick_row, pick_slot, pick_position = picks
+    state = states[0]
+    total, number, longest = _needed(slots, cached, prefill, decode)
+    deepest = (longest + page_size - 1) // page_size
+    if (
+        total > rows.shape[1] or number > picks.shape[1] or len(slots) > spans.shape[1]
+        or len(slots) * deepest > len(tables)
+    ):  # fmt: skip
+        return total, number, deepest, longest
+    window_token = array_at(state.token, (state.slots, state.places), np.int64)
+    lead, head = _by_slot(state, state.lead), _by_slot(state, state.head)
+    tokens = array_at(state.tokens, (state.slots, state.positions), np.int64)
+    pages = array_at(state.pages, (state.slots, state.page_columns), np.int64)
+    row_token, position, kv_entry = rows[0], rows[1], rows[2]
+    pick_row, pick_slot, pick_position = picks[0], picks[1], picks[2]
     row, number = 0, 0
     for s in range(len(slots)):
         slot = slots[s]
+        spans[0, s], spans[1, s], spans[2, s] = row, prefill[s] + decode[s], cached[s]
+        for p in range(deepest):
+            tables[s * deepest + p] = pages[slot, p]
         _place(position, kv_entry, row, prefill[s] + decode[s], cached[s], pages, slot, page_size)
         for r in range(prefill[s]):
             row_token[row + r] = tokens[slot, cached[s] + r]
@@ -148,6 +211,7 @@ def pack_rows(plan, windows, tokens, pages, page_size, rows, picks):  # type: ig
             pick_position[number + r] = position[row + r] + (1 if r <= lead[slot] else 0)
         row += decode[s]
         number += decode[s]
+    return row, number, deepest, longest
 
 
 @kernel
@@ -206,10 +270,10 @@ def _mask_behind(token, filled, early, slot, drafts, last, mask):  # type: ignor
 
 
 @kernel
-def _report(plan, choices, outcome):  # type: ignore[no-untyped-def]
+def _report(decode, choices, outcome):  # type: ignore[no-untyped-def]
     """What the rows of each sequence chose."""
-    decode, (token, entropy, logprob) = plan.decode, choices
-    token_DC, entropy_DC, logprob_DC = outcome.token_DC, outcome.entropy_DC, outcome.logprob_DC
+    token, entropy, logprob = choices
+    token_DC, entropy_DC, logprob_DC = outcome.token, outcome.nats[0], outcome.nats[1]
     first = 0
     for d in range(len(token_DC)):
         for r in range(decode[d]):
@@ -220,15 +284,16 @@ def _report(plan, choices, outcome):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-def]
+def _commit(plan, chosen, state, counts, flags):  # type: ignore[no-untyped-def]
     """Commit the agreeing drafts and the choice after them; what is left are ``length`` proposals, to be refilled."""
     slots, cached, prefill, decode = plan
-    token, _, _, length, lead, head, emitted, valid = windows
-    count_D, context_D, drafts_D = outcome.count_D, outcome.context_D, outcome.drafts_D
-    agreed_D, offered_D = outcome.agreed_D, outcome.offered_D
-    valid_D, next_valid_D = outcome.valid_D, outcome.next_valid_D
+    token = array_at(state.token, (state.slots, state.places), np.int64)
+    length, lead = _by_slot(state, state.length), _by_slot(state, state.lead)
+    head, emitted = _by_slot(state, state.head), _by_slot(state, state.emitted)
+    valid = array_at(state.valid, (state.slots,), np.bool_)
+    tokens = array_at(state.tokens, (state.slots, state.positions), np.int64)
     first = 0
-    for d in range(len(count_D)):
+    for d in range(counts.shape[1]):
         slot, drafts = slots[d], lead[slots[d]]
         agreed = _agreed(token, slot, drafts, chosen, first)
         count, last = agreed + 1, chosen[first + agreed]
@@ -236,9 +301,9 @@ def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-
         for j in range(count):
             tokens[slot, position + j] = chosen[first + j]
         whole = agreed == drafts and _proposal(token, slot, drafts, chosen, first, decode[d]) == last
-        count_D[d], context_D[d], drafts_D[d] = count, count, min(drafts, count)
-        agreed_D[d], offered_D[d] = agreed, drafts
-        valid_D[d], next_valid_D[d] = valid[slot], whole
+        counts[_COUNT, d], counts[_CONTEXT, d], counts[_DRAFTS, d] = count, count, min(drafts, count)
+        counts[_AGREED, d], counts[_OFFERED, d] = agreed, drafts
+        flags[_VALID, d], flags[_NEXT_VALID, d] = valid[slot], whole
         valid[slot], head[slot] = whole, last
         emitted[slot] += count
         length[slot] = max(length[slot] - count, 0)
@@ -247,10 +312,15 @@ def _commit(plan, chosen, windows, tokens, outcome):  # type: ignore[no-untyped-
 
 
 @kernel
-def _refill(slots, windows, limits, mask, next_rows_D):  # type: ignore[no-untyped-def]
+def _refill(slots, state, mask, next_rows_D):  # type: ignore[no-untyped-def]
     """Keep drafts as the allocation has it, up to ``max_tokens`` and a stop token; masks follow where useful."""
-    token, filled, early, length, lead, _, emitted, valid = windows
-    window, keep_valid, keep_stale, limit, stops = limits
+    token = array_at(state.token, (state.slots, state.places), np.int64)
+    filled = array_at(state.filled, (state.slots, state.places), np.bool_)
+    early = array_at(state.early, (state.slots, state.places), np.bool_)
+    length, lead, emitted = _by_slot(state, state.length), _by_slot(state, state.lead), _by_slot(state, state.emitted)
+    valid, window = array_at(state.valid, (state.slots,), np.bool_), _by_slot(state, state.masks)
+    keep_valid, keep_stale = _by_slot(state, state.keep_valid), _by_slot(state, state.keep_stale)
+    limit, stops = _by_slot(state, state.limit), array_at(state.stop, (state.slots, state.stops), np.int64)
     for d in range(len(next_rows_D)):
         slot = slots[d]
         left = max(limit[slot] - emitted[slot], 0)
@@ -263,18 +333,18 @@ def _refill(slots, windows, limits, mask, next_rows_D):  # type: ignore[no-untyp
 
 
 @kernel
-def advance_windows(plan, choices, windows, limits, mask, tokens, outcome):  # type: ignore[no-untyped-def]
+def advance_windows(plan, choices, states, mask, outcome):  # type: ignore[no-untyped-def]
     """Commit the agreeing drafts and the token after them, refill the windows, remember the tokens.
 
     Args:
         plan: :class:`Plan` of the forward.
         choices: :class:`Choices` on the picks of :func:`pack_rows`.
-        windows: :class:`Windows`, moved on and refilled. Slots behind the drafts are masks, before and after.
-        limits: :class:`Limits`.
+        states: one record :data:`STATE`. Windows are moved on and refilled; slots behind the drafts are masks, before
+            and after. What is committed is written to its positions of the tokens.
         mask: id of the mask token.
-        tokens: int64 ``[slots, positions]``; what is committed is written to its positions.
         outcome: :class:`Outcome`, written; C is at least any sequence's decode rows.
     """
-    _report(plan, choices, outcome)
-    _commit(plan, choices.token, windows, tokens, outcome)
-    _refill(plan.slot, windows, limits, mask, outcome.next_rows_D)
+    state = states[0]
+    _report(plan.decode, choices, outcome)
+    _commit(plan, choices.token, state, outcome.counts, outcome.flags)
+    _refill(plan.slot, state, mask, outcome.counts[_NEXT_ROWS])

@@ -25,6 +25,7 @@ from wedlm_core.engine.forward.groups import Group, gather_groups
 from wedlm_core.engine.forward.logits import PickedRows, Picks
 from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput
+from wedlm_core.engine.forward.pack_cpu import choices_of as as_arrays
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
@@ -243,8 +244,9 @@ def test_a_step_equals_the_step_by_tensors(
     before = snapshot(runner)
 
     groups = plain_groups(runner, plan, table)
-    batch, (packed, found) = pack(plan, groups, runner.state, PAGE), step.pack(plan)
-    check_input(packed, batch)
+    batch, packed = pack(plan, groups, runner.state, PAGE), step.pack(plan)
+    found = packed.picked()
+    check_input(packed.input(), batch)
     if not groups:
         assert found.row_R.shape == (0,)
         return
@@ -256,7 +258,7 @@ def test_a_step_equals_the_step_by_tensors(
     (advance,) = runner.advance_groups(groups, spread(chosen, picks))
     expected, after = fetch(advance.detail.commit, advance.next_rows_S), snapshot(runner)
     restore(runner, before)
-    check_outcome(step.advance(plan, chosen), expected)
+    check_outcome(step.advance(plan, as_arrays(chosen)), expected)
     for name, value in snapshot(runner).items():
         assert torch.equal(value, after[name]), name
 
