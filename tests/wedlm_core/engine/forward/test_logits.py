@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from wedlm_core import LLM, EngineConfig, SamplingParams
+from wedlm_core.model.draw import Draw, Drawn, StepRows
 
 PROMPTS = [[3, 4, 5], [6, 7], [8, 9, 10, 11], [12]]
 
@@ -42,8 +43,14 @@ def test_no_more_rows_of_logits_than_that_and_the_same_tokens(
             seen[name].append(hidden.shape[0])
             return head(hidden)
 
-        choose = llm.engine._runner.choose
-        monkeypatch.setattr(choose, "_head", partial(counted, head=choose._head, name=name))
+        def drawn(rows: StepRows, draw: Draw, inside: Callable[[StepRows, Draw], Drawn], name: str) -> Drawn:
+            seen[name].append(draw.picks.total)
+            return inside(rows, draw)
+
+        runner = llm.engine._runner
+        monkeypatch.setattr(runner.choose, "_head", partial(counted, head=runner.choose._head, name=name))
+        model_runner = runner.model_runner
+        monkeypatch.setattr(model_runner, "draw", partial(drawn, inside=model_runner.draw, name=name))
     tokens = [[one.token_ids for one in llm.generate(PROMPTS, params)] for llm in (plain, small)]
     assert tokens[0] == tokens[1]
     assert max(seen["plain"]) > 16
