@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import fields
 
 import numpy as np
 import torch
@@ -17,9 +16,9 @@ from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.window import Window, WindowParams, empty_windows
+from wedlm_core.decoding.window import WindowParams, empty_windows
 from wedlm_core.engine.forward.shared_lists import SharedLists
-from wedlm_core.engine.forward.transfer import to_device
+from wedlm_core.engine.forward.transfer import put, to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
 from wedlm_core.model.draw import SlotColumns
 from wedlm_core.types import Request
@@ -29,6 +28,8 @@ __all__ = ["DeviceState"]
 _NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 _STOP_IDS = 16  # stop tokens of a sequence that the device knows (to clip windows); the host tests all
 _PARTS = {"min_tokens": ("stop_ids",), "logit_bias": ("bias_ids", "bias_values"), "bad_words": ("bad_words",)}
+_FIRST_WINDOWS = 4096  # that are remembered
+_OF = {p.field: p.of for p in PARAMETERS}
 _PLACE_OF = {one.field: place for place, one in enumerate(OPTIONAL)}
 _ADJUSTS = np.array([one in ADJUSTMENTS for one in OPTIONAL])
 _READS_HISTORY = np.array([one in ADJUSTMENTS and one.reads_history for one in OPTIONAL])
@@ -75,7 +76,10 @@ class DeviceState:
         self._moved_pages: set[int] = set()
         self._adjusted = np.zeros(slots, dtype=np.bool_)
         self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
-        self._host_windows_3S = torch.zeros(3, slots, dtype=torch.int64)
+        self._host_windows_3S: IntArray = np.zeros((3, slots), dtype=np.int64)
+        self._first_windows: dict[tuple[float, ...], tuple[int, int]] = {}  # by all that they depend on
+        self._blank = empty_windows(1, self.windows.token_SL.shape[1], torch.device("cpu"))
+        self._blank.token_SL.fill_(mask_token_id)
         self.uses = np.zeros((slots, 2 + len(OPTIONAL)), dtype=np.bool_)
         self.sampled, self.suppresses, self.optional = self.uses[:, 0], self.uses[:, 1], self.uses[:, 2:]
         self.filtered = self.optional[:, : len(FILTERS)]
@@ -188,7 +192,7 @@ class DeviceState:
 
     def set_windows(self, table: SlotTable) -> None:
         """Copy the windows of all slots to the device; they take effect when windows are refilled."""
-        self._host_windows_3S = torch.from_numpy(np.stack([table.masks, table.keep_valid, table.keep_stale]))
+        self._host_windows_3S = np.stack([table.masks, table.keep_valid, table.keep_stale])
         self._windows_3S.copy_(to_device(self._host_windows_3S, self.device))
 
     def setup(
@@ -213,62 +217,75 @@ class DeviceState:
         Returns:
             int64 per request: decode rows of its first decode forward.
         """
-        params = self._set_params(requests, slots, stop_ids)
+        slots_S = np.array(slots, dtype=np.int64)
+        self._set_params(requests, slots_S, stop_ids)
         self._set_adjustments(requests, slots, stop_ids, bad_words or [()] * len(slots))
-        for request, slot in zip(requests, slots, strict=True):
-            prompt = to_device(np.array(request.prompt_token_ids, dtype=np.int64), self.device)
-            self.tokens_SL[slot, : len(prompt)] = prompt
-        rows = np.zeros(len(slots), dtype=np.int64)
-        for number in set(groups):
-            decoding = self.decodings[number]
-            member = [i for i, g in enumerate(groups) if g == number]
-            fresh = empty_windows(len(member), self.windows.token_SL.shape[1], torch.device("cpu"))
-            if decoding.head:
-                heads = [requests[i].prompt_token_ids[-1] for i in member]
-                fresh.head_S = torch.from_numpy(np.array(heads, dtype=np.int64))
-            own = params if len(member) == len(slots) else params.gather(torch.tensor(member))
-            decoding.refill(fresh, own, self.mask_token_id)
-            rows[member] = (fresh.length_S + int(decoding.head)).numpy()
-            slots_S = to_device(np.array([slots[i] for i in member]), self.device)
-            parts = {f.name: to_device(getattr(fresh, f.name), self.device) for f in fields(Window)}
-            self.windows.scatter(slots_S, Window(**parts))
-            lengths = [len(requests[i].prompt_token_ids) - int(decoding.head) for i in member]
-            self.context_S.index_copy_(0, slots_S, to_device(np.array(lengths), self.device))
-            self.suppress_S.index_fill_(0, slots_S, decoding.suppresses)
-            self.suppresses[[slots[i] for i in member]] = decoding.suppresses
-        return rows
+        prompts = [request.prompt_token_ids for request in requests]
+        for slot, prompt in zip(slots, prompts, strict=True):
+            self.tokens_SL[slot, : len(prompt)] = to_device(np.array(prompt, dtype=np.int64), self.device)
+        group_S = np.array(groups, dtype=np.int64)
+        first_S = [self._first_window(n, slot, r) for n, slot, r in zip(groups, slots, requests, strict=True)]
+        length_S, lead_S = np.array(first_S, dtype=np.int64).T
+        heads_G, suppresses_G = np.array([[d.head, d.suppresses] for d in self.decodings], dtype=np.bool_).T
+        has_head_S = heads_G[group_S]
+        last_S = np.array([prompt[-1] for prompt in prompts], dtype=np.int64)
+        window, blank = self.windows, self._blank
+        put(window.token_SL, slots_S, blank.token_SL.numpy())
+        put(window.filled_SL, slots_S, blank.filled_SL.numpy())
+        put(window.entropy_SL, slots_S, blank.entropy_SL.numpy())
+        put(window.early_SL, slots_S, blank.early_SL.numpy())
+        for column, values in (
+            (window.length_S, length_S),
+            (window.lead_S, lead_S),
+            (window.head_S, np.where(has_head_S, last_S, blank.head_S.numpy())),
+            (window.emitted_S, blank.emitted_S.numpy()),
+            (window.valid_S, blank.valid_S.numpy()),
+            (self.context_S, np.array([len(prompt) for prompt in prompts], dtype=np.int64) - has_head_S),
+            (self.suppress_S, suppresses_G[group_S]),
+        ):
+            put(column, slots_S, values)
+        self.suppresses[slots_S] = suppresses_G[group_S]
+        return length_S + has_head_S
 
-    def _set_params(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> WindowParams:
-        """Write the parameters of new sequences, one column of the table after the other; returned on the host."""
-        host_slots_S = np.array(slots, dtype=np.int64)
-        slots_S = to_device(host_slots_S, self.device)
+    def _first_window(self, number: int, slot: int, request: Request) -> tuple[int, int]:
+        """Places and filled ones of a first window: none is filled before, so all follows from few numbers."""
+        params = request.params
+        known = {"entropy_threshold": _OF["entropy_threshold"](request), "position_penalty": params.position_penalty,
+                 "max_tokens": params.max_tokens}  # fmt: skip
+        key = (number, *self._host_windows_3S[:, slot].tolist(), *known.values())
+        found = self._first_windows.get(key)
+        if found is None:
+            fresh = empty_windows(1, self.windows.token_SL.shape[1], torch.device("cpu"))
+            columns = {name: torch.tensor([value], dtype=self.columns[name].dtype) for name, value in known.items()}
+            windows_31 = torch.from_numpy(self._host_windows_3S[:, slot, None])
+            stops_1K = torch.full((1, _STOP_IDS), -1, dtype=torch.int64)
+            self.decodings[number].refill(fresh, _window_params(windows_31, columns, stops_1K), self.mask_token_id)
+            if len(self._first_windows) >= _FIRST_WINDOWS:
+                self._first_windows.clear()
+            found = self._first_windows[key] = int(fresh.length_S), int(fresh.lead_S)
+        return found
 
-        def write(column: Tensor, values: Seq[float] | Seq[Seq[int]]) -> Tensor:
-            host = torch.from_numpy(np.array(values, dtype=_NUMPY[column.dtype]))  # faster than torch.tensor
-            column.index_copy_(0, slots_S, to_device(host, self.device))
-            return host
-
+    def _set_params(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> None:
+        """Write the parameters of new sequences, one column of the table after the other."""
         uses: BoolArray = np.array(
             [[getattr(request.params, one.field) != one.off for one in OPTIONAL] for request in requests],
             dtype=np.bool_,
         )
-        touched = np.logical_or.reduce(uses | self.optional[slots], axis=0)  # the others are off, before and after
-        self.optional[slots] = uses
-        self._reads_history[slots] = np.logical_or.reduce(uses[:, _READS_HISTORY], axis=1)
-        host = {
-            p.field: write(self.columns[p.field], [p.of(request) for request in requests])
-            for p in PARAMETERS
-            if p.field not in _PLACE_OF or touched[_PLACE_OF[p.field]]
-        }
+        touched = np.logical_or.reduce(uses | self.optional[slots_S], axis=0)  # the others are off, before and after
+        self.optional[slots_S] = uses
+        self._reads_history[slots_S] = np.logical_or.reduce(uses[:, _READS_HISTORY], axis=1)
+        for p in PARAMETERS:
+            if p.field not in _PLACE_OF or touched[_PLACE_OF[p.field]]:
+                values = np.array([p.of(request) for request in requests], dtype=_NUMPY[p.dtype])
+                put(self.columns[p.field], slots_S, values)
         known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
-        stops_SK = write(self.params.stop_SK, known)
-        self.sampled[slots] = [request.params.temperature > 0 for request in requests]
+        put(self.params.stop_SK, slots_S, np.array(known, dtype=np.int64))
+        self.sampled[slots_S] = [request.params.temperature > 0 for request in requests]
         tops = np.array([request.params.top_logprobs for request in requests], dtype=np.int64)
-        if tops.any() or self.tops[slots].any():
-            self.tops[slots] = tops
-            self.tops_S.index_copy_(0, slots_S, to_device(tops, self.device))
-        self._special[slots] = np.logical_or.reduce(uses, axis=1) | (tops > 0)
-        return _window_params(self._host_windows_3S[:, torch.from_numpy(host_slots_S)], host, stops_SK)
+        if tops.any() or self.tops[slots_S].any():
+            self.tops[slots_S] = tops
+            put(self.tops_S, slots_S, tops)
+        self._special[slots_S] = np.logical_or.reduce(uses, axis=1) | (tops > 0)
 
     def _set_adjustments(
         self,

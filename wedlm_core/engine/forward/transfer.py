@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["AsyncCopy", "to_device"]
+__all__ = ["AsyncCopy", "put", "to_device"]
 
 
 def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
@@ -21,6 +21,18 @@ def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
+    """Write values from the host to these slots of a column, ``[S, ...]`` or what spreads to that.
+
+    On a CPU nothing lies between: tensors around a few numbers take several times as long as to write them.
+    """
+    if column.device.type == "cpu":
+        column.numpy()[slots_S] = values
+        return
+    device, whole = column.device, np.broadcast_to(values, (len(slots_S), *column.shape[1:]))
+    column.index_copy_(0, to_device(slots_S, device), to_device(np.ascontiguousarray(whole), device))
 
 
 class AsyncCopy:

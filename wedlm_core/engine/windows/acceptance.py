@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
+from wedlm_core.kernels.cpu.learn import learn
 from wedlm_core.types import Strategy
 
 __all__ = ["Acceptance"]
@@ -53,8 +54,13 @@ class Acceptance:
         agreed_D: IntArray,
         next_valid_D: BoolArray,
         continues_D: BoolArray,
+        source_DC: np.ndarray | None = None,
+        own_D: BoolArray | None = None,
     ) -> None:
         """Count the outcome of a forward with masks or drafts.
+
+        A draft of another source among those of masks tells nothing of masks; where it is the first that is wrong, the
+        test of those behind it is censored.
 
         Args:
             slots_D: the sequences.
@@ -63,26 +69,25 @@ class Acceptance:
             agreed_D: how many of these, from the first, were accepted.
             next_valid_D: the kind of what is left.
             continues_D: whether the output has not ended: what masks propose behind an end tells nothing.
+            source_DC: int8, where the drafts come from (:class:`wedlm_core.statistics.DraftSource`); None: from masks.
+            own_D: sequences that count; None: all.
         """
-        if not len(slots_D):
-            return
-        kind_D = valid_D.astype(np.int64)
-        agreed_D = np.minimum(agreed_D, drafts_D)  # streaming keeps what a wider window filled before
-        through_D = (agreed_D == drafts_D) & continues_D
-        observed = np.empty((len(slots_D), 2, len(self._offset_W) + 1))
-        observed[:, 0, :-1] = self._offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]
-        observed[:, 1, :-1] = self._offset_W <= agreed_D[:, None]
-        observed[:, 0, -1] = through_D
-        observed[:, 1, -1] = through_D & next_valid_D
-        self._counts[kind_D, slots_D] = self._counts[kind_D, slots_D] * self._tuning.sequence_kept + observed
-        family_D = self._family_S[slots_D]
-        for family in set(family_D.tolist()):
-            for kind in (0, 1):
-                own = (family_D == family) & (kind_D == kind)
-                if own.any():
-                    self._job[family, kind] = self._job[family, kind] * self._tuning.job_kept + observed[own].sum(
-                        axis=0
-                    )
+        count = len(slots_D)
+        learn(
+            slots_D,
+            np.ones(count, dtype=np.bool_) if own_D is None else own_D,
+            valid_D,
+            drafts_D,
+            agreed_D,
+            next_valid_D,
+            continues_D,
+            np.zeros((count, 0), dtype=np.int8) if source_DC is None else source_DC,
+            self._family_S,
+            self._counts,
+            self._job,
+            self._tuning.sequence_kept,
+            self._tuning.job_kept,
+        )
 
     def job_hazard(self, family: int = 0) -> FloatArray:
         """``[2, W]`` (stale, valid): hazard over the whole job, of one family.

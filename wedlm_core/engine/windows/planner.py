@@ -39,28 +39,6 @@ class Purchase:
     seconds_per_commit: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class _OfMasks:
-    """Masks' drafts of D sequences: offered, agreed, and whether another source's draft ended the test."""
-
-    offered_D: IntArray
-    agreed_D: IntArray
-    censored_D: BoolArray
-
-
-def _of_masks(offered_D: IntArray, agreed_D: IntArray, source_DC: np.ndarray) -> _OfMasks:
-    """What a forward's drafts tell of masks, where other sources' drafts stand among theirs."""
-    place_C = np.arange(source_DC.shape[1])
-    agreed_D = np.minimum(agreed_D, offered_D)
-    other_DC = (source_DC != DraftSource.MASK) & (place_C < offered_D[:, None])
-    if not other_DC.any():
-        return _OfMasks(offered_D=offered_D, agreed_D=agreed_D, censored_D=np.zeros(len(offered_D), dtype=np.bool_))
-    censored_D = (other_DC & (place_C == agreed_D[:, None])).any(axis=1)
-    right_D = agreed_D - (other_DC & (place_C < agreed_D[:, None])).sum(axis=1)
-    offered_D = np.where(censored_D, right_D, offered_D - other_DC.sum(axis=1))
-    return _OfMasks(offered_D=offered_D, agreed_D=right_D, censored_D=censored_D)
-
-
 class WindowPlanner:
     """Keeps ``masks``, ``keep_valid`` and ``keep_stale`` of the slot table up to date for adaptive slots.
 
@@ -151,17 +129,17 @@ class WindowPlanner:
         self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
         if not self._drafted:  # heads alone tell nothing
             return
-        own = self._table.adaptive[slots_D] & (rows_D > 1)
-        if own.any():
-            drafts = _of_masks(outcome.offered_D[own], outcome.agreed_D[own], source_DC[own])
-            self._acceptance.observe(
-                slots_D[own],
-                outcome.valid_D[own],
-                drafts.offered_D,
-                drafts.agreed_D,
-                outcome.next_valid_D[own],
-                ~ended_D[own] & ~drafts.censored_D,
-            )
+        own_D = self._table.adaptive[slots_D] & (rows_D > 1)
+        self._acceptance.observe(
+            slots_D,
+            outcome.valid_D,
+            outcome.offered_D,
+            outcome.agreed_D,
+            outcome.next_valid_D,
+            ~ended_D,
+            source_DC,
+            own_D,
+        )
 
     def _observe_forced(self, slots_D: IntArray, agreed_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> None:
         """Count what grammars forced of what was committed."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from testing.engine import acceptance_oracle
 from wedlm_core.engine.windows.acceptance import Acceptance
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
 
 
 def test_acceptance_learns_hazards_from_censored_observations() -> None:
@@ -21,6 +25,30 @@ def test_acceptance_learns_hazards_from_censored_observations() -> None:
     for s in range(4):
         assert got[s, 0] == pytest.approx(hazard[s], abs=0.25)
     assert (np.diff(got[:, 7]) > 0).all()  # sequences are told apart
+
+
+@given(seed=st.integers(0, 2**31), forwards=st.integers(1, 5))
+@settings(deadline=None)  # the first example compiles
+def test_counts_are_those_of_arrays(seed: int, forwards: int) -> None:
+    rng, slots, wide = np.random.default_rng(seed), 5, 4
+    acceptance = Acceptance(slots, wide)
+    for slot in range(slots):
+        acceptance.clear(np.array([slot]), int(rng.integers(3)))
+    oracle = acceptance_oracle.Counts(
+        counts=acceptance._counts.copy(), job=acceptance._job.copy(), family_S=acceptance._family_S,
+        sequence_kept=DEFAULT_TUNING.sequence_kept, job_kept=DEFAULT_TUNING.job_kept,
+    )  # fmt: skip
+    for _ in range(forwards):
+        slots_D = rng.permutation(slots)[: int(rng.integers(0, slots + 1))]
+        count, places = len(slots_D), int(rng.integers(1, 7))
+        valid_D, next_valid_D, continues_D, own_D = rng.integers(0, 2, (4, count)).astype(bool)
+        offered_D, agreed_D = rng.integers(0, 7, (2, count))
+        source_DC = rng.integers(0, 3, (count, max(places, 6))).astype(np.int8)
+        acceptance.observe(slots_D, valid_D, offered_D, agreed_D, next_valid_D, continues_D, source_DC, own_D)
+        own = (part[own_D] for part in (slots_D, valid_D, offered_D, agreed_D, next_valid_D, continues_D, source_DC))
+        oracle.observe(*own)
+        np.testing.assert_array_equal(acceptance._counts, oracle.counts)
+        np.testing.assert_array_equal(acceptance._job, oracle.job)
 
 
 def test_a_new_sequence_starts_from_the_jobs_history() -> None:
