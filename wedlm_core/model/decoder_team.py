@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from wedlm_core.attention import CpuPlan
 from wedlm_core.attention.paged_cpu import score_width
 from wedlm_core.errors import IntegrityError
-from wedlm_core.kernels.cpu.forward import CHOICE, LAYER
+from wedlm_core.kernels.cpu.forward import ADVANCE, CHOICE, LAYER
 from wedlm_core.kernels.cpu.panel_packing import copy_rows
 from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
-from wedlm_core.model.draw import Draw, Drawn, SlotColumns, StepRows
+from wedlm_core.model.draw import Advance, Draw, Drawn, SlotColumns, StepRows
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums
 from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLinear
 from wedlm_core.model.panels import PanelWeight, pack
@@ -176,7 +176,10 @@ class DecoderTeam:
         task["eps"], task["scale"] = config.rms_norm_eps, np.float32(config.head_dim**-0.5)
         task["lines"], task["final_norm"] = self._lines.ctypes.data, self._address(self._model.norm)
         task["head"] = self._head.record()
-        self._choice = {name: self._team.tasks["choice"][name] for name in CHOICE.names or ()}
+        self._choice, self._advance = (
+            {name: self._team.tasks[part][name] for name in kind.names or ()}
+            for part, kind in (("choice", CHOICE), ("advance", ADVANCE))
+        )
 
     def head(self, hidden_RD: Tensor) -> Tensor:
         """Hidden states to logits, float32 ``[R, V]``."""
@@ -200,8 +203,9 @@ class DecoderTeam:
         """
         team, fields = self._team, self._team.fields
         self._tell(draw)
-        table, spans = rows.row_3T.data_ptr(), rows.span_3S.data_ptr()
-        step, wide = 8 * rows.row_3T.shape[1], 8 * rows.span_3S.shape[1]
+        self._tell_advance(draw.advance, rows)
+        table, spans = rows.row_3T.data_ptr(), rows.span_6S.data_ptr()
+        step, wide = 8 * rows.row_3T.shape[1], 8 * rows.span_6S.shape[1]
         fields["positions"][0], fields["entries"][0] = table + step, table + 2 * step
         fields["pages"][0], fields["page_columns"][0] = rows.page_N.data_ptr(), rows.page_columns
         fields["starts"][0], fields["counts"][0], fields["cached"][0] = spans, spans + wide, spans + 2 * wide
@@ -231,6 +235,17 @@ class DecoderTeam:
         if draw.bits_UW is not None and draw.line_R is not None:
             choice["bits"][0], choice["lines"][0] = draw.bits_UW.data_ptr(), draw.line_R.data_ptr()
             choice["bit_lines"][0], choice["bit_words"][0] = draw.bits_UW.shape
+
+    def _tell_advance(self, advance: Advance | None, rows: StepRows) -> None:
+        """Fill the record of what follows the choice."""
+        told = self._advance
+        if advance is None:
+            told["decoding"][0] = 0
+            return
+        told["decoding"][0], told["places"][0] = advance.decoding, advance.places
+        told["states"][0], told["mask"][0] = advance.states, advance.mask
+        told["columns"][0], told["spans"][0] = rows.span_6S.shape[1], rows.span_6S.data_ptr()
+        told["counts"][0], told["flags"][0], told["token"][0], told["nats"][0], told["early"][0] = advance.outcome
 
     def _run(self, ids: Tensor, rows: int, pool: KVPool, weights: int) -> None:
         """Run the forward that the record describes, of the first ``rows`` ids; ``weights``: bytes that are read."""

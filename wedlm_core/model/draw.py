@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Draw", "Drawn", "SlotColumns", "StepPicks", "StepRows"]
+__all__ = ["Advance", "Draw", "Drawn", "SlotColumns", "StepPicks", "StepRows"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +30,7 @@ class StepRows(NamedTuple):
     Attributes:
         row_3T: ``[3, T']`` token, logical position and KV slot of each row.
         total: T, rows that count.
-        span_3S: ``[3, S']`` first row, rows and cached KV entries of each sequence.
+        span_6S: ``[6, S']`` first row, rows, cached KV entries, slot, prefill and decode rows of each sequence.
         sequences: S, sequences that count.
         page_N: page tables ``[S, page_columns]`` behind each other, and more.
         page_columns: pages of each.
@@ -39,7 +39,7 @@ class StepRows(NamedTuple):
 
     row_3T: Tensor
     total: int
-    span_3S: Tensor
+    span_6S: Tensor
     sequences: int
     page_N: Tensor
     page_columns: int
@@ -58,6 +58,24 @@ class StepPicks(NamedTuple):
     total: int
 
 
+class Advance(NamedTuple):
+    """How windows advance behind the choice: see :data:`wedlm_core.kernels.cpu.forward.ADVANCE`; addresses, and sizes.
+
+    Attributes:
+        decoding: sequences.
+        places: of each in the outcome.
+        states: the record of the slots.
+        mask: id of the mask.
+        outcome: counts, flags, token, nats and early.
+    """
+
+    decoding: int
+    places: int
+    states: int
+    mask: int
+    outcome: tuple[int, int, int, int, int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draw:
     """How tokens of R rows of a forward are chosen.
@@ -68,6 +86,7 @@ class Draw:
         bits_UW, line_R: int32 and int64, the tokens that a grammar allows (``AllowedRows``); None where none has one.
         mask_token_id: id that suppressing slots never choose.
         vocab_limit: ids from here on are padding, which they never choose either.
+        advance: what follows at once; None where choices may still change.
     """
 
     picks: StepPicks
@@ -76,6 +95,7 @@ class Draw:
     line_R: Tensor | None = None
     mask_token_id: int
     vocab_limit: int
+    advance: Advance | None = None
 
 
 class Drawn:

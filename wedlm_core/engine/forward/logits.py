@@ -21,7 +21,7 @@ from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
-from wedlm_core.model.draw import Draw, Drawn, StepPicks
+from wedlm_core.model.draw import Advance, Draw, Drawn, StepPicks
 from wedlm_core.model.products import RowPadding
 
 __all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
@@ -134,10 +134,16 @@ class Chooser:
         joined = {f.name: join_tensors([getattr(one.choice, f.name) for one in parts]) for f in fields(Choice)}
         return Chosen(choice=Choice(**joined), tops=join_tops([one.tops for one in parts if one.tops is not None]))
 
-    def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray) -> Draw | None:
+    def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray, advance: Advance | None) -> Draw | None:
         """How the decoder itself may choose the picked rows; None where that takes more than it does.
 
         It knows no filters and no adjustments, reports no other tokens, and keeps all logits.
+
+        Args:
+            picks: the rows.
+            state: sampling parameters.
+            slots_S: the forward's slots.
+            advance: what may follow at once if no choice is held against a grammar afterwards.
         """
         if not self._cpu_kernels or not 0 < picks.total <= self._chunk or state.chooses_by_more(slots_S):
             return None
@@ -146,7 +152,15 @@ class Chooser:
             _, slot_R, position_R = picks.pick_3R[:, : picks.total]
             known = allowed.rows(slot_R, position_R)
             bits_UW, line_R = known.bits_UW, known.line_R
-        return Draw(picks=picks, columns=state.slot_columns, bits_UW=bits_UW, line_R=line_R, **self._limits)
+            advance = advance if allowed.refusals is None else None
+        return Draw(
+            picks=picks,
+            columns=state.slot_columns,
+            bits_UW=bits_UW,
+            line_R=line_R,
+            advance=advance,
+            **self._limits,
+        )
 
     def again(self, drawn: Drawn, picks: StepPicks, state: DeviceState, slots_S: IntArray) -> None:
         """Choose again what grammars refuse of what the decoder chose, in place."""

@@ -26,7 +26,9 @@ from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu import pack as layout_kernels
 from wedlm_core.kernels.cpu import step as kernels
-from wedlm_core.model.draw import StepPicks, StepRows
+from wedlm_core.model.draw import Advance, StepPicks, StepRows
+
+_OUTCOMES = 256  # shapes of outcomes that are kept
 
 __all__ = ["CpuStep", "PackedInput", "PackedStep", "choices_of"]
 
@@ -62,7 +64,7 @@ class PackedStep:
         """The same for any decoder."""
         rows, sequences = self.rows, self.rows.sequences
         id_T, position_T, kv_entry_T = rows.row_3T[:, : rows.total]
-        starts_S, counts_S, _ = rows.span_3S[:, :sequences].numpy()
+        starts_S, counts_S, _ = rows.span_6S[:3, :sequences].numpy()
         return PackedInput(
             id_T=id_T,
             position_T=position_T,
@@ -97,9 +99,11 @@ class CpuStep:
         self._has_kernel_G = np.array([decoding.has_cpu_kernel for decoding in state.decodings], dtype=np.bool_)
         self._tokens_SL, self._pages_SP = state.tokens_SL.numpy(), state.pages_SP.numpy()
         self._record = _record_of(state)
-        self._row_3T, self._pick_3R, self._span_3S = (torch.empty(3, 0, dtype=torch.int64) for _ in range(3))
+        self._state_address = int(self._record.ctypes.data)
+        self._row_3T, self._pick_3R, self._span_6S = (torch.empty(n, 0, dtype=torch.int64) for n in (3, 3, 6))
+        self._outcomes: dict[tuple[int, int], KeptOutcome] = {}
         self._page_N = torch.empty(0, dtype=torch.int64)
-        self._arrays = [one.numpy() for one in (self._row_3T, self._pick_3R, self._span_3S, self._page_N)]
+        self._arrays = [one.numpy() for one in (self._row_3T, self._pick_3R, self._span_6S, self._page_N)]
 
     def takes(self, plan: ForwardPlan, table: SlotTable) -> bool:
         """Whether the windows of all decoding sequences have a kernel: for :meth:`pack` and :meth:`advance`."""
@@ -114,20 +118,20 @@ class CpuStep:
             kernels.pack_rows(_plan(plan), self._record, self._page_size, *self._arrays)
         return PackedStep(
             plan,
-            StepRows(self._row_3T, rows, self._span_3S, sequences, self._page_N, columns, longest),
+            StepRows(self._row_3T, rows, self._span_6S, sequences, self._page_N, columns, longest),
             StepPicks(self._pick_3R, picks),
         )
 
     def _grow(self, rows: int, picks: int, sequences: int, pages: int) -> bool:
         """Make room for a forward; True if there was too little."""
-        before = self._row_3T, self._pick_3R, self._span_3S, self._page_N
+        before = self._row_3T, self._pick_3R, self._span_6S, self._page_N
         if all(one.shape[-1] >= least for one, least in zip(before, (rows, picks, sequences, pages), strict=True)):
             return False
-        self._row_3T, self._pick_3R, self._span_3S, self._page_N = (
+        self._row_3T, self._pick_3R, self._span_6S, self._page_N = (
             torch.empty(*one.shape[:-1], max(one.shape[-1], 2 * least), dtype=torch.int64)
             for one, least in zip(before, (rows, picks, sequences, pages), strict=True)
         )
-        self._arrays = [one.numpy() for one in (self._row_3T, self._pick_3R, self._span_3S, self._page_N)]
+        self._arrays = [one.numpy() for one in (self._row_3T, self._pick_3R, self._span_6S, self._page_N)]
         return True
 
     def pack_groups(self, plan: ForwardPlan, groups: Sequence[Group]) -> tuple[PackedInput, Picks]:
@@ -177,11 +181,48 @@ class CpuStep:
             choices: on the picks.
 
         Returns:
-            The outcome, its places as many as the widest sequence has rows.
+            The outcome, its places as many as the widest sequence has rows; valid until the next call.
         """
-        outcome = kernels.blank_outcome(int(np.count_nonzero(plan.decode_S)), int(np.maximum.reduce(plan.decode_S)))
-        kernels.advance_windows(_plan(plan), choices, self._record, self._mask, outcome)
-        return StepOutcome(**kernels.columns_of(outcome))
+        kept = self._kept(plan)
+        kernels.advance_windows(_plan(plan), choices, self._record, self._mask, kept.arrays)
+        return kept.outcome
+
+    def advancing(self, plan: ForwardPlan) -> tuple[Advance, StepOutcome]:
+        """What a decoder has to know to do the same behind its choice of tokens, and the outcome, written then."""
+        kept = self._kept(plan)
+        decoding, places = kept.arrays.token.shape
+        return Advance(decoding, places, self._state_address, self._mask, kept.addresses), kept.outcome
+
+    def _kept(self, plan: ForwardPlan) -> KeptOutcome:
+        """Room for the outcome of a forward, written to again and again."""
+        key = int(np.count_nonzero(plan.decode_S)), int(np.maximum.reduce(plan.decode_S))
+        kept = self._outcomes.get(key)
+        if kept is None:
+            if len(self._outcomes) >= _OUTCOMES:
+                self._outcomes.clear()
+            kept = self._outcomes[key] = KeptOutcome(*key)
+        return kept
+
+
+class KeptOutcome:
+    """Room for the outcome of a forward.
+
+    Attributes:
+        arrays: as kernels write it.
+        addresses: of these.
+        outcome: the same by column.
+    """
+
+    def __init__(self, decoding: int, places: int) -> None:
+        self._tensors = (
+            torch.zeros(6, decoding, dtype=torch.int64), torch.zeros(2, decoding, dtype=torch.bool),
+            torch.zeros(decoding, places, dtype=torch.int64), torch.zeros(2, decoding, places),
+            torch.zeros(decoding, places, dtype=torch.bool),
+        )  # fmt: skip
+        self.arrays = kernels.Outcome(*(one.numpy() for one in self._tensors))
+        counts, flags, token, nats, early = (one.data_ptr() for one in self._tensors)
+        self.addresses = counts, flags, token, nats, early
+        self.outcome = StepOutcome(**kernels.columns_of(self.arrays))
 
 
 def choices_of(choice: Choice) -> kernels.Choices:

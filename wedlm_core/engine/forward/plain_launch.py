@@ -44,17 +44,22 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
     packed = step.pack(plan)
     slots_D = _note_drafts(runner, plan)
     runner.profile.lap("pack")
-    draw = runner.choose.draw(packed.picks, runner.state, plan.slots_S) if runner.model_runner.draws else None
+    if not packed.picks.total:
+        _run_model(runner, packed.input())
+        return join([])
+    draw, advancing = None, step.advancing(plan)
+    if runner.model_runner.draws:
+        draw = runner.choose.draw(packed.picks, runner.state, plan.slots_S, advancing[0])
     if draw is not None:
         drawn = runner.model_runner.draw(packed.rows, draw)
         runner.profile.lap("model")
+        if draw.advance is not None:
+            return advancing[1]
         runner.choose.again(drawn, packed.picks, runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = Choices(*drawn.arrays), None
     else:
         hidden_TD = _run_model(runner, packed.input())
-        if not packed.picks.total:
-            return join([])
         chosen = runner.choose.by_row(hidden_TD, packed.picked(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = choices_of(chosen.choice), chosen.tops

@@ -18,10 +18,11 @@ from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
 from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
 from wedlm_core.kernels.cpu.sampling import choose_row
+from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
 from wedlm_core.kernels.cpu.team import STATE_SIZE, call_for_number, meet, take
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
-__all__ = ["CHOICE", "LAYER", "PRODUCT", "TASK", "entry_of"]
+__all__ = ["ADVANCE", "CHOICE", "LAYER", "PRODUCT", "TASK", "entry_of"]
 
 
 def _record(text: str, **others: Any) -> np.dtype[Any]:
@@ -49,13 +50,21 @@ CHOICE = _record(
   :func:`wedlm_core.kernels.cpu.sampling.choose_rows`; ``lines`` is 0 where no row is restricted.
 - ``tokens, entropies, logprobs``: int64, float32 and float32 ``[picks]``, written.
 """
+ADVANCE = _record("decoding columns spans states mask places counts flags token nats early")
+"""How windows advance behind the choice: what :func:`wedlm_core.kernels.cpu.step.advance_windows` takes.
+
+- ``decoding``: D, sequences; 0 leaves windows as they are.
+- ``columns, spans``: int64 ``[6, columns]``, as :func:`wedlm_core.kernels.cpu.step.pack_rows` wrote them.
+- ``states, mask``: address of one record :data:`wedlm_core.kernels.cpu.step.STATE`, and the mask's id.
+- ``places``: C of the outcome, whose arrays are the others.
+"""
 TASK = _record(
     "state members team_size rows layers hidden inner heads kv_heads dim eps "
     "stream normed q context gated qkv gate_up delta narrow row_scale row_sum "
     "cos sin reach positions entries "
     "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
-    "lines final_norm head out choice",
-    eps=np.float32, scale=np.float32, head=PRODUCT, choice=CHOICE,
+    "lines final_norm head out choice advance",
+    eps=np.float32, scale=np.float32, head=PRODUCT, choice=CHOICE, advance=ADVANCE,
 )  # fmt: skip
 """Of a forward or of one product.
 
@@ -68,7 +77,7 @@ TASK = _record(
 - ``lines``: the layers.
 - ``head, out``: the product that gives logits, and its result ``[rows or picks, outputs]``: of the picked rows of
   ``normed`` where tokens are chosen; with 0 layers of all of ``normed``, and nothing else is computed.
-- ``choice``: how tokens are chosen.
+- ``choice, advance``: how tokens are chosen, and what follows.
 """
 
 
@@ -110,6 +119,27 @@ def _choose(choice, logits, state):  # type: ignore[no-untyped-def]
             choice.mask_token, choice.vocab_limit, scaled, noise,
         )  # fmt: skip
         r = take(state)
+
+
+@kernel
+def _advance(advance, choice):  # type: ignore[no-untyped-def]
+    """Commit what was chosen and refill windows."""
+    spans = array_at(advance.spans, (6, advance.columns), np.int64)
+    count, places = advance.decoding, advance.places
+    outcome = Outcome(
+        array_at(advance.counts, (6, count), np.int64),
+        array_at(advance.flags, (2, count), np.bool_),
+        array_at(advance.token, (count, places), np.int64),
+        array_at(advance.nats, (2, count, places), np.float32),
+        array_at(advance.early, (count, places), np.bool_),
+    )
+    choices = Choices(
+        numbers_at(choice.tokens, choice.picks),
+        array_at(choice.entropies, (choice.picks,), np.float32),
+        array_at(choice.logprobs, (choice.picks,), np.float32),
+    )
+    states = array_at(advance.states, (1,), STATE)
+    advance_windows(Plan(spans[3], spans[2], spans[4], spans[5]), choices, states, advance.mask, outcome)
 
 
 def _narrowing(numbers: str) -> Any:
@@ -285,6 +315,8 @@ def _runner(numbers: str, held: str) -> Any:
         product(task, picks, x, task.head, task.out, me, members, state)
         _choose(task.choice, floats_at(task.out, picks, task.head.outputs), state)
         meet(state, members)  # the next task counts its members from 0 on
+        if me == 0 and task.advance.decoding:
+            _advance(task.advance, task.choice)
 
     return run
 

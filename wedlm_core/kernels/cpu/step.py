@@ -24,7 +24,6 @@ __all__ = [
     "Plan",
     "Rows",
     "advance_windows",
-    "blank_outcome",
     "columns_of",
     "pack_rows",
 ]
@@ -89,7 +88,7 @@ class Outcome(NamedTuple):
         flags: bool ``[2, D]``.
         token: int64 ``[D, C]``.
         nats: float32 ``[2, D, C]``, entropy and log-probability.
-        early: bool ``[D, C]``.
+        early: bool ``[D, C]``, zeros.
     """
 
     counts: Array
@@ -106,22 +105,6 @@ _COLUMNS = (*_COUNTS, *_FLAGS, *_NATS)
 _COUNT, _NEXT_ROWS, _CONTEXT = (_COUNTS.index(name) for name in ("count_D", "next_rows_D", "context_D"))
 _DRAFTS, _AGREED, _OFFERED = (_COUNTS.index(name) for name in ("drafts_D", "agreed_D", "offered_D"))
 _VALID, _NEXT_VALID = (_FLAGS.index(name) for name in ("valid_D", "next_valid_D"))
-
-
-def blank_outcome(decoding: int, places: int) -> Outcome:
-    """An outcome for :func:`advance_windows` to write.
-
-    Args:
-        decoding: D, decoding sequences; columns ``_D`` hold any value.
-        places: C, at least any sequence's decode rows; columns ``_DC`` hold zeros.
-    """
-    return Outcome(
-        counts=np.empty((len(_COUNTS), decoding), np.int64),
-        flags=np.empty((len(_FLAGS), decoding), np.bool_),
-        token=np.zeros((decoding, places), np.int64),
-        nats=np.zeros((len(_NATS), decoding, places), np.float32),
-        early=np.zeros((decoding, places), np.bool_),
-    )
 
 
 def columns_of(outcome: Outcome) -> dict[str, Any]:
@@ -169,7 +152,8 @@ def pack_rows(plan, states, page_size, rows, picks, spans, tables):  # type: ign
         rows: int64 ``[3, T']``, written: token, logical position and KV slot of each row.
         picks: int64 ``[3, R']``, written: row, engine slot and position of the token that is chosen, of every decode
             row in the order of the rows.
-        spans: int64 ``[3, S']``, written: first row, rows and cached entries of each sequence.
+        spans: int64 ``[6, S']``, written: first row, rows, cached entries, slot, prefill and decode rows of each
+            sequence.
         tables: int64 ``[N]``, written: page tables of the sequences ``[S, P]``, P pages being as many as the longest
             sequence has.
 
@@ -197,6 +181,7 @@ def pack_rows(plan, states, page_size, rows, picks, spans, tables):  # type: ign
     for s in range(len(slots)):
         slot = slots[s]
         spans[0, s], spans[1, s], spans[2, s] = row, prefill[s] + decode[s], cached[s]
+        spans[3, s], spans[4, s], spans[5, s] = slot, prefill[s], decode[s]
         for p in range(deepest):
             tables[s * deepest + p] = pages[slot, p]
         _place(position, kv_entry, row, prefill[s] + decode[s], cached[s], pages, slot, page_size)
@@ -280,6 +265,8 @@ def _report(decode, choices, outcome):  # type: ignore[no-untyped-def]
             token_DC[d, r] = token[first + r]
             entropy_DC[d, r] = entropy[first + r]
             logprob_DC[d, r] = logprob[first + r]
+        for r in range(decode[d], token_DC.shape[1]):
+            token_DC[d, r], entropy_DC[d, r], logprob_DC[d, r] = 0, np.float32(0.0), np.float32(0.0)
         first += decode[d]
 
 
@@ -342,7 +329,7 @@ def advance_windows(plan, choices, states, mask, outcome):  # type: ignore[no-un
         states: one record :data:`STATE`. Windows are moved on and refilled; slots behind the drafts are masks, before
             and after. What is committed is written to its positions of the tokens.
         mask: id of the mask token.
-        outcome: :class:`Outcome`, written; C is at least any sequence's decode rows.
+        outcome: :class:`Outcome`, written but for ``early``; C is at least any sequence's decode rows.
     """
     state = states[0]
     _report(plan.decode, choices, outcome)
