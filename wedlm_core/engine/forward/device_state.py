@@ -72,6 +72,7 @@ class DeviceState:
         self.tokens_SL = torch.zeros(slots, max_positions + 1, dtype=torch.int64, device=device)
         self.context_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self.pages_SP = torch.zeros(slots, table_pages, dtype=torch.int64)
+        self._pages_SP = self.pages_SP.numpy()
         self.device_pages_SP = torch.zeros(slots, table_pages, dtype=torch.int32, device=device)
         self._moved_pages: set[int] = set()
         self._adjusted = np.zeros(slots, dtype=np.bool_)
@@ -114,9 +115,10 @@ class DeviceState:
         Entries behind the last page are masked where they are read at all, but a weight of 0 times what is no number
         is none: they name the slot's own page, never one that another sequence writes.
         """
+        own_P = self._pages_SP[slot]
         if pages:
-            self.pages_SP[slot, len(pages) :] = pages[0]
-        self.pages_SP[slot, : len(pages)] = torch.as_tensor(pages, dtype=torch.int64)
+            own_P[len(pages) :] = pages[0]
+        own_P[: len(pages)] = pages
         self._moved_pages.add(slot)
 
     def push_pages(self, slots: Iterable[int] = ()) -> None:

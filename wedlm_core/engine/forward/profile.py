@@ -11,10 +11,10 @@ class StepProfile:
     """A stopwatch with laps; set it as ``Engine.profile`` to fill it.
 
     Phases, in order: ``schedule`` (queues, pages, windows of the plan), ``pack`` (rows of the forward as
-    tensors), ``model`` (the decoder), ``choose`` (logits and sampling), ``advance`` (commits and the next
-    window), ``fetch`` (copy to the host; none where CPU kernels advance), ``wait`` (for a forward in flight),
-    ``consume`` (bookkeeping, finished generations). ``model`` and ``choose`` are the
-    forward; the rest is host time. On a GPU phases overlap: synchronise to read them.
+    tensors), ``model`` (the decoder; where it chooses tokens itself, the next two as well), ``choose`` (logits
+    and sampling), ``advance`` (commits and the next window), ``fetch`` (copy to the host; none where CPU kernels
+    advance), ``wait`` (for a forward in flight), ``consume`` (bookkeeping, finished generations). ``model`` and
+    ``choose`` are the forward; the rest is host time. On a GPU phases overlap: synchronise to read them.
 
     Attributes:
         seconds: per phase.
