@@ -264,7 +264,7 @@ class DeviceState:
             self.decodings[number].refill(fresh, _window_params(windows_31, columns, stops_1K), self.mask_token_id)
             if len(self._first_windows) >= _FIRST_WINDOWS:
                 self._first_windows.clear()
-            found = self._first_windows[key] = int(fresh.length_S), int(fresh.lead_S)
+            found = self._first_windows[key] = int(fresh.length_S.numpy()[0]), int(fresh.lead_S.numpy()[0])
         return found
 
     def _set_params(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wedlm_core.engine.scheduling.top_tokens import TopTokenTable
-from wedlm_core.kernels.cpu.account import Told, cut, keep
+from wedlm_core.kernels.cpu.account import Observed, cut, keep
 from wedlm_core.statistics import (
     BoolArray,
     CommitStats,
@@ -140,12 +140,12 @@ class SlotTable:
         if outcome.tops is not None:
             self.tops.append(slots_D, self.generated[slots_D], outcome.tops, emit_D)
         totals = self.totals
-        told = Told(
+        observed = Observed(
             outcome.drafts_D, outcome.agreed_D, outcome.offered_D, outcome.token_DC, outcome.entropy_DC,
             outcome.logprob_DC, outcome.early_DC,
         )  # fmt: skip
         prefills, masks, tokens = keep(
-            slots_D, rows_D, emit_D, told, self.masks, self.head, self.generated, self.source, self.output,
+            slots_D, rows_D, emit_D, observed, self.masks, self.head, self.generated, self.source, self.output,
             self.logprob, totals.counts, totals.nats, totals.emitted,
         )  # fmt: skip
         return Kept(prefills=prefills, masks=masks, tokens=tokens)

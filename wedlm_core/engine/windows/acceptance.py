@@ -15,6 +15,7 @@ import numpy as np
 
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.kernels.cpu.learn import learn
+from wedlm_core.kernels.cpu.planning import acceptances, job_hazards
 from wedlm_core.types import Strategy
 
 __all__ = ["Acceptance"]
@@ -94,34 +95,20 @@ class Acceptance:
 
         An offset not seen yet is like the one before; stale drafts are like valid ones until they show otherwise.
         """
-        weight = self._tuning.prior_job
-        (stale_tested, stale_right), (tested, right) = self._job[family, :, :, :-1].tolist()
-        valid, before = [], self._tuning.prior_hazard
-        for trials, hits in zip(tested, right, strict=True):
-            before = (hits + weight * before) / (trials + weight)
-            valid.append(before)
-        stale, ratio = [], 1.0
-        for trials, hits, other in zip(stale_tested, stale_right, valid, strict=True):
-            hazard = (hits + weight * min(1.0, ratio * other)) / (trials + weight)
-            ratio = hazard / max(other, 1e-9)
-            stale.append(hazard)
-        return np.array([stale, valid])
+        hazard_2W = np.empty((2, len(self._offset_W)))
+        job_hazards(self._job[family], self._tuning.prior_hazard, self._tuning.prior_job, hazard_2W)
+        return hazard_2W
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
-        """``[2, S, W]`` (stale, valid): probability that the drafts up to each offset are all accepted."""
-        family_S = self._family_S[slots_S]
-        job_fails = np.empty((2, len(slots_S), len(self._offset_W)))
-        for family in set(family_S.tolist()):
-            job_fails[:, family_S == family] = 1 - self.job_hazard(family)[:, None]
-        tested, right = self._counts[:, slots_S, :, :-1].transpose(2, 0, 1, 3)
-        # A sequence fails in proportion to the job's profile over offsets (proportional hazards) ...
-        weight = self._tuning.prior_failures
-        failed, expected = (tested - right).sum(axis=-1), (tested * job_fails).sum(axis=-1)
-        ratio = (failed + weight) / (expected + weight)
-        prior = 1 - np.minimum(1.0, job_fails * ratio[..., None])
-        # ... but for offsets that it has shown otherwise often enough.
-        weight = self._tuning.prior_sequence
-        return ((right + weight * prior) / (tested + weight)).cumprod(axis=-1)
+        """``[2, S, W]`` (stale, valid): probability that the drafts up to each offset are all accepted.
+
+        A sequence fails in proportion to the job's profile over offsets (proportional hazards), but for offsets that it
+        has shown otherwise often enough.
+        """
+        tuning, out_2SW = self._tuning, np.empty((2, len(slots_S), len(self._offset_W)))
+        priors = np.array((tuning.prior_hazard, tuning.prior_job, tuning.prior_failures, tuning.prior_sequence))
+        acceptances(slots_S, self._family_S, self._counts, self._job, priors, out_2SW)
+        return out_2SW
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
         """``[2, S]`` (stale, valid): how often the first mask agrees once all drafts were accepted."""

@@ -17,6 +17,7 @@ import numpy as np
 from wedlm_core.engine.windows.long_run import LongRun
 from wedlm_core.engine.windows.step_time import FloatArray, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
+from wedlm_core.kernels.cpu.planning import hull_density, order_by_rows
 
 __all__ = ["Allocation", "Rival", "allocate"]
 
@@ -121,24 +122,14 @@ class _Windows:
 
 def _by_rows(run: LongRun, widest_S: IntArray) -> _Windows:
     """Order windows by their rows; those that are too wide stand last and bring nothing for their rows."""
-    fits_SW = np.arange(run.rows_SW.shape[1]) <= widest_S[:, None]
-    rows_SW = np.where(fits_SW, run.rows_SW, run.rows_SW.max(initial=0.0) + 1)
-    masks_SW = rows_SW.argsort(axis=1, kind="stable")
-    commits_SW = np.where(fits_SW, run.commits_SW, 0.0)
-    return _Windows(
-        masks_SW=masks_SW,
-        commits_SW=np.take_along_axis(commits_SW, masks_SW, axis=1),
-        rows_SW=np.take_along_axis(rows_SW, masks_SW, axis=1),
-    )
+    masks_SW = np.empty(run.rows_SW.shape, dtype=np.int64)
+    rows_SW, commits_SW = np.empty((2, *run.rows_SW.shape))
+    order_by_rows(run.rows_SW, run.commits_SW, widest_S, masks_SW, rows_SW, commits_SW)
+    return _Windows(masks_SW=masks_SW, commits_SW=commits_SW, rows_SW=rows_SW)
 
 
 def _hull_density(rows_SW: FloatArray, commits_SW: FloatArray) -> FloatArray:
-    """``[S, W]``: slope of the upper hull of commits over rows, from each place to the next; rows never fall.
-
-    On the way to a place that is the least, over places before it, of the steepest slope to it or further.
-    """
-    place_W = np.arange(rows_SW.shape[1])
-    commits_SWW = commits_SW[:, None, :] - commits_SW[:, :, None]  # [sequence, from, to]
-    rows_SWW = np.maximum(rows_SW[:, None, :] - rows_SW[:, :, None], 1e-9)
-    steepest_SWW = np.maximum.accumulate((commits_SWW / rows_SWW)[:, :, ::-1], axis=2)[:, :, ::-1]
-    return np.where(place_W[:, None] < place_W, steepest_SWW, np.inf).min(axis=1)[:, 1:]
+    """``[S, W]``: slope of the upper hull of commits over rows, from each place to the next; rows never fall."""
+    density_SW = np.empty((len(rows_SW), rows_SW.shape[1] - 1))
+    hull_density(rows_SW, commits_SW, density_SW)
+    return density_SW

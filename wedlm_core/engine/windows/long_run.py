@@ -8,6 +8,7 @@ import numpy as np
 
 from wedlm_core.engine.windows.output_lengths import OutputLengths
 from wedlm_core.engine.windows.step_time import FloatArray
+from wedlm_core.kernels.cpu.planning import add_ends, long_runs
 
 __all__ = ["LongRun", "long_run"]
 
@@ -28,65 +29,25 @@ class LongRun:
     kept_SW: IntArray
     sure_SW: FloatArray
 
-    def with_forced(self, per_commit_S: FloatArray) -> LongRun:
-        """Add the tokens that a grammar forces behind those of a forward: a row and a commit each, whatever the window.
+    def with_outputs(
+        self, outputs: OutputLengths, *, forced_S: FloatArray | None = None, prefill: float = 0.0
+    ) -> LongRun:
+        """Count that outputs begin and end, and what comes with commits.
+
+        Each output begins with a forward of masks alone, whose rows bring what one row brings. The last forward takes
+        the drafts up to the end only, and has no masks where the end is among these. Outputs end anywhere in a window;
+        at a known place where they are equally long and all drafts are right.
 
         Args:
-            per_commit_S: how many follow a token that was chosen, on average.
+            outputs: how long they are.
+            forced_S: tokens that a grammar forces behind those of a forward, on average: a row and a commit each,
+                whatever the window.
+            prefill: rows of the next sequence's prompt for each commit, which brings that nearer.
         """
-        more_S1 = per_commit_S[:, None]
-        return replace(self, commits_SW=self.commits_SW + more_S1, rows_SW=self.rows_SW + more_S1)
-
-    def with_ends(self, outputs: OutputLengths) -> LongRun:
-        """Count that outputs begin and end.
-
-        Each begins with a forward of masks alone, whose rows bring what one row brings. The last forward takes the
-        drafts up to the end only, and has no masks where the end is among these.
-        """
-        masks_W = np.arange(self.rows_SW.shape[1])
-        first_W = np.minimum(masks_W, 1)
-        behind_SW = np.maximum(outputs.tokens - first_W * self.commits_SW[:, :1], 0)  # tokens that follow
-        ends = self._ends_behind(behind_SW, outputs.spread)
-        forwards_SW = np.maximum(first_W + ends.forwards_SW, 1)
-        masked_SW = first_W + ends.forwards_SW - ends.drafted_SW  # forwards with masks
-        whole_SW = self.rows_SW - masks_W  # rows of a forward, without masks
-        # A last forward that brings a part of what others do takes that part of their rows, and its head.
-        verified_SW = behind_SW / self.commits_SW * whole_SW + ends.drafted_SW
-        rows_SW = first_W * self.rows_SW[:, :1] + verified_SW + masked_SW * masks_W
-        return replace(self, commits_SW=outputs.tokens / forwards_SW, rows_SW=rows_SW / forwards_SW)
-
-    def _ends_behind(self, behind_SW: FloatArray, spread: float) -> _Ends:
-        """How outputs end so many tokens behind their first forward, on average, whose lengths are spread so far.
-
-        They end anywhere in a window; at a known place where they are equally long and all drafts are right.
-        """
-        commits_SW, masks_W = self.commits_SW, np.arange(behind_SW.shape[1])
-        first_W = np.minimum(masks_W, 1)
-        anywhere_SW = first_W * (1 - 1 / commits_SW)  # all that a forward commits is drafted but the verifier's token
-        mean_SW = np.maximum(behind_SW / commits_SW + anywhere_SW / 2, first_W)
-        # At a known place the last forward may have room to spare. A wrong draft takes up that room, or a forward more.
-        most_SW = np.maximum(commits_SW, commits_SW[:, :1] - 1 + masks_W)
-        least_SW = np.ceil(behind_SW / most_SW - 1e-9)
-        spare_SW = least_SW - behind_SW / most_SW
-        wrong_SW = np.maximum(mean_SW, least_SW + 1 - spare_SW)
-        right_SW = self.sure_SW**least_SW
-        alike_SW = first_W * np.clip(1 - spread / commits_SW, 0, 1)
-        forwards_SW = mean_SW + alike_SW * (wrong_SW + right_SW * (least_SW - wrong_SW) - mean_SW)
-        drafted_SW = anywhere_SW + alike_SW * right_SW * (np.clip(spare_SW * most_SW, 0, 1) - anywhere_SW)
-        goes_on_SW = behind_SW > 0
-        return _Ends(forwards_SW=np.where(goes_on_SW, forwards_SW, 0), drafted_SW=np.where(goes_on_SW, drafted_SW, 0))
-
-    def with_prefill(self, rows_per_commit: float) -> LongRun:
-        """Add the prefill rows of the next sequence: each commit brings it nearer."""
-        return replace(self, rows_SW=self.rows_SW + rows_per_commit * self.commits_SW)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ends:
-    """Forwards behind the first one of an output, and how likely the end is among the last one's drafts."""
-
-    forwards_SW: FloatArray
-    drafted_SW: FloatArray
+        commits_SW, rows_SW = self.commits_SW.copy(), self.rows_SW.copy()
+        forced_S = np.zeros(len(commits_SW)) if forced_S is None else forced_S
+        add_ends(outputs.tokens, outputs.spread, forced_S, prefill, commits_SW, rows_SW, self.sure_SW)
+        return replace(self, commits_SW=commits_SW, rows_SW=rows_SW)
 
 
 def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:
@@ -104,27 +65,7 @@ def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, r
         row_price: commits that a row has to bring, by which numbers of stale drafts are compared.
     """
     count, width = valid_SW.shape
-    one_S1, all_S1 = np.ones((count, 1)), np.full((count, 1), width)
-    masks_W1 = np.arange(1, width + 1)[:, None]
-    candidates_K = np.append(0, 2 ** np.arange(width.bit_length()))
-    kept_WK = np.minimum(np.where(masks_W1 == 1, 0, masks_W1), candidates_K)  # the verifier decides a single mask
-    # By number of drafts, 0 .. W: probability that all are accepted, and expected commits.
-    all_valid_SW, all_stale_SW = (np.concatenate([one_S1, found], axis=1) for found in (valid_SW, stale_SW))
-    valid_commits_SW, stale_commits_SW = all_valid_SW.cumsum(axis=1), all_stale_SW.cumsum(axis=1)
-
-    stay_SW1 = (all_valid_SW[:, :-1] * agree_2S[1][:, None])[..., None]
-    recover_SWK = all_stale_SW[:, kept_WK] * agree_2S[0][:, None, None]
-    share_SWK = recover_SWK / np.maximum(recover_SWK + 1 - stay_SW1, 1e-9)  # of forwards whose drafts are valid
-    commits_SWK = share_SWK * valid_commits_SW[:, :-1, None] + (1 - share_SWK) * stale_commits_SW[:, kept_WK]
-    rows_SWK = share_SWK * (2 * masks_W1) + (1 - share_SWK) * (1 + kept_WK + masks_W1)
-
-    best_SW1 = (commits_SWK - row_price * rows_SWK).argmax(axis=-1)[..., None]
-    kept_SW, commits_SW, rows_SW = (
-        np.take_along_axis(found, best_SW1, axis=-1)[..., 0] for found in (kept_WK[None], commits_SWK, rows_SWK)
-    )
-    return LongRun(
-        commits_SW=np.concatenate([one_S1, commits_SW], axis=1),
-        rows_SW=np.concatenate([one_S1, rows_SW], axis=1),
-        kept_SW=np.concatenate([all_S1, kept_SW], axis=1),
-        sure_SW=np.concatenate([np.zeros((count, 1)), stay_SW1[..., 0]], axis=1),
-    )
+    commits_SW, rows_SW, sure_SW = np.empty((3, count, width + 1))
+    kept_SW = np.empty((count, width + 1), dtype=np.int64)
+    long_runs(valid_SW, stale_SW, agree_2S, row_price, commits_SW, rows_SW, kept_SW, sure_SW)
+    return LongRun(commits_SW=commits_SW, rows_SW=rows_SW, kept_SW=kept_SW, sure_SW=sure_SW)

@@ -262,8 +262,11 @@ class WindowPlanner:
         prefill = self._prefill_rows / self._commits
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price)
         constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all()).astype(np.float64)
-        run = run.with_forced(constrained_N * (self._forced / max(1.0, self._chosen)))
-        run = run.with_ends(self._ended.lengths(self._commits / max(self._ends, 1e-3))).with_prefill(prefill)
+        run = run.with_outputs(
+            self._ended.lengths(self._commits / max(self._ends, 1e-3)),
+            forced_S=constrained_N * (self._forced / max(1.0, self._chosen)),
+            prefill=prefill,
+        )
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)

@@ -27,7 +27,9 @@ class PlannerTuning:
     # Allocation
     near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
     # Plans
-    least_interval: int = 8  # forwards between plans at least: a plan takes a millisecond, a small forward one or two
+    least_interval: int = (
+        8  # forwards between plans at least: a plan takes a third of a millisecond, as small forwards do
+    )
     rival_interval: int = 1024  # forwards after which windows are closed, or opened, to time that: it costs half a %
     rival_within: float = 0.6  # share of the best rate that is expected of it: by less the cost of rows is not wrong
     most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step

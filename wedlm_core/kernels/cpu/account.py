@@ -14,7 +14,7 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.statistics import COUNTS, NATS, DraftSource
 
-__all__ = ["Told", "cut", "keep"]
+__all__ = ["Observed", "cut", "keep"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,7 +27,7 @@ _ENTROPY, _LARGEST_ENTROPY = NATS.index("entropy"), NATS.index("largest_entropy"
 _LOGPROB, _LARGEST_SURPRISE = NATS.index("logprob"), NATS.index("largest_surprise")
 
 
-class Told(NamedTuple):
+class Observed(NamedTuple):
     """Columns of :class:`wedlm_core.statistics.StepOutcome`: ``[D]``, and from ``token`` on ``[D, C]``."""
 
     drafts: Array
@@ -82,7 +82,7 @@ def _larger(value, before):  # type: ignore[no-untyped-def]
 
 @kernel
 def keep(  # type: ignore[no-untyped-def]
-    slots, rows, emit, told, masks, head, generated, source, output, logprob, counts, nats, emitted
+    slots, rows, emit, observed, masks, head, generated, source, output, logprob, counts, nats, emitted
 ):
     """Keep what D sequences output of a forward, and add it to the totals of their slots.
 
@@ -90,7 +90,7 @@ def keep(  # type: ignore[no-untyped-def]
         slots: int64 ``[D]``, different ones.
         rows: int64 ``[D]``, decode rows of the forward.
         emit: int64 ``[D]``, committed tokens that are output.
-        told: :class:`Told`.
+        observed: :class:`Observed`.
         masks: int64 ``[slots]``, masks of the windows, negative where none was planned yet.
         head: bool ``[slots]``, a head token is kept: the forward that runs the prompt's last token as one is prefill.
         generated: int64 ``[slots]``, output tokens so far, written.
@@ -104,7 +104,7 @@ def keep(  # type: ignore[no-untyped-def]
     Returns:
         Of these sequences: those whose forward is prefill, masks, and output tokens.
     """
-    drafts, agreed, offers, tokens, entropies, logprobs, earlies = told
+    drafts, agreed, offers, tokens, entropies, logprobs, earlies = observed
     prefills, all_masks, all_tokens = 0, 0, 0
     for d in range(len(slots)):
         slot, take = slots[d], emit[d]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testing.engine import acceptance_oracle
+from testing.engine import acceptance_oracle, planning_oracle
 from wedlm_core.engine.windows.acceptance import Acceptance
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
 
@@ -49,6 +49,11 @@ def test_counts_are_those_of_arrays(seed: int, forwards: int) -> None:
         oracle.observe(*own)
         np.testing.assert_array_equal(acceptance._counts, oracle.counts)
         np.testing.assert_array_equal(acceptance._job, oracle.job)
+        for family in range(3):
+            wanted = planning_oracle.job_hazard(acceptance, family)
+            np.testing.assert_allclose(acceptance.job_hazard(family), wanted, rtol=1e-12)
+        every = np.arange(slots)
+        np.testing.assert_allclose(acceptance.by_kind(every), planning_oracle.by_kind(acceptance, every), rtol=1e-12)
 
 
 def test_a_new_sequence_starts_from_the_jobs_history() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from testing.engine import planning_oracle
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.windows.allocation import Allocation, _hull_density, allocate
+from wedlm_core.engine.windows.allocation import Allocation, _by_rows, _hull_density, allocate
 from wedlm_core.engine.windows.long_run import LongRun, long_run
 from wedlm_core.engine.windows.output_lengths import OutputLengths
 from wedlm_core.engine.windows.step_time import Load
@@ -111,6 +112,18 @@ def test_the_row_budget_is_kept_whatever_pays(case: tuple[LongRun, np.ndarray, S
     assert rows <= max(most, len(widest)) + 1e-9
 
 
+@settings(deadline=None)
+@given(small_cases())
+def test_windows_are_ordered_and_hulls_are_found_as_in_arrays(case: tuple[LongRun, np.ndarray, StepCost, int]) -> None:
+    run, widest, _, _ = case
+    found, wanted = _by_rows(run, widest), planning_oracle.windows_by_rows(run, widest)
+    for name in ("masks_SW", "rows_SW", "commits_SW"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+    np.testing.assert_array_equal(
+        _hull_density(found.rows_SW, found.commits_SW), planning_oracle.hull_density(wanted.rows_SW, wanted.commits_SW)
+    )
+
+
 def test_rows_that_are_free_are_spent_and_rows_that_are_dear_are_not() -> None:
     alone = allocate(alike(0.9, 1), np.array([WIDE]), Load(cost=H200, kv_tokens=1024))
     crowd = allocate(alike(0.9, 512), np.full(512, WIDE), Load(cost=H200, kv_tokens=512 * 256))
@@ -143,7 +156,10 @@ def test_prefill_goes_with_commits_and_costs_all_windows_the_same_per_commit_whe
     run = alike(0.8, 16)
     for width in range(0, WIDE + 1, 4):
         masks = np.full(16, width)
-        plain, laden = expected_rate(run, masks, load), expected_rate(run.with_prefill(3.0), masks, load)
+        plain, laden = (
+            expected_rate(run, masks, load),
+            expected_rate(planning_oracle.with_prefill(run, 3.0), masks, load),
+        )
         assert 1 / laden == pytest.approx(1 / plain + 0.01 * 3.0, rel=0.01)
 
 
@@ -153,7 +169,7 @@ def test_a_mask_is_not_paid_for_what_a_grammar_forces_for_nothing() -> None:
     assert allocate(run, widest, load).masks_S.min() > 0
     laden = Load(cost=StepCost.linear(fixed=1.0, per_row=0.1))
     assert allocate(run, widest, laden).masks_S.min() > 0
-    assert allocate(run.with_forced(np.full(4, 8.0)), widest, laden).masks_S.max() == 0
+    assert allocate(planning_oracle.with_forced(run, np.full(4, 8.0)), widest, laden).masks_S.max() == 0
 
 
 @given(st.floats(0.3, 0.99), st.integers(2, 40), st.floats(1e-4, 0.05), st.integers(1, 200))
@@ -184,7 +200,7 @@ def test_where_one_window_alone_pays_a_new_sequence_gets_it_too(hazard: float, c
     both = LongRun(**{
         name: np.concatenate([getattr(better, name), getattr(worse, name)[:1]]) for name in vars(better)
     })  # fmt: skip
-    run = both.with_ends(outputs)
+    run = both.with_outputs(outputs)
     got = allocate(run, np.full(count + 1, WIDE), load, np.append(np.ones(count), 0.0))
     *others, own = got.masks_S.tolist()
     assert max(others) > 0

@@ -1,0 +1,199 @@
+"""The arithmetic of a plan of windows (:mod:`wedlm_core.engine.windows`), sequence by sequence.
+
+A plan is a few thousand operations on numbers; as operations on arrays, each of which takes longer than its numbers, it
+took as long as the smallest forwards. Results equal those of ``testing/engine/planning_oracle.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wedlm_core.kernels.cpu.compiled import kernel
+
+__all__ = ["acceptances", "add_ends", "hull_density", "job_hazards", "long_runs", "order_by_rows"]
+
+
+@kernel
+def job_hazards(job, prior, weight, hazard):  # type: ignore[no-untyped-def]
+    """Hazards over a job: see :meth:`wedlm_core.engine.windows.acceptance.Acceptance.job_hazard`.
+
+    Args:
+        job: float64 ``[2, 2, W + 1]``, stale and valid, tested and right; of one family.
+        prior: hazard before anything was seen.
+        weight: of it, in observations.
+        hazard: float64 ``[2, W]``, written.
+    """
+    before, ratio = prior, 1.0
+    for j in range(hazard.shape[1]):
+        before = (job[1, 1, j] + weight * before) / (job[1, 0, j] + weight)
+        hazard[1, j] = before
+        stale = (job[0, 1, j] + weight * min(1.0, ratio * before)) / (job[0, 0, j] + weight)
+        ratio = stale / max(before, 1e-9)
+        hazard[0, j] = stale
+
+
+@kernel
+def _accepted(counts, hazard, prior_failures, prior_sequence, out):  # type: ignore[no-untyped-def]
+    """Of one sequence and kind: probability that the drafts up to each offset are all accepted."""
+    failed, expected = 0.0, 0.0
+    for j in range(len(out)):
+        failed += counts[0, j] - counts[1, j]
+        expected += counts[0, j] * (1.0 - hazard[j])
+    ratio = (failed + prior_failures) / (expected + prior_failures)
+    reached = 1.0
+    for j in range(len(out)):
+        prior = 1.0 - min(1.0, (1.0 - hazard[j]) * ratio)
+        reached *= (counts[1, j] + prior_sequence * prior) / (counts[0, j] + prior_sequence)
+        out[j] = reached
+
+
+@kernel
+def acceptances(slots, families, counts, job, priors, out):  # type: ignore[no-untyped-def]
+    """See :meth:`wedlm_core.engine.windows.acceptance.Acceptance.by_kind`.
+
+    Args:
+        slots: int64 ``[S]``.
+        families: int64 ``[slots]``.
+        counts: float64 ``[2, slots, 2, W + 1]``.
+        job: float64 ``[families, 2, 2, W + 1]``.
+        priors: float64 ``[4]``: hazard, its weight, weights of failures and of a sequence's offsets.
+        out: float64 ``[2, S, W]``, written.
+    """
+    width = out.shape[2]
+    hazard, known = np.zeros((job.shape[0], 2, width)), np.zeros(job.shape[0], dtype=np.bool_)
+    for s in range(len(slots)):
+        slot = slots[s]
+        family = families[slot]
+        if not known[family]:
+            job_hazards(job[family], priors[0], priors[1], hazard[family])
+            known[family] = True
+        for kind in range(2):
+            _accepted(counts[kind, slot], hazard[family, kind], priors[2], priors[3], out[kind, s])
+
+
+@kernel
+def long_runs(valid, stale, agree, row_price, commits, rows, kept, sure):  # type: ignore[no-untyped-def]
+    """See :func:`wedlm_core.engine.windows.long_run.long_run`.
+
+    Args:
+        valid: float64 ``[S, W]``.
+        stale: float64 ``[S, W]``.
+        agree: float64 ``[2, S]``.
+        row_price: commits.
+        commits: float64 ``[S, W + 1]``, written.
+        rows: float64 ``[S, W + 1]``, written.
+        kept: int64 ``[S, W + 1]``, written.
+        sure: float64 ``[S, W + 1]``, written.
+    """
+    count, width = valid.shape
+    of_valid, of_stale = np.ones(width + 1), np.ones(width + 1)  # expected commits by number of drafts
+    for s in range(count):
+        for j in range(width):
+            of_valid[j + 1] = of_valid[j] + valid[s, j]
+            of_stale[j + 1] = of_stale[j] + stale[s, j]
+        commits[s, 0], rows[s, 0], kept[s, 0], sure[s, 0] = 1.0, 1.0, width, 0.0
+        for masks in range(1, width + 1):
+            stay = (valid[s, masks - 2] if masks > 1 else 1.0) * agree[1, s]
+            best, candidate = -np.inf, 0
+            while True:
+                # The verifier decides a single mask.
+                keep = 0 if masks == 1 else min(masks, candidate)
+                recover = (stale[s, keep - 1] if keep else 1.0) * agree[0, s]
+                share = recover / max(recover + 1.0 - stay, 1e-9)  # of forwards whose drafts are valid
+                found = share * of_valid[masks - 1] + (1.0 - share) * of_stale[keep]
+                taken = share * (2.0 * masks) + (1.0 - share) * (1.0 + keep + masks)
+                if found - row_price * taken > best:
+                    best = found - row_price * taken
+                    commits[s, masks], rows[s, masks], kept[s, masks] = found, taken, keep
+                candidate = 2 * candidate if candidate else 1
+                if candidate > width or candidate >= 2 * masks:
+                    break
+            sure[s, masks] = stay
+
+
+@kernel
+def add_ends(tokens, spread, forced, prefill, commits, rows, sure):  # type: ignore[no-untyped-def]
+    """See ``with_forced``, ``with_ends`` and ``with_prefill`` of :class:`wedlm_core.engine.windows.long_run.LongRun`.
+
+    Args:
+        tokens: of an output, on average.
+        spread: how far lengths lie apart.
+        forced: float64 ``[S]``, tokens that a grammar forces behind those of a forward.
+        prefill: rows of prefill for each commit.
+        commits: float64 ``[S, W + 1]``, changed.
+        rows: float64 ``[S, W + 1]``, changed.
+        sure: float64 ``[S, W + 1]``.
+    """
+    for s in range(commits.shape[0]):
+        alone, alone_rows = commits[s, 0] + forced[s], rows[s, 0] + forced[s]
+        for masks in range(commits.shape[1]):
+            own, taken, first = commits[s, masks] + forced[s], rows[s, masks] + forced[s], min(masks, 1)
+            behind = max(tokens - first * alone, 0.0)
+            later, drafted = 0.0, 0.0
+            if behind > 0:
+                anywhere = first * (1.0 - 1.0 / own)
+                mean = max(behind / own + anywhere / 2.0, float(first))
+                most = max(own, alone - 1.0 + masks)
+                least = np.ceil(behind / most - 1e-9)
+                spare = least - behind / most
+                wrong = max(mean, least + 1.0 - spare)
+                right = sure[s, masks] ** least
+                alike = first * min(max(1.0 - spread / own, 0.0), 1.0)
+                later = mean + alike * (wrong + right * (least - wrong) - mean)
+                drafted = anywhere + alike * right * (min(max(spare * most, 0.0), 1.0) - anywhere)
+            forwards = max(first + later, 1.0)
+            masked = first + later - drafted
+            verified = behind / own * (taken - masks) + drafted
+            all_rows = first * alone_rows + verified + masked * masks
+            commits[s, masks] = tokens / forwards
+            rows[s, masks] = all_rows / forwards + prefill * commits[s, masks]
+
+
+@kernel
+def order_by_rows(rows, commits, widest, masks, out_rows, out_commits):  # type: ignore[no-untyped-def]
+    """Windows of each sequence by their rows; those that are too wide stand last and bring nothing for their rows.
+
+    Args:
+        rows: float64 ``[S, W + 1]``.
+        commits: float64 ``[S, W + 1]``.
+        widest: int64 ``[S]``.
+        masks: int64 ``[S, W + 1]``, written: masks of the window at each place.
+        out_rows: float64 ``[S, W + 1]``, written.
+        out_commits: float64 ``[S, W + 1]``, written.
+    """
+    most = 0.0
+    for s in range(rows.shape[0]):
+        for w in range(rows.shape[1]):
+            most = max(most, rows[s, w])
+    for s in range(rows.shape[0]):
+        for w in range(rows.shape[1]):
+            fits = w <= widest[s]
+            own, brings = (rows[s, w], commits[s, w]) if fits else (most + 1.0, 0.0)
+            place = w
+            while place > 0 and out_rows[s, place - 1] > own:
+                masks[s, place] = masks[s, place - 1]
+                out_rows[s, place], out_commits[s, place] = out_rows[s, place - 1], out_commits[s, place - 1]
+                place -= 1
+            masks[s, place], out_rows[s, place], out_commits[s, place] = w, own, brings
+
+
+@kernel
+def hull_density(rows, commits, density):  # type: ignore[no-untyped-def]
+    """Slope of the upper hull of commits over rows, from each place to the next; rows never fall.
+
+    On the way to a place that is the least, over places before it, of the steepest slope to it or further.
+
+    Args:
+        rows: float64 ``[S, W + 1]``.
+        commits: float64 ``[S, W + 1]``.
+        density: float64 ``[S, W]``, written.
+    """
+    places = rows.shape[1]
+    for s in range(rows.shape[0]):
+        density[s] = np.inf
+        for i in range(places - 1):
+            steepest = -np.inf
+            for j in range(places - 1, i, -1):
+                slope = (commits[s, j] - commits[s, i]) / max(rows[s, j] - rows[s, i], 1e-9)
+                steepest = max(steepest, slope)
+                density[s, j - 1] = min(density[s, j - 1], steepest)
