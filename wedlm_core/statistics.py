@@ -295,6 +295,13 @@ class Totals(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._lines)
 
+    def of(self, slot: int) -> dict[str, Any]:
+        """The totals of a slot as Python numbers; the histogram is a list."""
+        found: dict[str, Any] = dict(zip(COUNTS, self.counts[:, slot].tolist(), strict=True))
+        found.update(zip(NATS, self.nats[:, slot].tolist(), strict=True))
+        found["emitted"] = self.emitted[slot].tolist()
+        return found
+
     def clear(self, slot: int) -> None:
         """Set the totals of a slot to 0."""
         self.counts[:, slot], self.nats[:, slot], self.emitted[slot] = 0, 0.0, 0
@@ -462,10 +469,7 @@ def _without_last_zeros(counts: list[int]) -> tuple[int, ...]:
     return tuple(counts[: last + 1])
 
 
-def commit_stats(
-    totals: Mapping[str, np.ndarray], slot: int, *, counted: int, tokens: int, host: HostCounts
-) -> CommitStats:
+def commit_stats(totals: Totals, slot: int, *, counted: int, tokens: int, host: HostCounts) -> CommitStats:
     """The statistics of the sequence in ``slot``; the other arguments are attributes of :class:`Finished`."""
-    total = {name: values[slot].tolist() for name, values in totals.items()}
-    done = Finished(total=total, counted=counted, tokens=tokens, host=host)
+    done = Finished(total=totals.of(slot), counted=counted, tokens=tokens, host=host)
     return CommitStats(**{s.name: s.of(done) for s in STATISTICS if s.of is not None})

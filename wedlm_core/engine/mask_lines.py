@@ -99,6 +99,8 @@ class MaskLines:
         Args:
             executor: whose threads ask them; None to ask them in this one.
         """
+        if not self._states:
+            return
         self.bits_UW = np.empty((self.total, self._words), dtype=np.int32)
         compute_bits(self.bits_UW, self._asked, executor)
         self._fill_known()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows
-from wedlm_core.decoding.allowed_tokens import Refusals
+from wedlm_core.decoding.allowed_tokens import Refusals, Refused
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
@@ -169,6 +169,9 @@ class Chooser:
             return
         rows = picks.total
         _, slot_R, position_R = picks.pick_3R[:, :rows]
+        refused = allowed.refusals(slot_R, position_R, drawn.token_R[:rows])
+        if refused is None:
+            return
         sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
         inputs = SamplingRows(
             temperature_R=state.columns["temperature"].index_select(0, slot_R),
@@ -182,7 +185,7 @@ class Chooser:
             token_R=drawn.token_R[:rows], entropy_R=drawn.entropy_R[:rows], logprob_R=drawn.logprob_R[:rows]
         )
         logits_RV = drawn.logits_N[: rows * drawn.vocab].view(rows, drawn.vocab)
-        self._again(choice, logits_RV, inputs, slot_R, allowed.refusals)
+        self._again(choice, logits_RV, inputs, slot_R, allowed.refusals, refused)
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
@@ -223,7 +226,8 @@ class Chooser:
             )
             choice = self._choose(logits_RV, inputs, **self._limits)
             if allowed is not None and allowed.refusals is not None:
-                choice = self._again(choice, logits_RV, inputs, slots, allowed.refusals)
+                first = allowed.refusals(slots, inputs.position_R, choice.token_R)
+                choice = self._again(choice, logits_RV, inputs, slots, allowed.refusals, first)
             if not most:
                 yield part, Chosen(choice=choice)
                 continue
@@ -231,16 +235,23 @@ class Chooser:
             yield part, Chosen(choice=choice, tops=most_likely(logits_RV, flag_R, most, picks.topped))
 
     def _again(
-        self, choice: Choice, logits_RV: Tensor, rows: SamplingRows, slot_R: Tensor, refusals: Refusals
+        self,
+        choice: Choice,
+        logits_RV: Tensor,
+        rows: SamplingRows,
+        slot_R: Tensor,
+        refusals: Refusals,
+        refused: Refused | None,
     ) -> Choice:
-        """``choice``, with what grammars refuse chosen again."""
+        """``choice``, with what grammars refuse chosen again: ``refused`` first, and what they refuse of that."""
         greedy = self._cpu_kernels and not rows.sampled and rows.adjusted is None
-        while (refused := refusals(slot_R, rows.position_R, choice.token_R)) is not None:
+        while refused is not None:
             if greedy:
                 choose_again_cpu(choice, logits_RV, refused)
-                continue
-            inputs = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
-            other = self._choose(logits_RV.index_select(0, refused.row_N), inputs, **self._limits)
-            for f in fields(Choice):
-                getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))
+            else:
+                inputs = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
+                other = self._choose(logits_RV.index_select(0, refused.row_N), inputs, **self._limits)
+                for f in fields(Choice):
+                    getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))
+            refused = refusals(slot_R, rows.position_R, choice.token_R)
         return choice
