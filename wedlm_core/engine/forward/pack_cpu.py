@@ -28,7 +28,7 @@ from wedlm_core.kernels.cpu import pack as layout_kernels
 from wedlm_core.kernels.cpu import step as kernels
 from wedlm_core.model.draw import Advance, StepPicks, StepRows
 
-_OUTCOMES = 256  # shapes of outcomes that are kept
+_OUTCOMES = 32  # shapes of outcomes that are kept: of 512 sequences with wide windows each takes half a megabyte
 
 __all__ = ["CpuStep", "PackedInput", "PackedStep", "choices_of"]
 
