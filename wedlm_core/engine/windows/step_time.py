@@ -19,7 +19,8 @@ class HostTime:
 
     A part of them goes with the tokens that the step committed (outputs end, others begin, a grammar takes them in):
     more tokens per forward do not make that part smaller. The rest is what a step costs however many it commits. A step
-    with drafts costs more than one without: they are laid out, counted and learned from.
+    with drafts costs more than one without: they are laid out, counted and learned from. The first of either kind does
+    not count, as it loads what later ones find.
     """
 
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
@@ -27,12 +28,18 @@ class HostTime:
         # Without drafts and with some, sums over recent steps: of them, their seconds, commits, commits squared, and
         # seconds times commits. Plain numbers, since five of them are quicker than an array.
         self._sums_2K = [[0.0] * 5, [0.0] * 5]
+        self._began_2 = [False, False]
 
     def record(self, seconds: float, commits: float, *, drafts: bool) -> None:
         """Count a step, with drafts or without any."""
-        sums, kept = self._sums_2K[int(drafts)], self._tuning.host_kept
-        if sums[0]:
-            seconds = min(seconds, self._tuning.disturbed * sums[1] / sums[0])
+        kind, kept = int(drafts), self._tuning.host_kept
+        if not self._began_2[kind]:
+            self._began_2[kind] = True
+            return
+        sums, other = self._sums_2K[kind], self._sums_2K[1 - kind]
+        like = sums if sums[0] else other
+        if like[0]:
+            seconds = min(seconds, self._tuning.disturbed * like[1] / like[0])
         new = (1.0, seconds, commits, commits * commits, seconds * commits)
         sums[:] = [kept * before + one for before, one in zip(sums, new, strict=True)]
 
@@ -41,8 +48,18 @@ class HostTime:
 
         0 where none was seen. Where all steps commit alike, nothing tells the parts apart: all of it is fixed then.
         """
-        seen = self._sums_2K[int(drafts)]
-        steps, seconds, commits, *_ = seen if seen[0] else self._sums_2K[1 - int(drafts)]
+        kind = int(drafts)
+        if not self._sums_2K[kind][0]:
+            kind = 1 - kind
+        found = self._fixed_of(kind)
+        # Drafts do not cost a multiple. What says so is a disturbance, which no further step with drafts would correct
+        # if windows stayed closed for it.
+        if kind and self._sums_2K[0][0]:
+            found = min(found, self._tuning.disturbed * self._fixed_of(0))
+        return found
+
+    def _fixed_of(self, kind: int) -> float:
+        steps, seconds, commits, *_ = self._sums_2K[kind]
         return max(0.0, seconds - self._per_commit() * commits) / max(1.0, steps)
 
     def _per_commit(self) -> float:
