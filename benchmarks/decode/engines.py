@@ -328,7 +328,7 @@ def main() -> None:
     clock = "processor time" if args.clock == "cpu" else "wall clock"
     body = (
         f"{clock.capitalize()}, {_PROMPT} tokens of prompt and {args.new} generated (verified: {3 * args.new}), "
-        f"{args.rounds} rounds in turns, {args.note}\n\n" + "\n\n".join(parts)
+        f"{args.rounds} rounds in turns. {args.note}\n\n" + "\n\n".join(parts)
     )
     write_result("engines", "Against other engines on a CPU", f"python -m {' '.join(_command())}", body,
                  threads=args.threads)  # fmt: skip
