@@ -246,8 +246,7 @@ class HistoryDrafts:
         all_G = np.where(count_G > 0, _first(acceptance_GD, count_G), 1.0)
         paying_G = planner.paying_masks(windows.slots_G, all_G, bought.row_price)
         windows.masks_G = np.where(count_G > 0, np.minimum(windows.masks_G, paying_G), windows.masks_G)
-        expected = float(np.where(np.arange(acceptance_GD.shape[1]) < count_G[:, None], acceptance_GD, 0).sum())
-        self._value = self._value * _KEPT + expected * bought.seconds_per_commit
+        self._value = self._value * _KEPT + bought.saved_seconds
 
 
 def _within(proposal: Proposal, stop_GK: IntArray) -> np.ndarray:

@@ -31,12 +31,13 @@ class Purchase:
     Attributes:
         threshold: drafts that are at least as likely get a row.
         row_price: commits that one more row would have to bring.
-        seconds_per_commit: of the forward with them.
+        saved_seconds: by which the commits that are expected of them come earlier than without them, the time of their
+            rows taken off.
     """
 
     threshold: float
     row_price: float
-    seconds_per_commit: float
+    saved_seconds: float
 
 
 class WindowPlanner:
@@ -162,8 +163,8 @@ class WindowPlanner:
     def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
         """Take in what a forward of these rows took, where ``cost`` was measured; not of every forward."""
         self._corrects = True
-        if self._age % self._tuning.correction_interval and not self._timing:
-            return
+        if self._age % (self._tuning.correction_interval * self._patience) and not self._timing:
+            return  # as rare as plans are, while these change nothing
         expected = float(cost(np.array([rows]), kv_tokens, sequences)[0])
         self._correction.record(rows, seconds, expected, times=2 if self._timing else 1)  # of which there are few
 
@@ -175,8 +176,10 @@ class WindowPlanner:
             cost: of forwards.
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
+        if self._new_windows is not None and self._age < self._wait:
+            return False
         slots_S = slots_R[self._table.adaptive[slots_R]]
-        if not len(slots_S) or (self._new_windows is not None and self._age < self._wait):
+        if not len(slots_S):
             return False
         waited, self._age, self._planned_for = self._age, 0, len(slots_R)
         least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
@@ -217,7 +220,7 @@ class WindowPlanner:
         """
         load = self._load
         if load is None:
-            return Purchase(threshold=np.inf, row_price=0.0, seconds_per_commit=0.0)
+            return Purchase(threshold=np.inf, row_price=0.0, saved_seconds=0.0)
         likely_N = -np.sort(-acceptance_GD[acceptance_GD > 0])
         most = int(max(0, min(len(likely_N), self._most_rows - rows, spare_tokens)))
         total_N = commits + np.append(0.0, likely_N[:most].cumsum())
@@ -228,8 +231,11 @@ class WindowPlanner:
         count = int((rate_N >= self._tuning.near_optimal * rate_N.max()).argmax())
         rate = float(rate_N[count])
         price = rate * load.slope(rows + count, self._planned_for)
+        more = float(seconds_N[count] - seconds_N[0])
         return Purchase(
-            threshold=float(likely_N[count - 1]) if count else np.inf, row_price=price, seconds_per_commit=1 / rate
+            threshold=float(likely_N[count - 1]) if count else np.inf,
+            row_price=price,
+            saved_seconds=float(total_N[count] - total_N[0]) / float(rate_N[0]) - more,
         )
 
     def _load_of(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:

@@ -48,18 +48,8 @@ class HostTime:
 
         0 where none was seen. Where all steps commit alike, nothing tells the parts apart: all of it is fixed then.
         """
-        kind = int(drafts)
-        if not self._sums_2K[kind][0]:
-            kind = 1 - kind
-        found = self._fixed_of(kind)
-        # Drafts do not cost a multiple. What says so is a disturbance, which no further step with drafts would correct
-        # if windows stayed closed for it.
-        if kind and self._sums_2K[0][0]:
-            found = min(found, self._tuning.disturbed * self._fixed_of(0))
-        return found
-
-    def _fixed_of(self, kind: int) -> float:
-        steps, seconds, commits, *_ = self._sums_2K[kind]
+        seen = self._sums_2K[int(drafts)]
+        steps, seconds, commits, *_ = seen if seen[0] else self._sums_2K[1 - int(drafts)]
         return max(0.0, seconds - self._per_commit() * commits) / max(1.0, steps)
 
     def _per_commit(self) -> float:
