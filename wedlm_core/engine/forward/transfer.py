@@ -36,8 +36,8 @@ def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
 
 def _copy_in(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
     """:func:`put` on any device."""
-    device, whole = column.device, np.broadcast_to(values, (len(slots_S), *column.shape[1:]))
-    column.index_copy_(0, to_device(slots_S, device), to_device(np.ascontiguousarray(whole), device))
+    device, whole = column.device, np.broadcast_to(values, (len(slots_S), *column.shape[1:])).copy()
+    column.index_copy_(0, to_device(slots_S, device), to_device(whole, device))
 
 
 class AsyncCopy:
