@@ -123,5 +123,5 @@ def _compile_once(llm: LLM) -> None:
     """Have the kernels compiled by one process of this machine; the others wait for it and load them."""
     with one_at_a_time("kernels"):
         if not are_kept():
-            announce("compiling the kernels for this CPU, once; it takes about 15 s")
+            announce("compiling the kernels for this CPU, once; it takes 15 to 50 s")
             llm.generate(*_FIRST_FORWARDS)
