@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wedlm_core.engine.windows.acceptance import Acceptance
+from wedlm_core.engine.windows.allocation import _Windows
 from wedlm_core.engine.windows.long_run import LongRun
 from wedlm_core.engine.windows.output_lengths import OutputLengths
 
@@ -62,19 +63,7 @@ def by_kind(acceptance: Acceptance, slots_S: IntArray) -> FloatArray:
 
 
 def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:
-    """Solve a two-state chain per sequence and window: the drafts of a forward are valid or stale.
-
-    With w masks, valid drafts are the w - 1 proposals behind the one that the verifier decided. They stay valid when
-    all are accepted and the next first mask agrees with the verifier; else what is left is stale. So a window that is
-    too wide costs twice: rows, and stale forwards. Stale drafts may bring commits; but masks behind one that turns out
-    wrong propose in vain, and the next drafts are stale as well. How many are kept is what pays best in the long run.
-
-    Args:
-        valid_SW: probability that valid drafts up to offset 1 .. W are all accepted.
-        stale_SW: the same for stale ones.
-        agree_2S: probability that the first mask agrees after all (stale, valid) drafts were accepted.
-        row_price: commits that a row has to bring, by which numbers of stale drafts are compared.
-    """
+    """See :func:`wedlm_core.engine.windows.long_run.long_run`."""
     count, width = valid_SW.shape
     one_S1, all_S1 = np.ones((count, 1)), np.full((count, 1), width)
     masks_W1 = np.arange(1, width + 1)[:, None]
@@ -162,22 +151,13 @@ def with_prefill(run: LongRun, rows_per_commit: float) -> LongRun:
     return replace(run, rows_SW=run.rows_SW + rows_per_commit * run.commits_SW)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Windows:
-    """Windows of each sequence, ``[S, W + 1]``, those with the fewest rows first."""
-
-    masks_SW: IntArray
-    commits_SW: FloatArray
-    rows_SW: FloatArray
-
-
-def windows_by_rows(run: LongRun, widest_S: IntArray) -> Windows:
+def windows_by_rows(run: LongRun, widest_S: IntArray) -> _Windows:
     """Order windows by their rows; those that are too wide stand last and bring nothing for their rows."""
     fits_SW = np.arange(run.rows_SW.shape[1]) <= widest_S[:, None]
     rows_SW = np.where(fits_SW, run.rows_SW, run.rows_SW.max(initial=0.0) + 1)
     masks_SW = rows_SW.argsort(axis=1, kind="stable")
     commits_SW = np.where(fits_SW, run.commits_SW, 0.0)
-    return Windows(
+    return _Windows(
         masks_SW=masks_SW,
         commits_SW=np.take_along_axis(commits_SW, masks_SW, axis=1),
         rows_SW=np.take_along_axis(rows_SW, masks_SW, axis=1),

@@ -267,7 +267,8 @@ class DecoderTeam:
             widened(embed, ids[:rows], x_TD[:rows])
         elif self._plain_table is not None:
             if not copy_rows(self._plain_table, ids.numpy(), self._stream, rows):
-                raise IntegrityError(f"ids from {int(ids.min())} to {int(ids.max())} of {len(self._plain_table)} rows")
+                low, high = int(ids[:rows].min()), int(ids[:rows].max())
+                raise IntegrityError(f"ids from {low} to {high} of a table of {len(self._plain_table)} rows")
         else:
             x_TD[:rows] = embed.weight.index_select(0, ids[:rows])
 
