@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from pipeline.stages import LOGGER
 from testing.engine import triton_interpreter
@@ -27,6 +28,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 triton_interpreter.set_up()
+# An example may be the first that needs a kernel, which is compiled then. How long an example takes is no test's subject.
+settings.register_profile("compiling", deadline=None)
+settings.load_profile("compiling")
 # Collecting makes half a million objects that all stay: looking through them for garbage, again and again as they grow,
 # took as long as the collecting. The hook below turns it on again.
 gc.disable()
