@@ -28,7 +28,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 triton_interpreter.set_up()
-# An example may be the first that needs a kernel, which is compiled then. How long an example takes is no test's subject.
+# An example may be the first that needs a kernel, which is compiled then.
 settings.register_profile("compiling", deadline=None)
 settings.load_profile("compiling")
 # Collecting makes half a million objects that all stay: looking through them for garbage, again and again as they grow,
