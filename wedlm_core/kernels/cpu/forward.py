@@ -195,18 +195,11 @@ _HELD = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(np.uint16), "int8
 _PARTS = {numbers: (_narrowing(numbers), multiply_panels(numbers)) for numbers in numbers_here()}
 
 
-def _runner(numbers: str, held: str) -> Any:
-    """See :func:`run_float32`.
+def _producing(numbers: str) -> Any:
+    """The kernel of one product; ``numbers`` of weights and of the rows that meet them."""
+    (narrow, multiply), narrows, together = _PARTS[numbers], numbers != "float32", tile_rows(numbers)
 
-    Args:
-        numbers: of weights and of the rows that meet them.
-        held: of keys and values.
-    """
-    label, kept = f"_{numbers}_{held}", _HELD[held]
-    (narrow, multiply), narrows = _PARTS[numbers], numbers != "float32"
-    together = tile_rows(numbers)
-
-    @kernel(label=label)
+    @kernel(label=f"_{numbers}")
     def product(task, rows, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
         """``out = x @ weight.T + bias``. All members have written x; none has written out when it returns alone."""
         own, step = narrow(task, rows, x, one, me, members)
@@ -219,7 +212,14 @@ def _runner(numbers: str, held: str) -> Any:
         )  # fmt: skip
         meet(state, members)
 
-    @kernel(label=label)
+    return product
+
+
+def _placing(held: str) -> Any:
+    """The kernel that writes keys and values; ``held``: their numbers."""
+    kept = _HELD[held]
+
+    @kernel(label=f"_{held}")
     def place(task, layer, me, members):  # type: ignore[no-untyped-def]
         """Queries to ``task.q``, keys and values to the pool: by rows, or by heads where rows are few."""
         rows, dim = task.rows, task.dim
@@ -244,7 +244,14 @@ def _runner(numbers: str, held: str) -> Any:
             value_scales, first, last, low, high,
         )  # fmt: skip
 
-    @kernel(label=label)
+    return place
+
+
+def _attending(held: str) -> Any:
+    """The kernel of attention; ``held``: numbers of keys and values."""
+    kept = _HELD[held]
+
+    @kernel(label=f"_{held}")
     def attend(task, layer, scores, space, members, state):  # type: ignore[no-untyped-def]
         """Attention of groups of queries, each taken by whoever is free."""
         rows, dim = task.rows, task.dim
@@ -272,7 +279,23 @@ def _runner(numbers: str, held: str) -> Any:
                 mine = take(state)
             passed += groups * task.kv_heads
 
-    @kernel(label=label)
+    return attend
+
+
+_PRODUCTS = {numbers: _producing(numbers) for numbers in _PARTS}
+_READERS = {held: (_placing(held), _attending(held)) for held in _HELD}
+
+
+def _runner(numbers: str, held: str) -> Any:
+    """See :func:`run_float32`.
+
+    Args:
+        numbers: of weights and of the rows that meet them.
+        held: of keys and values.
+    """
+    product, (place, attend), narrows = _PRODUCTS[numbers], _READERS[held], numbers != "float32"
+
+    @kernel(label=f"_{numbers}_{held}")
     def run(task, state, me, members):  # type: ignore[no-untyped-def]
         rows = task.rows
         if task.layers == 0:
