@@ -6,9 +6,22 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from wedlm_core.engine.mask_lines import MaskLines
 from wedlm_core.grammar import Grammar
 
-__all__ = ["allowed_by", "allowed_tokens"]
+__all__ = ["allowed_bits", "allowed_by", "allowed_tokens"]
+
+
+def allowed_bits(lines: MaskLines) -> np.ndarray:
+    """bool ``[N, V]``: whether each state allows a token; V is the vocabulary in whole words."""
+    bits_UV = np.unpackbits(lines.bits_UW.view(np.uint8), axis=1, bitorder="little").astype(np.bool_)
+    allowed_NV = np.ones((len(lines.line_N), bits_UV.shape[1]), dtype=np.bool_)
+    for state, line in enumerate(lines.line_N.tolist()):
+        if line >= 0:
+            allowed_NV[state] = bits_UV[line]
+        elif line < -1:
+            allowed_NV[state] = np.arange(bits_UV.shape[1]) == -line - 2
+    return allowed_NV
 
 
 def allowed_tokens(grammar: Grammar, output: Sequence[int]) -> list[int]:

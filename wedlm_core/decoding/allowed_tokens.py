@@ -1,8 +1,9 @@
 """Allowed tokens: which tokens a grammar lets follow, as bits, and how rows of logits are restricted to them.
 
-The bits of one state are a row of int32 words: bit ``i % 32`` of word ``i // 32`` says whether token i may come next.
-A sequence's forward has one state for each draft and one before the first: its *states* stand behind each other in one
-table. The position of a row's token says which state it is chosen in.
+The bits of one state are a line of int32 words: bit ``i % 32`` of word ``i // 32`` says whether token i may come next.
+A state that allows one token or all of them has no bits, its number says so. A sequence's forward has one state for each
+draft and one before the first: its *states* stand behind each other in one table. The position of a row's token says
+which state it is chosen in.
 
 Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: its
 bits allow everything, and the choice is held against the grammar afterwards. A choice among all tokens that the grammar
@@ -13,15 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["WORD", "AllowedRows", "AllowedTokens", "Refusals", "Refused", "restrict_logits", "words_of_vocabulary"]
+__all__ = [
+    "FREE", "WORD", "AllowedRows", "AllowedTokens", "Refusals", "Refused", "only", "restrict_logits",
+    "words_of_vocabulary",
+]  # fmt: skip
 
 WORD = 32
 """Tokens of a word."""
+FREE = -1
+"""Of a state in place of a line of bits: every token is allowed. Numbers below it allow one token, :func:`only`."""
+
+
+def only(token: Any) -> Any:
+    """What stands in place of a line of bits where this token alone is allowed; and back from there to the token."""
+    return -2 - token
 
 
 def words_of_vocabulary(vocab_size: int) -> int:
@@ -34,8 +46,8 @@ class AllowedRows:
     """Which bits restrict each of R rows.
 
     Attributes:
-        bits_UW: int32 ``[U, W]``, one line per state.
-        line_R: int64 ``[R]``, the line of a row; -1 where every token is allowed.
+        bits_UW: int32 ``[U, W]``, lines of bits.
+        line_R: int64 ``[R]``, the line of a row; :data:`FREE` where every token is allowed, :func:`only` where one is.
     """
 
     bits_UW: Tensor
@@ -69,14 +81,16 @@ class AllowedTokens:
     """The states of one forward, by engine slot.
 
     Attributes:
-        bits_UW: int32 ``[U, W]``, one line per state; a slot's lines stand behind each other.
-        first_S: int64 ``[slots]``, the first line of a slot; -1 without a grammar.
-        count_S: int64 ``[slots]``, lines of a slot: its drafts and one.
+        bits_UW: int32 ``[U, W]``, lines of bits.
+        line_N: int64 ``[N]``, of each state as in :class:`AllowedRows`, one at least; a slot's stand behind each other.
+        first_S: int64 ``[slots]``, the first state of a slot; -1 without a grammar.
+        count_S: int64 ``[slots]``, states of a slot: its drafts and one.
         position_S: int64 ``[slots]``, the absolute position of the token that is chosen in a slot's first state.
         refusals: holds the choices of open states against their grammars; None where no state is open.
     """
 
     bits_UW: Tensor
+    line_N: Tensor
     first_S: Tensor
     count_S: Tensor
     position_S: Tensor
@@ -97,7 +111,8 @@ class AllowedTokens:
         first_R = self.first_S.index_select(0, slot_R)
         state_R = position_R - self.position_S.index_select(0, slot_R)
         known_R = (first_R >= 0) & (state_R >= 0) & (state_R < self.count_S.index_select(0, slot_R))
-        return torch.where(known_R, first_R + state_R, -1)
+        line_R = self.line_N.index_select(0, torch.where(known_R, first_R + state_R, 0))
+        return torch.where(known_R, line_R, FREE)
 
     def _lines(self, slot_R: Tensor, position_R: Tensor) -> np.ndarray:
         """The same lines in arrays, which take less time for the rows of a forward on a CPU."""
@@ -105,15 +120,15 @@ class AllowedTokens:
         first = self.first_S.numpy()[slots]
         state = position_R.numpy() - self.position_S.numpy()[slots]
         known = (first >= 0) & (state >= 0) & (state < self.count_S.numpy()[slots])
-        return np.where(known, first + state, -1)
+        return np.where(known, self.line_N.numpy()[np.where(known, first + state, 0)], FREE)
 
 
 def restrict_logits(logits_RV: Tensor, allowed: AllowedRows) -> Tensor:
-    """A copy of the logits, -inf where a row's bits forbid the token."""
-    if not allowed.bits_UW.shape[0]:  # no row is restricted
-        return logits_RV.clone()
-    vocab = logits_RV.shape[1]
-    token_V = torch.arange(vocab, device=logits_RV.device)
-    word_RV = allowed.bits_UW.index_select(0, allowed.line_R.clamp(min=0)).index_select(1, token_V // WORD)
-    may_RV = (word_RV >> (token_V % WORD).to(torch.int32)) & 1
-    return logits_RV.masked_fill((may_RV == 0) & (allowed.line_R >= 0)[:, None], -torch.inf)
+    """A copy of the logits, -inf where a row may not choose the token."""
+    token_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
+    may_RV = token_V == only(allowed.line_R)[:, None]
+    if allowed.bits_UW.shape[0]:
+        word_RV = allowed.bits_UW.index_select(0, allowed.line_R.clamp(min=0)).index_select(1, token_V // WORD)
+        bit_RV = ((word_RV >> (token_V % WORD).to(torch.int32)) & 1) != 0
+        may_RV = torch.where((allowed.line_R >= 0)[:, None], bit_RV, may_RV)
+    return logits_RV.masked_fill(~may_RV & (allowed.line_R != FREE)[:, None], -torch.inf)

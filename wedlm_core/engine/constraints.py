@@ -302,9 +302,13 @@ class _Pending:
         """The allowed tokens."""
         if self._known is None:
             self._wait()
-            first_S, count_S, position_S = to_device(self._lines.facts_3S, self._device)
-            bits_UW = to_device(self._lines.bits_UW, self._device)
+            first_S, count_S, position_S = to_device(self._lines.facts(), self._device)
             self._known = AllowedTokens(
-                bits_UW=bits_UW, first_S=first_S, count_S=count_S, position_S=position_S, refusals=self._refusals
+                bits_UW=to_device(self._lines.bits_UW, self._device),
+                line_N=to_device(self._lines.line_N, self._device),
+                first_S=first_S,
+                count_S=count_S,
+                position_S=position_S,
+                refusals=self._refusals,
             )
         return self._known

@@ -1,4 +1,4 @@
-"""Which tokens the rows of a forward may choose where a grammar says so: bits for each state of each sequence.
+"""Which tokens the rows of a forward may choose where a grammar says so: bits for each state that allows several.
 
 They are computed by threads: beside a GPU while the model runs, and waited for when tokens are chosen. On a CPU the
 threads of a forward take all cores and wait for each other, so each that is kept waits for all. There most states are
@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from llguidance import LLExecutor
 
-from wedlm_core.decoding.allowed_tokens import WORD, words_of_vocabulary
-from wedlm_core.grammar import AN_END, ANYTHING, UNKNOWN, Constraint
+from wedlm_core.decoding.allowed_tokens import FREE, WORD, only, words_of_vocabulary
+from wedlm_core.grammar import AN_END, UNKNOWN, Constraint
 
 __all__ = ["Asked", "Executor", "Filler", "MaskLines", "compute_bits", "executor_of", "filler", "mask_lines"]
 
-_ONE_UNKNOWN = (UNKNOWN,)
 Executor = LLExecutor | None
 """Threads that ask matchers; None where the engine's own asks them."""
 
@@ -64,34 +63,40 @@ class Asked:
 
 
 class MaskLines:
-    """The states of a forward's sequences with a grammar, line after line."""
+    """The states of a forward's sequences with a grammar, one behind the other.
+
+    Attributes:
+        line_N: int64 ``[N]``, of each state, as in :class:`wedlm_core.decoding.allowed_tokens.AllowedTokens`.
+        bits_UW: int32 ``[U, W]``, lines of bits of the states that allow several tokens.
+    """
 
     def __init__(self, *, slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        self.facts_3S = np.full((3, slots), -1, dtype=np.int64)  # first line, lines, position of the first
-        self._asked: list[Asked] = []
-        self._states: list[int] = []
-        self._eos = eos_token_ids
+        self._slots, self._eos = slots, eos_token_ids
         self._words = words_of_vocabulary(vocab_size)
-        self.bits_UW = np.empty((0, self._words), dtype=np.int32)
-
-    @property
-    def total(self) -> int:
-        """States."""
-        return len(self._states)
+        self._facts: list[tuple[int, int, int, int]] = []
+        self._states: list[int] = []
+        self._asked: list[Asked] = []
+        self._places: list[int] = []  # states that have a line
+        self._lines: list[int] = []  # of each of them
+        self._total = 0  # lines
+        self.line_N, self.bits_UW = np.full(1, FREE), np.empty((0, self._words), dtype=np.int32)
 
     def add(self, slot: int, constraint: Constraint, position: int, *, leave_open: bool) -> None:
         """Add a sequence: a state before its first draft, and one behind each; nothing where all may choose freely."""
-        first, states = self.total, constraint.drafts.states
-        if leave_open and states == _ONE_UNKNOWN:
+        first, states = len(self._states), constraint.drafts.states
+        if leave_open and states.count(UNKNOWN) == len(states):
             return
-        self.facts_3S[:, slot] = first, len(states), position
-        if leave_open:
-            self._states += [ANYTHING if state == UNKNOWN else state for state in states]
-            return
-        if constraint.unknown:
-            line = first + len(states) - 1 - len(constraint.walk)
-            self._asked.append(Asked(constraint=constraint, line=line, places=constraint.unknown))
+        self._facts.append((slot, first, len(states), position))
         self._states += states
+        unknown = () if leave_open else constraint.unknown
+        if unknown:
+            stands = first + len(states) - 1 - len(constraint.walk)
+            # Bits of several states are computed along a walk, with a line for each state that it passes.
+            line = self._total - (unknown[0] if len(unknown) == 1 else 0)
+            self._asked.append(Asked(constraint=constraint, line=line, places=unknown))
+            self._places += [stands + place for place in unknown]
+            self._lines += [line + place for place in unknown]
+            self._total = line + unknown[-1] + 1
 
     def fill(self, executor: Executor) -> None:
         """Compute all bits: matchers are asked for those that are not known.
@@ -101,19 +106,28 @@ class MaskLines:
         """
         if not self._states:
             return
-        self.bits_UW = np.empty((self.total, self._words), dtype=np.int32)
-        compute_bits(self.bits_UW, self._asked, executor)
-        self._fill_known()
+        state_N = np.array(self._states, dtype=np.int64)
+        ends_N = state_N == AN_END
+        several_ends = len(self._eos) > 1 and bool(ends_N.any())
+        bits_UW = np.empty((self._total + several_ends, self._words), dtype=np.int32)
+        if self._asked:
+            compute_bits(bits_UW[: self._total], self._asked, executor)
+        line_N = np.where(state_N >= 0, only(state_N), FREE)
+        line_N[self._places] = self._lines
+        if several_ends:
+            bits_UW[self._total] = 0
+            for token in self._eos:
+                bits_UW[self._total, token // WORD] |= _bit(np.int64(token))
+        line_N[ends_N] = self._total if several_ends else only(self._eos[0])
+        self.line_N, self.bits_UW = line_N, bits_UW
 
-    def _fill_known(self) -> None:
-        """Bits of states that allow one token, an end, or anything."""
-        state_U = np.array(self._states, dtype=np.int64)
-        lines_N = np.flatnonzero(state_U != UNKNOWN)
-        self.bits_UW[lines_N] = np.where(state_U[lines_N] == ANYTHING, -1, 0)[:, None]
-        one_N = lines_N[state_U[lines_N] >= 0]
-        self.bits_UW[one_N, state_U[one_N] // WORD] = _bit(state_U[one_N])
-        for token in self._eos:
-            self.bits_UW[state_U == AN_END, token // WORD] |= _bit(np.int64(token))
+    def facts(self) -> np.ndarray:
+        """int64 ``[3, slots]``: a slot's first state, -1 where it has none; its states; the position of the first."""
+        facts_3S = np.full((3, self._slots), -1, dtype=np.int64)
+        if self._facts:
+            slots_G, *facts = zip(*self._facts, strict=True)
+            facts_3S[:, slots_G] = facts
+        return facts_3S
 
 
 def compute_bits(bits_UW: np.ndarray, asked: Iterable[Asked], executor: Executor) -> None:

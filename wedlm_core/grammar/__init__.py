@@ -7,6 +7,6 @@ of logits, windows or the engine. The backend is the library llguidance, which f
 """
 
 from wedlm_core.grammar.compiler import Grammar, GrammarCompiler
-from wedlm_core.grammar.constraint import AN_END, ANYTHING, UNKNOWN, Constraint, Proposals
+from wedlm_core.grammar.constraint import AN_END, UNKNOWN, Constraint, Proposals
 
-__all__ = ["ANYTHING", "AN_END", "UNKNOWN", "Constraint", "Grammar", "GrammarCompiler", "Proposals"]
+__all__ = ["AN_END", "UNKNOWN", "Constraint", "Grammar", "GrammarCompiler", "Proposals"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import llguidance
 import numpy as np
 
 from wedlm_core.errors import RequestError, explain, first_line
-from wedlm_core.grammar.constraint import Constraint
+from wedlm_core.grammar.constraint import Constraint, take_forced
 from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.grammar.sources import grammar_text
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -22,6 +23,10 @@ _KEPT = 256  # compiled grammars; some kilobytes each, megabytes for large ones
 _MOST_STATES = 100_000  # of texts, that the sequences of a grammar share: 40 MB
 _NOTHING_FITS = "NoExtension"  # why the library stops where no token may come
 _REMEDY = "Correct it, or simplify it."
+
+# Where RUST_BACKTRACE is set, the library records its stack each time an output is complete, which takes longer than
+# most of its calls. Panics still show theirs.
+os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
 
 
 class Grammar:
@@ -56,15 +61,17 @@ class Grammar:
 
 
 class _Origin:
-    """A matcher that constraints copy."""
+    """Matchers that constraints copy (:class:`wedlm_core.grammar.constraint.Source`)."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self.matcher = make()
+        self.renew()
 
     def renew(self) -> None:
-        """Compile it anew, with nothing that others found out."""
+        """Compile them anew, with nothing that others found out."""
         self.matcher = self._make()
+        self.opened = self.matcher.deep_copy()
+        self.opening = take_forced(self.opened)
 
 
 class GrammarCompiler:

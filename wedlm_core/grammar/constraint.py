@@ -8,14 +8,12 @@ from typing import Any, NamedTuple, Protocol
 from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["ANYTHING", "AN_END", "UNKNOWN", "Constraint", "Drafts", "Proposals"]
+__all__ = ["AN_END", "UNKNOWN", "Constraint", "Drafts", "Proposals", "take_forced"]
 
 UNKNOWN = -1
 """Of a state: the matcher knows what may come."""
 AN_END = -2
 """Of a state: the output ends here."""
-ANYTHING = -3
-"""Of a state: the output has ended before it."""
 
 
 class Proposals(NamedTuple):  # a step makes one for each sequence, which takes a frozen dataclass three times as long
@@ -33,7 +31,7 @@ class Drafts(NamedTuple):
         tokens: ids.
         sources: of each.
         states: before the first draft and behind each: the only token that may come there, or :data:`UNKNOWN`,
-            :data:`AN_END` or :data:`ANYTHING`.
+            :data:`AN_END`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -42,15 +40,30 @@ class Drafts(NamedTuple):
 
 
 class Source(Protocol):
-    """Gives matchers at the beginning of one grammar."""
+    """Gives matchers at the beginning of one grammar.
+
+    Attributes:
+        matcher: at the beginning; never advanced.
+        opening: the forced text with which every output begins, if there is any.
+        opened: a matcher behind it.
+    """
 
     matcher: Any
+    opening: list[int]
+    opened: Any
 
     def renew(self) -> None:
-        """Replace the matcher by one that shares nothing with those before."""
+        """Replace the matchers by ones that share nothing with those before."""
 
 
 _NO_DRAFTS = Drafts()
+
+
+def _without_drafts(ahead: list[int]) -> Drafts:
+    """The state behind which a forced text stands, or none."""
+    return Drafts(states=(ahead[0],)) if ahead else _NO_DRAFTS
+
+
 _NONE_LEFT = "no token that the grammar allows was left to choose"
 
 
@@ -71,18 +84,18 @@ class Constraint:
 
     Attributes:
         drafts: of the next forward; set by :meth:`draft`.
+        ends: whether the end of the output is to follow them. It is no draft: the row before it chooses it.
         obedience: as given.
     """
 
     def __init__(self, source: Source, eos_token_ids: Sequence[int], obedience: Obedience) -> None:
         self.obedience = obedience
         self._source, self._origin, self._eos = source, source.matcher, frozenset(eos_token_ids)
-        self._matcher = source.matcher.deep_copy()
+        self._matcher = source.opened.deep_copy()
         self._taken: list[int] = []
-        self._ahead: list[int] = []  # forced, and taken in by the matcher, but not committed
+        self._ahead = source.opening  # forced, and taken in by the matcher, but not committed; replaced, never changed
         self._texts: list[tuple[int, list[int]]] = []  # forced texts among the drafts, by the place of their beginning
-        self._end = eos_token_ids[0]
-        self.drafts = _NO_DRAFTS
+        self.drafts, self.ends = _without_drafts(self._ahead), False
 
     @property
     def matcher(self) -> Any:
@@ -121,19 +134,14 @@ class Constraint:
         matcher.rollback(len(walk))
         return accepts
 
-    @property
-    def ends(self) -> bool:
-        """Whether the last draft ends the output."""
-        return bool(self.drafts.tokens) and self.drafts.tokens[-1] in self._eos
-
     def accept(self, tokens: Sequence[int]) -> str | None:
         """Take in committed tokens; None, or why the grammar refuses them. Nothing may follow an end of sequence."""
         ends = bool(tokens) and tokens[-1] in self._eos
         own = list(tokens[:-1] if ends else tokens)
-        if ends and self.ends and tuple(own) == self.drafts.tokens[:-1]:
+        if ends and self.ends and tuple(own) == self.drafts.tokens:
             return None  # the walk that drafted them came here
         forced = self._forced_behind(own)
-        self.drafts, self._texts = _NO_DRAFTS, []
+        self._forget_drafts()
         trouble = self._trouble()  # where no token was found to be allowed, the end was chosen
         reason = self._take(own)
         if reason is not None:
@@ -142,8 +150,7 @@ class Constraint:
             return trouble or "the output ended before it was complete"
         if forced and self._matcher.consume_tokens(forced):
             self._ahead = forced
-        if self._ahead:
-            self.drafts = Drafts(states=(self._ahead[0],))
+        self.drafts = _without_drafts(self._ahead)
         return None
 
     def _take(self, tokens: list[int]) -> str | None:
@@ -202,26 +209,26 @@ class Constraint:
         """
         self._take_forced(most)
         if not self._ahead and (not proposals.most or not most) and not self._matcher.is_stopped():
-            self.drafts, self._texts = _NO_DRAFTS, []  # as in each step of autoregressive decoding
+            self._forget_drafts()  # as in each step of autoregressive decoding
             return self.drafts
         walk = _Walk(self._ahead, most)
         if len(self._ahead) <= most:
             self._walk_on(walk, proposals, most)
-            back = walk.steps - len(self._ahead)
+            back = len(walk.tokens) - len(self._ahead)
             if self._matcher.is_error() or (back and not self._matcher.rollback(back)):
                 self.renew(fresh=False)
                 walk = _Walk(self._ahead, most)
                 walk.states.append(UNKNOWN)
-        self._texts = walk.texts
+        self._texts, self.ends = walk.texts, walk.ends
         self.drafts = Drafts(tuple(walk.tokens), tuple(walk.sources), tuple(walk.states))
         return self.drafts
 
+    def _forget_drafts(self) -> None:
+        self.drafts, self._texts, self.ends = _NO_DRAFTS, [], False
+
     def _take_forced(self, most: int) -> None:
         """Take in the forced text behind the committed tokens, as far as drafts may reach into it."""
-        while len(self._ahead) <= most and not self._matcher.is_stopped():
-            forced = self._matcher.compute_ff_tokens()
-            if not forced or not self._advance(forced):
-                return
+        while len(self._ahead) <= most and (forced := take_forced(self._matcher)):
             self._ahead = self._ahead + forced
 
     def _walk_on(self, walk: _Walk, proposals: Proposals, most: int) -> None:
@@ -232,7 +239,7 @@ class Constraint:
         while not matcher.is_stopped():
             forced = [] if looked else matcher.compute_ff_tokens()
             looked = False
-            if forced and self._advance(forced[: most - len(tokens)]):
+            if forced and _advance(matcher, forced[: most - len(tokens)]):
                 walk.force(forced, most)
                 if len(states) > len(tokens):
                     return
@@ -242,26 +249,31 @@ class Constraint:
             if place >= room or not left:
                 return
             token = offered[place]
-            ends = token in self._eos
-            if not (matcher.is_accepting() if ends else matcher.try_consume_tokens([token])):
+            if token in self._eos:
+                walk.ends = matcher.is_accepting()
+                return
+            if not matcher.try_consume_tokens([token]):
                 return
             left -= 1
-            walk.add(token, proposals.source)
-            if ends:
-                walk.end()
-                return
+            tokens.append(token)
+            walk.sources.append(proposals.source)
         states.append(AN_END)
-        if len(tokens) < most:
-            walk.add(self._end, DraftSource.GRAMMAR)
-            walk.end()
+        walk.ends = True
 
-    def _advance(self, tokens: list[int]) -> bool:
-        """Consume tokens if all of them are allowed, else none."""
-        if not tokens:
-            return True
-        if self._matcher.validate_tokens(tokens) < len(tokens):
-            return False
-        return bool(self._matcher.consume_tokens(tokens))
+
+def take_forced(matcher: Any) -> list[int]:
+    """Take a matcher over the forced text behind it, and return that; empty where there is none."""
+    forced: list[int] = [] if matcher.is_stopped() else matcher.compute_ff_tokens()
+    return forced if forced and _advance(matcher, forced) else []
+
+
+def _advance(matcher: Any, tokens: list[int]) -> bool:
+    """Consume tokens if all of them are allowed, else none."""
+    if not tokens:
+        return True
+    if matcher.validate_tokens(tokens) < len(tokens):
+        return False
+    return bool(matcher.consume_tokens(tokens))
 
 
 class _Walk:
@@ -272,16 +284,10 @@ class _Walk:
         self.sources: list[DraftSource] = []
         self.states: list[int] = []
         self.texts: list[tuple[int, list[int]]] = []
-        self.steps = 0  # drafts that lead to another state of the matcher: all but an end
+        self.ends = False  # whether an end follows
         if ahead:
             self.force(ahead, most)
             self.texts = []  # ahead of commits it is known anyway
-
-    def add(self, token: int, source: DraftSource) -> None:
-        """Add a draft."""
-        self.tokens.append(token)
-        self.sources.append(source)
-        self.steps += 1
 
     def force(self, text: list[int], most: int) -> None:
         """Add a forced text as far as there may be drafts, and a state for the first token that may not be one."""
@@ -291,9 +297,3 @@ class _Walk:
         self.tokens += drafted
         self.sources += [DraftSource.GRAMMAR] * len(drafted)
         self.states += text[: len(drafted) + 1]
-        self.steps += len(drafted)
-
-    def end(self) -> None:
-        """The last draft ends the output."""
-        self.steps -= 1
-        self.states.append(ANYTHING)

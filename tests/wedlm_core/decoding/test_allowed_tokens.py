@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wedlm_core.decoding.allowed_tokens import AllowedTokens
+from wedlm_core.decoding.allowed_tokens import FREE, AllowedTokens
 
 SLOTS, STATES = 4, 3
 
@@ -18,8 +18,9 @@ def test_lines_are_those_of_tensors_and_stay_within_a_slots_own(seed: int, rows:
     count_S = rng.integers(1, STATES + 1, SLOTS)
     first_S = np.where(rng.random(SLOTS) < 0.3, -1, np.cumsum(count_S) - count_S)
     begin_S = rng.integers(0, 5, SLOTS)
+    line_N = rng.integers(-9, 9, int(count_S.sum()))
     allowed = AllowedTokens(
-        bits_UW=torch.zeros(int(count_S.sum()), 1, dtype=torch.int32),
+        bits_UW=torch.zeros(9, 1, dtype=torch.int32), line_N=torch.from_numpy(line_N),
         first_S=torch.from_numpy(first_S), count_S=torch.from_numpy(count_S), position_S=torch.from_numpy(begin_S),
     )  # fmt: skip
     slot_R, position_R = torch.from_numpy(rng.integers(0, SLOTS, rows)), torch.from_numpy(rng.integers(0, 9, rows))
@@ -28,4 +29,5 @@ def test_lines_are_those_of_tensors_and_stay_within_a_slots_own(seed: int, rows:
     assert torch.equal(line_R, allowed._line_tensor(slot_R, position_R))
     for slot, position, line in zip(slot_R.tolist(), position_R.tolist(), line_R.tolist(), strict=True):
         state = position - begin_S[slot]
-        assert line == (first_S[slot] + state if first_S[slot] >= 0 and 0 <= state < count_S[slot] else -1)
+        known = first_S[slot] >= 0 and 0 <= state < count_S[slot]
+        assert line == (line_N[first_S[slot] + state] if known else FREE)

@@ -156,6 +156,7 @@ def test_a_restricted_row_chooses_as_if_other_tokens_were_not_there(chooser: Any
     for row, line in enumerate(allowed.line_R.tolist()):
         bits = [int(word) & 0xFFFFFFFF for word in allowed.bits_UW[line]] if line >= 0 else [0xFFFFFFFF] * 3
         may = [token for token in range(vocab) if bits[token // 32] >> token % 32 & 1]
+        may = [-2 - line] if line < -1 else may
         only = torch.full((vocab,), -torch.inf)
         only[may] = logits[row, may]
         params = SamplingParams(temperature=temperature)

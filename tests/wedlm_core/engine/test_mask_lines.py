@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from llguidance import LLExecutor
 
-from testing.engine.grammar_oracle import allowed_tokens
+from testing.engine.grammar_oracle import allowed_bits, allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
 from wedlm_core.engine.mask_lines import executor_of, filler, mask_lines
 from wedlm_core.grammar import AN_END, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
@@ -36,10 +36,8 @@ def compiler() -> GrammarCompiler:
 
 
 def bits_of(tokens: list[int]) -> np.ndarray:
-    """A line of bits in which those of ``tokens`` are set."""
-    bit_V = np.zeros(VOCABULARY, dtype=np.uint8)
-    bit_V[tokens] = 1
-    return np.packbits(bit_V, bitorder="little").view(np.int32)
+    """bool ``[V]``, which tokens these are."""
+    return np.isin(np.arange(VOCABULARY), tokens)
 
 
 def outputs(grammar: Grammar, rng: random.Random) -> Iterator[tuple[Constraint, list[int]]]:
@@ -68,14 +66,14 @@ def test_the_bits_are_those_of_a_matcher_that_is_run_anew(name: str) -> None:
     grammar, executor = compiler().compile(WANTED[name]), LLExecutor(2)
     for constraint, output in outputs(grammar, random.Random(name)):
         tokens = constraint.drafts.tokens
-        reached = len(tokens) + 1 - constraint.ends  # behind an end anything may come
-        expected = [bits_of(allowed_tokens(grammar, [*output, *tokens[:place]])) for place in range(reached)]
-        expected += [np.full(VOCABULARY // 32, -1, dtype=np.int32)] * constraint.ends
+        states = range(len(tokens) + 1)
+        expected = [bits_of(allowed_tokens(grammar, [*output, *tokens[:place]])) for place in states]
         for threads in (None, executor):
             lines = mask_lines([(0, constraint, 7)], 1, VOCABULARY, ENDS)
             lines.fill(threads)
-            assert lines.facts_3S.tolist() == [[0], [len(tokens) + 1], [7]]
-            np.testing.assert_array_equal(lines.bits_UW, np.stack(expected))
+            assert lines.facts().tolist() == [[0], [len(tokens) + 1], [7]]
+            np.testing.assert_array_equal(allowed_bits(lines), np.stack(expected))
+            assert len(lines.bits_UW) <= len(lines.line_N), "none is made for what is forced"
 
 
 def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alone() -> None:
@@ -85,11 +83,11 @@ def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alon
     for constraint in found:
         lines = mask_lines([(0, constraint, 0)], 1, VOCABULARY, ENDS)
         lines.fill(None)
-        alone.append(lines.bits_UW)
+        alone.append(allowed_bits(lines))
     for threads in (None, LLExecutor(2)):
         lines = mask_lines([(slot, one, 0) for slot, one in enumerate(found)], len(found), VOCABULARY, ENDS)
         lines.fill(threads)
-        np.testing.assert_array_equal(lines.bits_UW, np.concatenate(alone))
+        np.testing.assert_array_equal(allowed_bits(lines), np.concatenate(alone))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -103,7 +101,7 @@ def test_beside_a_device_they_are_computed_in_the_background(threads: int) -> No
     for wait in [background(lines) for lines in several]:
         wait()
     for lines in several:
-        np.testing.assert_array_equal(lines.bits_UW, at_once.bits_UW)
+        np.testing.assert_array_equal(allowed_bits(lines), allowed_bits(at_once))
 
 
 def test_open_states_allow_anything_and_known_ones_what_they_did() -> None:
@@ -116,16 +114,16 @@ def test_open_states_allow_anything_and_known_ones_what_they_did() -> None:
     nothing = 0
     for slot, constraint in enumerate(found):
         states = constraint.drafts.states
-        (line, count, _), (own, own_count, _) = closed.facts_3S[:, slot], opened.facts_3S[:, slot]
-        if slot % 2 == 0 and states == (UNKNOWN,):
-            assert (own, own_count) == (-1, -1), "all of its rows may choose anything: there is no line to read"
+        (line, count, _), (own, own_count, _) = closed.facts()[:, slot], opened.facts()[:, slot]
+        if slot % 2 == 0 and set(states) == {UNKNOWN}:
+            assert (own, own_count) == (-1, -1), "all of its rows may choose anything: there is no state to read"
             nothing += 1
             continue
         assert count == own_count == len(states)
         for place, state in enumerate(states):
             is_open = slot % 2 == 0 and state == UNKNOWN
-            expected_W = np.full(VOCABULARY // 32, -1, dtype=np.int32) if is_open else closed.bits_UW[line + place]
-            np.testing.assert_array_equal(opened.bits_UW[own + place], expected_W)
+            expected_V = np.ones(VOCABULARY, dtype=np.bool_) if is_open else allowed_bits(closed)[line + place]
+            np.testing.assert_array_equal(allowed_bits(opened)[own + place], expected_V)
     assert 0 < nothing < 6
 
 
@@ -133,7 +131,7 @@ def test_a_matcher_is_not_asked_for_what_is_known() -> None:
     constraint = compiler().compile(StructuredOutputs(choice=["only this text may come"])).constraint()
     constraint.draft(Proposals(tokens=(), most=0, source=DraftSource.MASK), most=30)
     assert constraint.ends
-    assert constraint.drafts.states[-2] == AN_END
+    assert constraint.drafts.states[-1] == AN_END
     assert constraint.unknown == ()
 
 

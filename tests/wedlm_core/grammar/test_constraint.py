@@ -36,7 +36,7 @@ def proposals(tokens: list[int], most: int | None = None) -> Proposals:
 @pytest.mark.parametrize("name", list(WANTED)[::3])
 def test_drafts_are_allowed_one_after_the_other_and_forced_ones_are_alone(name: str) -> None:
     grammar, rng = compiler().compile(WANTED[name]), random.Random(name)
-    ends = tokenizer().eos_token_ids
+    ends = set(tokenizer().eos_token_ids)
     constraint, output = grammar.constraint(), list[int]()
     for _ in range(12):
         allowed = allowed_tokens(grammar, output)
@@ -48,13 +48,12 @@ def test_drafts_are_allowed_one_after_the_other_and_forced_ones_are_alone(name: 
             may = allowed_tokens(grammar, walked)
             assert token in may
             assert (source == DraftSource.GRAMMAR) == (len(may) == 1), "what is forced is drafted as forced"
+            assert token not in ends, "the row before an end chooses it"
             walked.append(token)
-            if token in ends:
-                assert token == drafts.tokens[-1]
-                assert constraint.ends
-                break
-        if not set(walked) & set(ends) and len(drafts.tokens) < 4:
-            place = len(drafts.tokens)
+        place, may = len(drafts.tokens), set(allowed_tokens(grammar, walked))
+        assert constraint.ends <= bool(ends & may)
+        assert not may <= ends or constraint.ends or place == 6
+        if not constraint.ends and place < 4:
             assert offered[place] not in allowed_tokens(grammar, walked), "only what is forbidden ends the walk"
         token = rng.choice(allowed_tokens(grammar, output))
         assert constraint.accept([token]) is None
@@ -71,22 +70,25 @@ def test_no_more_proposals_than_asked_for_become_drafts() -> None:
     assert grammar.constraint().draft(proposals([a] * 9), most=3).tokens == (a,) * 3
 
 
-def test_the_end_is_drafted_where_nothing_else_may_follow_and_proposed_where_it_may() -> None:
+def test_drafts_end_where_nothing_else_may_follow_and_where_the_end_is_proposed() -> None:
     end = tokenizer().eos_token_ids[0]
     grammar = compiler().compile(StructuredOutputs(regex="ab?"))
     a, b = (tokenizer().encode(letter)[0] for letter in "ab")
     constraint = grammar.constraint()
     assert constraint.accept([a]) is None
-    assert constraint.draft(proposals([end]), most=4).tokens == (end,)
-    assert constraint.draft(proposals([b, b]), most=4).tokens == (b, end)
+    assert constraint.draft(proposals([end]), most=4).tokens == ()
+    assert constraint.ends
+    assert constraint.draft(proposals([b, b]), most=4).tokens == (b,)
+    assert constraint.ends
     assert constraint.draft(proposals([]), most=4).tokens == ()
+    assert not constraint.ends
 
 
 @pytest.mark.parametrize(
     ("tokens", "words"), [("b", "doesn't satisfy"), ("a<|im_end|>b", "doesn't satisfy"), ("<|im_end|>", "complete")]
 )
 def test_what_the_grammar_refuses_is_told(tokens: str, words: str) -> None:
-    constraint = compiler().compile(StructuredOutputs(regex="ac")).constraint()
+    constraint = compiler().compile(StructuredOutputs(regex="[ac][ac]")).constraint()
     reason = constraint.accept(tokenizer().encode(tokens))
     assert reason is not None
     assert words in reason

@@ -150,7 +150,7 @@ def choose_row(  # type: ignore[no-untyped-def]
         position: of the token.
         suppressed: whether it never chooses the mask token or ids from ``vocab_limit`` on.
         bits: uint32 ``[U, W]``.
-        line: of ``bits``, -1 for none.
+        line: of ``bits``; -1 for none, -2 - t where token t alone is allowed.
         mask_token: id of the mask.
         vocab_limit: first id of vocabulary padding.
         scaled: float32 ``[V]``, overwritten.
@@ -168,7 +168,7 @@ def choose_row(  # type: ignore[no-untyped-def]
     token = _first_max(logits, at, size)
     top = logits[r, token]
     log_mass, entropy = _entropy(logits, at, size, top)
-    restricted = line >= 0
+    alone, restricted = -2 - line, line >= 0
     if restricted and heat == 0 and not _allows(bits, line, token):
         token = _first_max_allowed(flat, at, size, bits, line)
     if heat > 0:
@@ -177,7 +177,9 @@ def choose_row(  # type: ignore[no-untyped-def]
                 store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
             _, entropy = _entropy(scaled, 0, size, top / heat)
         key = _key(seed, position)
-        if restricted:
+        if alone >= 0:
+            pass
+        elif restricted:
             token = _sample_allowed(flat, at, size, bits, line, heat, key, noise)
         else:
             _gumbel_of(key, 0, size, scaled)
@@ -185,6 +187,8 @@ def choose_row(  # type: ignore[no-untyped-def]
                 logit = load(logits, at + i, size - i, F32(0.0))
                 store(scaled, i, size - i, load(scaled, i, size - i, F32(0.0)) + logit / heat)
             token = _first_max(scaled, 0, size)
+    if alone >= 0:
+        token = alone if logits[r, alone] > F32(-np.inf) else 0
     return token, entropy, logits[r, token] - top - log_mass
 
 
@@ -214,7 +218,8 @@ def choose_rows(  # type: ignore[no-untyped-def]
         positions: int64 ``[R]``.
         suppress: bool ``[R]``, rows that never choose the mask token or ids from ``vocab_limit`` on.
         bits: uint32 ``[U, W]`` (:mod:`wedlm_core.decoding.allowed_tokens`).
-        lines: int64 ``[R]``, the line of ``bits`` that restricts a row, -1 for none; empty where none is restricted.
+        lines: int64 ``[R]``, the line of ``bits`` that restricts a row, or its like (``AllowedRows.line_R``); empty
+            where none is restricted.
         mask_token: id of the mask.
         vocab_limit: first id of vocabulary padding.
         tokens: int64 ``[R]``, written.

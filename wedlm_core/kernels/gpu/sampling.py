@@ -137,7 +137,8 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
         position_ptr: int64 ``[R]``.
         suppress_ptr: bool ``[R]``.
         bits_ptr: int32 ``[U, words]`` (:mod:`wedlm_core.decoding.allowed_tokens`); read with ``ALLOWED`` only.
-        line_ptr: int64 ``[R]``, the line of bits that restricts a row, -1 for none; read with ``ALLOWED`` only.
+        line_ptr: int64 ``[R]``, the line of bits that restricts a row, -1 for none, -2 - t where token t alone is
+            allowed; read with ``ALLOWED`` only.
         partial_ptr: float32 ``[4, R, groups]``, written: the maximum; then of z, what lies between a logit and the
             maximum (in powers of two, at the entropy's temperature), the sums of 2^z and of 2^z z; the sum of 2^z
             at temperature 1 (only with ``TWO_HEATS``).
@@ -151,7 +152,7 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
         tiles: ceil(V / TILE).
         groups: ceil(tiles / GROUP).
         groups_each: groups of one program.
-        ALLOWED: whether any row may be restricted by bits.
+        ALLOWED: whether any row may be restricted.
         SAMPLED: whether any row may have a temperature.
         TWO_HEATS: whether a row may want its entropy at its temperature.
         LIBM: take logarithms from the device's library.
@@ -174,7 +175,7 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     restricted = False
     if ALLOWED:
         line = tl.load(line_ptr + row)
-        restricted = line >= 0
+        restricted = line != -1
         bits_ptr += tl.maximum(line, 0) * words
     top, mass, weighted, raw = _no_sums(TILE)
     ahead = _load_tile(logits_ptr, first * TILE + lane, vocab)
@@ -211,8 +212,8 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
             top, mass, weighted, raw = _no_sums(TILE)
         if ALLOWED:  # noqa: SIM102 - else bits_ptr may be of another type, and the code below must not be compiled
             if restricted:  # the sums above are of the whole distribution, the choice is not
-                word = tl.load(bits_ptr + token // 32, mask=token < vocab, other=0)
-                x = tl.where(((word >> (token % 32)) & 1) != 0, x, -float("inf"))
+                word = tl.load(bits_ptr + token // 32, mask=(token < vocab) & (line >= 0), other=0)
+                x = tl.where((((word >> (token % 32)) & 1) != 0) | (token == -2 - line), x, -float("inf"))
                 peak = tl.max(x, axis=0)
         sampling = False
         if SAMPLED:
