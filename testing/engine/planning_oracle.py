@@ -10,9 +10,11 @@ from wedlm_core.engine.windows.acceptance import Acceptance
 from wedlm_core.engine.windows.allocation import _Windows
 from wedlm_core.engine.windows.long_run import LongRun
 from wedlm_core.engine.windows.output_lengths import OutputLengths
+from wedlm_core.engine.windows.step_time import Load
 
 __all__ = [
     "by_kind",
+    "forward_seconds",
     "hull_density",
     "job_hazard",
     "long_run",
@@ -24,6 +26,14 @@ __all__ = [
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+def forward_seconds(load: Load, rows: FloatArray, sequences: int) -> FloatArray:
+    """Seconds of steps of these rows in the mean: they vary, so padding costs half a quantum more."""
+    place = rows / load.cost.quantum + 0.5
+    below = np.floor(place)
+    low, high = (load.cost((below + up) * load.cost.quantum, load.kv_tokens, sequences) for up in (0, 1))
+    return load.host_seconds + low + (place - below) * (high - low)
 
 
 def job_hazard(acceptance: Acceptance, family: int = 0) -> FloatArray:

@@ -17,10 +17,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.history import History, Proposal, check_bytes
+from wedlm_core.engine.history import History, check_bytes
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.kernels.cpu.recall import (
+    Worth,
+    best_prefixes,
+    cut_at_stops,
+    fill_windows,
+    find_broken,
+    open_windows,
+    weigh_sources,
+)
 from wedlm_core.statistics import DraftSource
 
 __all__ = ["LEAST_ACCEPTANCE", "HistoryDrafts", "Suggestions"]
@@ -149,9 +158,8 @@ class HistoryDrafts:
             self._take_in(slot)
         begin = time.perf_counter()
         proposal = self._history.propose(slots_G, self._budget(slots_G))
-        found = Suggestions(
-            slots_G=slots_G, token_GD=proposal.token_SD, acceptance_GD=_within(proposal, self._table.stop_ids[slots_G])
-        )
+        cut_at_stops(proposal.token_SD, proposal.acceptance_SD, proposal.count_S, self._table.stop_ids[slots_G])
+        found = Suggestions(slots_G=slots_G, token_GD=proposal.token_SD, acceptance_GD=proposal.acceptance_SD)
         self._spent = self._spent * _KEPT + time.perf_counter() - begin
         return found
 
@@ -181,19 +189,15 @@ class HistoryDrafts:
         if not own_D.any():
             return
         slots_G = slots_D[own_D]
-        # Drafts of history that are left behind a wrong one follow what is not there.
-        place_L = np.arange(table.source.shape[1])
-        gone_GL = (place_L >= outcome.count_D[own_D, None]) & (place_L < outcome.offered_D[own_D, None])
-        broken_G = ((table.source[slots_G] == DraftSource.HISTORY) & gone_GL).any(axis=1)
-        table.source[slots_G] = DraftSource.MASK
+        broken_G = np.empty(len(slots_G), dtype=np.bool_)
+        any_broken = find_broken(slots_G, outcome.count_D[own_D], outcome.offered_D[own_D], table.source, broken_G)
         offer = None if found is None else _of(found, slots_G)
         least = max(LEAST_ACCEPTANCE, self._planner.row_price)
-        hopeful = offer is not None and bool((offer.acceptance_GD[:, 0] >= least).any())
-        if hopeful or broken_G.any():
-            windows = _Windows.of(state, table, slots_G, broken_G)
-            if hopeful and offer is not None:
-                self._buy(windows, offer, outcome.next_valid_D[own_D], running, spare_tokens)
-            windows.write(state, table)
+        if offer is not None and bool((offer.acceptance_GD[:, 0] >= least).any()):
+            windows = _Windows(state, table, slots_G, broken_G)
+            self._buy(windows, offer, outcome.next_valid_D[own_D], running, spare_tokens)
+        elif any_broken:
+            _Windows(state, table, slots_G, broken_G).leave()
         self._placed = bool((table.source == DraftSource.HISTORY).any())
         self._settle(found is not None, time.perf_counter() - begin)
 
@@ -215,87 +219,33 @@ class HistoryDrafts:
         self, windows: _Windows, offer: Suggestions, valid_G: BoolArray, running: IntArray, spare_tokens: int
     ) -> None:
         """Choose between the masks' drafts and history's, then buy the likeliest of history's rows."""
-        table, planner = self._table, self._planner
-        mask_GW, kept_G, price = planner.mask_acceptance(windows.slots_G, valid_G), windows.drafts_G, planner.row_price
-        # What the masks will bring in the forward after the next one, if all drafts of the next are accepted.
-        next_GW = planner.mask_acceptance(windows.slots_G, np.ones_like(valid_G)).cumsum(axis=1)
-        later_G = _first(next_GW, np.minimum(windows.masks_G, next_GW.shape[1]))
-        value_G, all_kept_G = _first(mask_GW.cumsum(axis=1), kept_G), np.where(kept_G, _first(mask_GW, kept_G), 1.0)
-        token_GD = offer.token_GD.copy()
-        best = _best_prefix(offer.acceptance_GD, np.ones(len(kept_G)), later_G, price)
+        table, planner, price = self._table, self._planner, self._planner.row_price
+        slots_G, drafts_G, token_GD = windows.slots_G, windows.drafts_G, offer.token_GD
+        worth = _worth(*token_GD.shape)
+        weigh_sources(
+            slots_G, valid_G, drafts_G, windows.masks_G, planner.by_masks_2SW, offer.acceptance_GD, price, worth
+        )
         # History takes the place of masks' drafts where it promises more; else it follows them.
-        replaces_G = (kept_G == 0) | (best.value_G > value_G - price * kept_G + all_kept_G * later_G)
-        acceptance_GD = best.acceptance_GD
-        behind = np.flatnonzero(~replaces_G)
+        behind = np.flatnonzero(~worth.replaces)
         if len(behind):
             assert self._history is not None
-            slots, reached_B = windows.slots_G[behind], all_kept_G[behind]
-            room = np.where(windows.ends_G[behind], 0, np.maximum(self._budget(slots) - kept_G[behind], 0))
-            proposal = self._history.propose(slots, room, windows.token_GL[behind], kept_G[behind])
-            follows_BD = reached_B[:, None] * _within(proposal, table.stop_ids[slots])
+            slots = slots_G[behind]
+            room = np.where(windows.ends_G[behind], 0, np.maximum(windows.most_G[behind] - drafts_G[behind], 0))
+            proposal = self._history.propose(slots, room, windows.token_GL[behind], drafts_G[behind])
+            cut_at_stops(proposal.token_SD, proposal.acceptance_SD, proposal.count_S, table.stop_ids[slots])
+            token_GD = token_GD.copy()
             token_GD[behind] = proposal.token_SD
-            acceptance_GD[behind] = _best_prefix(follows_BD, reached_B, later_G[behind], price).acceptance_GD
-        windows.drafts_G = np.where(replaces_G, 0, kept_G)
-        base_rows = float(table.rows[running].sum() - (kept_G - windows.drafts_G).sum())
-        base_commits = len(running) + float(np.where(replaces_G, 0.0, value_G).sum())
-        bought = planner.buy(acceptance_GD, base_commits, base_rows, spare_tokens)
-        count_G = (acceptance_GD >= max(bought.threshold, LEAST_ACCEPTANCE)).sum(axis=1)
-        # Where nothing was bought, the masks' drafts stay.
-        windows.drafts_G = np.where(count_G == 0, kept_G, windows.drafts_G)
-        windows.append(token_GD, count_G)
-        all_G = np.where(count_G > 0, _first(acceptance_GD, count_G), 1.0)
-        paying_G = planner.paying_masks(windows.slots_G, all_G, bought.row_price)
-        windows.masks_G = np.where(count_G > 0, np.minimum(windows.masks_G, paying_G), windows.masks_G)
+            best_prefixes(behind, proposal.acceptance_SD, price, worth)
+        rows = float(np.add.reduce(table.rows[running]) - drafts_G[worth.replaces].sum())
+        commits = len(running) + float(worth.value[behind].sum())
+        bought = planner.buy(worth.acceptance, commits, rows, spare_tokens)
+        windows.fill(token_GD, worth, max(bought.threshold, LEAST_ACCEPTANCE), bought.row_price, planner.by_masks_2SW)
         self._value = self._value * _KEPT + bought.saved_seconds
 
 
-def _within(proposal: Proposal, stop_GK: IntArray) -> np.ndarray:
-    """Acceptance of a proposal's drafts, 0 behind its last and behind a stop token. float32 ``[G, D]``."""
-    place_D = np.arange(proposal.token_SD.shape[1])
-    known_GD = place_D < proposal.count_S[:, None]
-    stop_GD = (proposal.token_SD[:, :, None] == stop_GK[:, None, :]).any(axis=2) & known_GD
-    behind_GD = stop_GD.cumsum(axis=1) - stop_GD > 0
-    return np.where(known_GD & ~behind_GD, proposal.acceptance_SD, np.float32(0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Prefix:
-    """The drafts of each of G sequences that are worth most together.
-
-    Attributes:
-        acceptance_GD: of these drafts; 0 behind them.
-        value_G: commits that they bring, in this forward and by the masks behind them, less the price of their rows.
-    """
-
-    acceptance_GD: np.ndarray
-    value_G: np.ndarray
-
-
-def _best_prefix(acceptance_GD: np.ndarray, reached_G: np.ndarray, later_G: np.ndarray, row_price: float) -> _Prefix:
-    """How many drafts to take, as masks behind them propose in vain if one is wrong.
-
-    Args:
-        acceptance_GD: probability that a draft and all before it are accepted, 0 behind the last.
-        reached_G: probability that all drafts before the first are.
-        later_G: commits that the masks behind bring later if all drafts are accepted.
-        row_price: commits that a row has to bring.
-    """
-    all_GD = np.concatenate([reached_G[:, None], acceptance_GD], axis=1)
-    gained_GD = np.concatenate([np.zeros((len(reached_G), 1)), np.cumsum(acceptance_GD - row_price, axis=1)], axis=1)
-    value_GD = gained_GD + all_GD * later_G[:, None]
-    value_GD[:, 1:][acceptance_GD <= 0] = -np.inf
-    most_G = value_GD.argmax(axis=1)
-    kept_GD = np.arange(acceptance_GD.shape[1]) < most_G[:, None]
-    value_G = np.take_along_axis(value_GD, most_G[:, None], axis=1)[:, 0]
-    return _Prefix(acceptance_GD=np.where(kept_GD, acceptance_GD, 0), value_G=value_G)
-
-
-def _first(value_GX: np.ndarray, count_G: IntArray) -> np.ndarray:
-    """The value at each sequence's last of ``count_G`` places; 0 where that is none."""
-    if not value_GX.shape[1]:
-        return np.zeros(len(count_G))
-    place_G = np.clip(count_G - 1, 0, value_GX.shape[1] - 1)
-    return np.where(count_G > 0, np.take_along_axis(value_GX, place_G[:, None], axis=1)[:, 0], 0.0)
+def _worth(windows: int, drafts: int) -> Worth:
+    value_3G = np.empty((3, windows))
+    return Worth(np.empty((windows, drafts)), *value_3G, np.empty(windows, dtype=np.bool_))
 
 
 def _of(found: Suggestions, slots_G: IntArray) -> Suggestions:
@@ -306,50 +256,44 @@ def _of(found: Suggestions, slots_G: IntArray) -> Suggestions:
     return Suggestions(slots_G=slots_G, token_GD=found.token_GD[line_G], acceptance_GD=found.acceptance_GD[line_G])
 
 
-@dataclass(kw_only=True)
 class _Windows:
-    """The next windows of G sequences while they are changed: masks' drafts, history's, then masks."""
+    """The next windows of G sequences while they are changed: masks' drafts, history's, then masks.
 
-    slots_G: IntArray
-    token_GL: IntArray
-    drafts_G: IntArray
-    recalled_G: IntArray
-    masks_G: IntArray
-    most_G: IntArray
-    ends_G: BoolArray
+    Args:
+        state: of the device, which has them.
+        table: what it says of them.
+        slots_G: of the sequences.
+        broken_G: whose drafts are dropped.
+    """
 
-    @classmethod
-    def of(cls, state: DeviceState, table: SlotTable, slots_G: IntArray, broken_G: BoolArray) -> _Windows:
-        """As the device has them; drafts of ``broken_G`` are dropped."""
-        token_GL, lead_G, length_G = state.drafts_of(slots_G)
-        most_G = np.minimum(2 * table.widest[slots_G], table.left(slots_G))
-        last_G = np.take_along_axis(token_GL, np.maximum(lead_G - 1, 0)[:, None], axis=1)
-        ends_G = (last_G == table.stop_ids[slots_G]).any(axis=1) & (lead_G > 0) & ~broken_G
-        drafts_G = np.where(broken_G, 0, lead_G)
-        masks_G = np.where(broken_G, np.minimum(np.maximum(table.masks[slots_G], 0), most_G), length_G - lead_G)
-        return cls(slots_G=slots_G, token_GL=token_GL, drafts_G=drafts_G, recalled_G=np.zeros_like(lead_G),
-                   masks_G=masks_G, most_G=most_G, ends_G=ends_G)  # fmt: skip
+    def __init__(self, state: DeviceState, table: SlotTable, slots_G: IntArray, broken_G: BoolArray) -> None:
+        self.slots_G, self._state, self._table = slots_G, state, table
+        self.token_GL, self._lead_G, self._length_G = state.drafts_of(slots_G)
+        self.most_G = np.minimum(2 * table.widest[slots_G], table.left(slots_G))
+        self._stop_GK = table.stop_ids[slots_G]
+        self.drafts_G, self.masks_G = np.empty((2, len(slots_G)), dtype=np.int64)
+        self.ends_G = np.empty(len(slots_G), dtype=np.bool_)
+        open_windows(
+            self.token_GL, self._lead_G, self._length_G, broken_G, table.masks[slots_G], self.most_G, self._stop_GK,
+            self.drafts_G, self.masks_G, self.ends_G,
+        )  # fmt: skip
 
-    def append(self, token_GD: np.ndarray, count_G: IntArray) -> None:
-        """Put drafts of history behind those that stay."""
-        width = self.token_GL.shape[1]
-        count_G = np.minimum(count_G, np.maximum(self.most_G - self.drafts_G, 0))
-        place_L = np.arange(width) - self.drafts_G[:, None]
-        mine_GL = (place_L >= 0) & (place_L < count_G[:, None])
-        source_GL = np.clip(place_L, 0, token_GD.shape[1] - 1)
-        self.token_GL = np.where(mine_GL, np.take_along_axis(token_GD, source_GL, axis=1), self.token_GL)
-        self.recalled_G = count_G
+    def fill(
+        self, token_GD: np.ndarray, worth: Worth, threshold: float, row_price: float, by_masks_2SW: np.ndarray
+    ) -> None:
+        """Put drafts of history into them that are at least as likely; to the device, and what the table says."""
+        slots_G, table = self.slots_G, self._table
+        source_GL = np.empty(self.token_GL.shape, dtype=table.source.dtype)
+        fill_windows(
+            slots_G, worth, threshold, row_price, token_GD, by_masks_2SW, self.most_G, self._stop_GK,
+            self._state.mask_token_id, self.token_GL, self.drafts_G, self.masks_G, self._lead_G, self._length_G,
+            source_GL,
+        )  # fmt: skip
+        table.source[slots_G] = source_GL
+        table.rows[slots_G] = 1 + self._length_G
+        self._state.set_drafts(slots_G, self.token_GL, self._lead_G, self._length_G)
 
-    def write(self, state: DeviceState, table: SlotTable) -> None:
-        """To the device, and what the table says of them."""
-        lead_G = self.drafts_G + self.recalled_G
-        last_G = np.take_along_axis(self.token_GL, np.maximum(lead_G - 1, 0)[:, None], axis=1)
-        ends_G = (last_G == table.stop_ids[self.slots_G]).any(axis=1) & (lead_G > 0)
-        room_G = np.maximum(self.most_G - lead_G, 0)
-        masks_G = np.where(ends_G, 0, np.minimum(self.masks_G, room_G))
-        place_L = np.arange(self.token_GL.shape[1])
-        token_GL = np.where(place_L < lead_G[:, None], self.token_GL, state.mask_token_id)
-        recalled_GL = (place_L >= self.drafts_G[:, None]) & (place_L < lead_G[:, None])
-        table.source[self.slots_G] = np.where(recalled_GL, DraftSource.HISTORY, DraftSource.MASK)
-        table.rows[self.slots_G] = 1 + lead_G + masks_G
-        state.set_drafts(self.slots_G, token_GL, lead_G, lead_G + masks_G)
+    def leave(self) -> None:
+        """Put no drafts of history into them."""
+        none = _worth(len(self.slots_G), 0)
+        self.fill(np.zeros((len(self.slots_G), 0), dtype=np.int32), none, np.inf, 0.0, np.zeros((2, 0, 0)))

@@ -13,7 +13,7 @@ from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
-from wedlm_core.engine.history_drafts import HistoryDrafts, _best_prefix
+from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import ConfigError
@@ -141,26 +141,6 @@ def test_too_little_memory_is_refused_at_once() -> None:
         engine_of(history_bytes=1000)
     with pytest.raises(ConfigError, match=r"history_drafts=True.*overlap"):
         EngineConfig(history_drafts=True, overlap=True)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_best_prefix_is_that_of_all_prefixes(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    reached = rng.random(5)
-    acceptance = reached[:, None] * rng.random((5, 7)).cumprod(axis=1)
-    acceptance[np.arange(7) >= rng.integers(0, 8, 5)[:, None]] = 0
-    later, price = rng.random(5) * 4, float(rng.random())
-    found = _best_prefix(acceptance, reached, later, price)
-    for row in range(5):
-        known = int((acceptance[row] > 0).sum())
-        values = [
-            acceptance[row, :count].sum()
-            - price * count
-            + later[row] * (acceptance[row, count - 1] if count else reached[row])
-            for count in range(known + 1)
-        ]
-        assert np.isclose(found.value_G[row], max(values))
-        assert int((found.acceptance_GD[row] > 0).sum()) == int(np.argmax(values))
 
 
 def test_rows_are_bought_as_a_search_over_all_thresholds_buys_them() -> None:

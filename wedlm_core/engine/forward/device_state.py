@@ -18,7 +18,7 @@ from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import WindowParams, empty_windows
 from wedlm_core.engine.forward.shared_lists import SharedLists
-from wedlm_core.engine.forward.transfer import put, to_device
+from wedlm_core.engine.forward.transfer import get, put, to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
 from wedlm_core.model.draw import SlotColumns
 from wedlm_core.types import Request
@@ -151,18 +151,16 @@ class DeviceState:
             lead_G: drafts of each.
             length_G: drafts and masks of each.
         """
-        windows, slots = self.windows, to_device(slots_G, self.device)
-        filled_GL = np.arange(token_GL.shape[1]) < lead_G[:, None]
-        windows.token_SL.index_copy_(0, slots, to_device(token_GL, self.device))
-        windows.filled_SL.index_copy_(0, slots, to_device(filled_GL, self.device))
-        windows.lead_S.index_copy_(0, slots, to_device(lead_G, self.device))
-        windows.length_S.index_copy_(0, slots, to_device(length_G, self.device))
+        windows = self.windows
+        put(windows.token_SL, slots_G, token_GL)
+        put(windows.filled_SL, slots_G, np.arange(token_GL.shape[1]) < lead_G[:, None])
+        put(windows.lead_S, slots_G, lead_G)
+        put(windows.length_S, slots_G, length_G)
 
     def drafts_of(self, slots_G: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Tokens ``[G, L]``, drafts and places of windows; waits for the device."""
-        slots = to_device(slots_G, self.device)
         parts = (self.windows.token_SL, self.windows.lead_S, self.windows.length_S)
-        token_GL, lead_G, length_G = (part.index_select(0, slots).cpu().numpy() for part in parts)
+        token_GL, lead_G, length_G = (get(part, slots_G) for part in parts)
         return token_GL, lead_G, length_G
 
     def note_drafts(self, slots_D: IntArray, context_D: IntArray | Tensor) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["AsyncCopy", "put", "to_device"]
+__all__ = ["AsyncCopy", "get", "put", "to_device"]
 
 
 def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
@@ -32,6 +32,13 @@ def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
         column.numpy()[slots_S] = values
     else:
         _copy_in(column, slots_S, values)
+
+
+def get(column: Tensor, slots_S: np.ndarray) -> np.ndarray:
+    """The values of these slots of a column; waits for the device."""
+    if column.device.type == "cpu":
+        return np.take(column.numpy(), slots_S, axis=0)
+    return column.index_select(0, to_device(slots_S, column.device)).cpu().numpy()
 
 
 def _copy_in(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:

@@ -49,6 +49,10 @@ class WindowPlanner:
         widest: the largest window of any request.
         most_rows: the engine's row budget.
         tuning: constants.
+
+    Attributes:
+        by_masks_2SW: float64, probability that masks' drafts up to each offset are all accepted (stale ones, valid
+            ones), by slot, as of the last plan.
     """
 
     def __init__(self, table: SlotTable, widest: int, most_rows: int, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
@@ -72,7 +76,7 @@ class WindowPlanner:
         self._chosen_windows: IntArray = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
         self._row_price = 0.0  # commits, in the last plan
         self._load: Load | None = None  # of the last plan
-        self._masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))  # acceptance in the last plan, by slot
+        self.by_masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))
         self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
 
     def admit(self, slots_S: IntArray, running: int) -> bool:
@@ -87,7 +91,7 @@ class WindowPlanner:
         if self._new_windows is None or running > 2 * self._planned_for:
             self._new_windows, self._chosen_windows = None, np.zeros(0, dtype=np.int64)
             return False
-        self._masks_2SW[:, slots_S] = self._masks_2SW[:, self._nobody, None]
+        self.by_masks_2SW[:, slots_S] = self.by_masks_2SW[:, self._nobody, None]
         own_S = slots_S[table.adaptive[slots_S]]
         masks, stale = self._new_windows
         table.masks[own_S] = table.keep_valid[own_S] = np.minimum(masks, table.widest[own_S])
@@ -200,14 +204,7 @@ class WindowPlanner:
 
     def mask_acceptance(self, slots_G: IntArray, valid_G: BoolArray) -> FloatArray:
         """``[G, W]``: probability that masks' drafts up to each offset are all accepted, as of the last plan."""
-        return self._masks_2SW[valid_G.astype(np.int64), slots_G]
-
-    def paying_masks(self, slots_G: IntArray, reached_G: FloatArray, row_price: float) -> IntArray:
-        """Masks that pay behind drafts which are all accepted with these probabilities; each takes two rows."""
-        gain_GW = reached_G[:, None] * self._masks_2SW[1, slots_G].cumsum(axis=1)
-        masks_W = np.arange(1, gain_GW.shape[1] + 1)
-        net_GW = np.concatenate([np.zeros((len(slots_G), 1)), gain_GW - 2 * row_price * masks_W], axis=1)
-        return net_GW.argmax(axis=1)
+        return self.by_masks_2SW[valid_G.astype(np.int64), slots_G]
 
     def buy(self, acceptance_GD: FloatArray, commits: float, rows: float, spare_tokens: int) -> Purchase:
         """Buy as many rows, the likeliest first, as maximise commits per second.
@@ -221,7 +218,7 @@ class WindowPlanner:
         load = self._load
         if load is None:
             return Purchase(threshold=np.inf, row_price=0.0, saved_seconds=0.0)
-        likely_N = -np.sort(-acceptance_GD[acceptance_GD > 0])
+        likely_N = np.sort(acceptance_GD[acceptance_GD > 0])[::-1]
         most = int(max(0, min(len(likely_N), self._most_rows - rows, spare_tokens)))
         total_N = commits + np.append(0.0, likely_N[:most].cumsum())
         seconds_N = load.seconds(rows + np.arange(most + 1.0), self._planned_for)
@@ -264,7 +261,7 @@ class WindowPlanner:
         # New sequences are taken to be decoded as most are.
         acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
-        self._masks_2SW[:, slots_N] = stale_NW, valid_NW
+        self.by_masks_2SW[:, slots_N] = stale_NW, valid_NW
         prefill = self._prefill_rows / self._commits
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price)
         constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all()).astype(np.float64)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from wedlm_core.config.step_cost import FloatArray, StepCost
 from wedlm_core.engine.windows.step_cost import monotone
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
+from wedlm_core.kernels.cpu.planning import forward_seconds
 
 __all__ = ["CostCorrection", "HostTime", "Load"]
 
@@ -129,11 +131,17 @@ class Load:
     most_rows: int = 1 << 30
 
     def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
-        """Seconds of steps of ``rows [...]`` rows in the mean: they vary, so padding costs half a quantum more."""
-        place = rows / self.cost.quantum + 0.5
-        below = np.floor(place)
-        low, high = (self.cost((below + up) * self.cost.quantum, self.kv_tokens, sequences) for up in (0, 1))
-        return self.host_seconds + low + (place - below) * (high - low)
+        """Seconds of steps of ``rows [N]`` rows in the mean: they vary, so padding costs half a quantum more."""
+        cost, out_N = self.cost, np.empty(len(rows))
+        fixed = self.host_seconds + cost.per_sequence * sequences + cost.per_kv * self.kv_tokens
+        per_row = cost.per_row_kv * (self.kv_tokens / max(1, sequences))
+        forward_seconds(rows, *self._table_2K, cost.quantum, fixed, per_row, out_N)
+        return out_N
+
+    @cached_property
+    def _table_2K(self) -> FloatArray:
+        """Rows and seconds of the table."""
+        return np.array((self.cost.rows, self.cost.seconds), dtype=np.float64)
 
     def slope(self, rows: float, sequences: int) -> float:
         """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""

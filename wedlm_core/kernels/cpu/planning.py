@@ -10,7 +10,42 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["acceptances", "add_ends", "hull_density", "job_hazards", "long_runs", "order_by_rows"]
+__all__ = [
+    "acceptances", "add_ends", "forward_seconds", "hull_density", "job_hazards", "long_runs", "order_by_rows",
+]  # fmt: skip
+
+
+@kernel
+def forward_seconds(rows, knots, seconds, quantum, fixed, per_row, out):  # type: ignore[no-untyped-def]
+    """Mean seconds of forwards whose rows vary about these: see :meth:`wedlm_core.engine.windows.step_time.Load.seconds`.
+
+    Args:
+        rows: float64 ``[N]``.
+        knots: float64 ``[K]``, rows of the table, ascending.
+        seconds: float64 ``[K]``.
+        quantum: rows are rounded up to a multiple of it.
+        fixed: seconds of each forward besides its rows.
+        per_row: seconds of each row besides those of the table.
+        out: float64 ``[N]``, written.
+    """
+    for n in range(len(rows)):
+        place = rows[n] / quantum + 0.5
+        below = np.floor(place)
+        low, high = below * quantum, (below + 1.0) * quantum
+        low, high = _table(low, knots, seconds) + per_row * low, _table(high, knots, seconds) + per_row * high
+        out[n] = fixed + low + (place - below) * (high - low)
+
+
+@kernel
+def _table(rows, knots, seconds):  # type: ignore[no-untyped-def]
+    """The table between its knots, and beyond them with the last slope; as it begins before the first."""
+    last = len(knots) - 1
+    if rows <= knots[0] or last == 0:
+        return seconds[0]
+    at = 0
+    while at + 1 < last and rows > knots[at + 1]:
+        at += 1
+    return seconds[at] + (seconds[at + 1] - seconds[at]) / (knots[at + 1] - knots[at]) * (rows - knots[at])
 
 
 @kernel

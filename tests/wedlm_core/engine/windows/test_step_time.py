@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from testing.engine.planning_oracle import forward_seconds
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 
@@ -16,6 +19,19 @@ def test_padding_costs_the_mean_over_rows_that_vary() -> None:
     rows = np.array([31.0, 32.0, 33.0])
     about = np.array([load.cost(np.arange(r - 8, r + 8) + 0.5, 0.0, 4).mean() for r in rows])
     np.testing.assert_allclose(load.seconds(rows, 4), about, rtol=1e-3)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.sampled_from([1, 4, 64]))
+def test_seconds_are_those_of_arrays(seed: int, knots: int, quantum: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(300, knots, replace=False)) + 1
+    slopes = dict(zip(("per_sequence", "per_kv", "per_row_kv"), rng.random(3).tolist(), strict=True))
+    cost = StepCost(
+        rows=tuple(rows.tolist()), seconds=tuple(np.sort(rng.random(knots) + 0.1).tolist()), quantum=quantum, **slopes
+    )
+    load = Load(cost=cost, host_seconds=0.3, kv_tokens=float(rng.integers(0, 900)))
+    wanted = np.concatenate([rng.random(20) * 400, rows, rows + 0.5])
+    np.testing.assert_allclose(load.seconds(wanted, 5), forward_seconds(load, wanted, 5), rtol=1e-12)
 
 
 @pytest.mark.parametrize("quantum", [1, 16])
