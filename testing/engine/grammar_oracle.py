@@ -13,7 +13,7 @@ __all__ = ["allowed_bits", "allowed_by", "allowed_tokens"]
 
 
 def allowed_bits(lines: MaskLines) -> np.ndarray:
-    """bool ``[N, V]``: whether each state allows a token; V is the vocabulary in whole words."""
+    """Bool ``[N, V]``: whether each state allows a token; V is the vocabulary in whole words."""
     bits_UV = np.unpackbits(lines.bits_UW.view(np.uint8), axis=1, bitorder="little").astype(np.bool_)
     allowed_NV = np.ones((len(lines.line_N), bits_UV.shape[1]), dtype=np.bool_)
     for state, line in enumerate(lines.line_N.tolist()):

@@ -85,6 +85,7 @@ class Engine:
         self._sequences: dict[str, Sequence] = {}
         self._done: list[Generation] = []
         self._arrivals = 0
+        self._turnover = 0.0  # seconds of a step in which sequences were set up and finished: they take them once
         self._loop: OverlapLoop | None = None
         if self._overlapping_launch is not None:
             self._loop = OverlapLoop(
@@ -238,7 +239,7 @@ class Engine:
     def _step_and_wait(self) -> None:
         """Plan, run and account one forward."""
         clock = step_clock(self.device)
-        begin = clock()
+        begin, self._turnover = clock(), 0.0
         plan = self._next_plan()
         if plan is None or not plan.sequences:
             raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
@@ -246,7 +247,7 @@ class Engine:
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
         self._consume(plan, outcome, details)
-        self._planner.record_host_time(forward - begin + clock() - back)
+        self._planner.record_host_time(forward - begin + clock() - back - self._turnover)
         self._correct_cost(plan, back - forward)
 
     def _next_plan(self, may_preempt: bool = True) -> ForwardPlan | None:
@@ -273,6 +274,12 @@ class Engine:
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
+        clock = step_clock(self.device)
+        begin = clock()
+        self._open_slots(sequences)
+        self._turnover += clock() - begin
+
+    def _open_slots(self, sequences: list[Sequence]) -> None:
         table, now = self._table, time.perf_counter()
         groups, stops = [], []
         for sequence in sequences:
@@ -355,6 +362,8 @@ class Engine:
         self._draft(plan, outcome, emit_D, over_D)
         if not np.count_nonzero(over_D):
             return
+        clock = step_clock(self.device)
+        begin = clock()
         for i in np.flatnonzero(over_D).tolist():
             sequence = plan.sequences[i]
             if unsound_D[i]:
@@ -363,6 +372,7 @@ class Engine:
             elif sequence.finish is None:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
             self._finish(sequence)
+        self._turnover += clock() - begin
 
     def _draft(self, plan: ForwardPlan, outcome: StepOutcome, emit_D: IntArray, over_D: BoolArray) -> None:
         """Draft the next windows of sequences with a grammar, and of those whose text repeats what was seen.

@@ -36,7 +36,7 @@ def compiler() -> GrammarCompiler:
 
 
 def bits_of(tokens: list[int]) -> np.ndarray:
-    """bool ``[V]``, which tokens these are."""
+    """Bool ``[V]``, which tokens these are."""
     return np.isin(np.arange(VOCABULARY), tokens)
 
 
