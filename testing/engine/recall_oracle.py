@@ -88,9 +88,8 @@ def filled(
     """Tokens, drafts, places and sources of windows with the drafts of history that were bought."""
     bought_G = (worth.acceptance >= threshold).sum(axis=1)
     kept_G = np.where(worth.replaces & (bought_G > 0), 0, drafts_G)
-    gain_GW = np.where(bought_G > 0, _first(worth.acceptance, bought_G), 1.0)[:, None] * by_masks_2SW[
-        1, slots_G
-    ].cumsum(1)
+    reached_G = np.where(bought_G > 0, _first(worth.acceptance, bought_G), 1.0)
+    gain_GW = reached_G[:, None] * by_masks_2SW[1, slots_G].cumsum(axis=1)
     net_GW = np.concatenate(
         [np.zeros((len(slots_G), 1)), gain_GW - 2 * price * np.arange(1, gain_GW.shape[1] + 1)], axis=1
     )

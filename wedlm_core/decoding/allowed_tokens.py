@@ -1,9 +1,9 @@
 """Allowed tokens: which tokens a grammar lets follow, as bits, and how rows of logits are restricted to them.
 
 The bits of one state are a line of int32 words: bit ``i % 32`` of word ``i // 32`` says whether token i may come next.
-A state that allows one token or all of them has no bits, its number says so. A sequence's forward has one state for each
-draft and one before the first: its *states* stand behind each other in one table. The position of a row's token says
-which state it is chosen in.
+A state that allows one token or all of them has no bits, its number says so. A sequence's forward has one state for
+each draft and one before the first: its *states* stand behind each other in one table. The position of a row's token
+says which state it is chosen in.
 
 Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: its
 bits allow everything, and the choice is held against the grammar afterwards. A choice among all tokens that the grammar

@@ -244,8 +244,8 @@ class HistoryDrafts:
 
 
 def _worth(windows: int, drafts: int) -> Worth:
-    value_3G = np.empty((3, windows))
-    return Worth(np.empty((windows, drafts)), *value_3G, np.empty(windows, dtype=np.bool_))
+    value_G, reached_G, later_G = np.empty((3, windows))
+    return Worth(np.empty((windows, drafts)), value_G, reached_G, later_G, np.empty(windows, dtype=np.bool_))
 
 
 def _of(found: Suggestions, slots_G: IntArray) -> Suggestions:

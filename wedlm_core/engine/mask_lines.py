@@ -78,8 +78,13 @@ class MaskLines:
         self._asked: list[Asked] = []
         self._places: list[int] = []  # states that have a line
         self._lines: list[int] = []  # of each of them
-        self._total = 0  # lines
+        self._line_count = 0
         self.line_N, self.bits_UW = np.full(1, FREE), np.empty((0, self._words), dtype=np.int32)
+
+    @property
+    def total(self) -> int:
+        """States."""
+        return len(self._states)
 
     def add(self, slot: int, constraint: Constraint, position: int, *, leave_open: bool) -> None:
         """Add a sequence: a state before its first draft, and one behind each; nothing where all may choose freely."""
@@ -92,11 +97,11 @@ class MaskLines:
         if unknown:
             stands = first + len(states) - 1 - len(constraint.walk)
             # Bits of several states are computed along a walk, with a line for each state that it passes.
-            line = self._total - (unknown[0] if len(unknown) == 1 else 0)
+            line = self._line_count - (unknown[0] if len(unknown) == 1 else 0)
             self._asked.append(Asked(constraint=constraint, line=line, places=unknown))
             self._places += [stands + place for place in unknown]
             self._lines += [line + place for place in unknown]
-            self._total = line + unknown[-1] + 1
+            self._line_count = line + unknown[-1] + 1
 
     def fill(self, executor: Executor) -> None:
         """Compute all bits: matchers are asked for those that are not known.
@@ -109,16 +114,16 @@ class MaskLines:
         state_N = np.array(self._states, dtype=np.int64)
         ends_N = state_N == AN_END
         several_ends = len(self._eos) > 1 and bool(ends_N.any())
-        bits_UW = np.empty((self._total + several_ends, self._words), dtype=np.int32)
+        bits_UW = np.empty((self._line_count + several_ends, self._words), dtype=np.int32)
         if self._asked:
-            compute_bits(bits_UW[: self._total], self._asked, executor)
+            compute_bits(bits_UW[: self._line_count], self._asked, executor)
         line_N = np.where(state_N >= 0, only(state_N), FREE)
         line_N[self._places] = self._lines
         if several_ends:
-            bits_UW[self._total] = 0
+            bits_UW[self._line_count] = 0
             for token in self._eos:
-                bits_UW[self._total, token // WORD] |= _bit(np.int64(token))
-        line_N[ends_N] = self._total if several_ends else only(self._eos[0])
+                bits_UW[self._line_count, token // WORD] |= _bit(np.int64(token))
+        line_N[ends_N] = self._line_count if several_ends else only(self._eos[0])
         self.line_N, self.bits_UW = line_N, bits_UW
 
     def facts(self) -> np.ndarray:

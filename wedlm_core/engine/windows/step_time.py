@@ -135,11 +135,11 @@ class Load:
         cost, out_N = self.cost, np.empty(len(rows))
         fixed = self.host_seconds + cost.per_sequence * sequences + cost.per_kv * self.kv_tokens
         per_row = cost.per_row_kv * (self.kv_tokens / max(1, sequences))
-        forward_seconds(rows, *self._table_2K, cost.quantum, fixed, per_row, out_N)
+        forward_seconds(rows, *self._table, cost.quantum, fixed, per_row, out_N)
         return out_N
 
     @cached_property
-    def _table_2K(self) -> FloatArray:
+    def _table(self) -> FloatArray:
         """Rows and seconds of the table."""
         return np.array((self.cost.rows, self.cost.seconds), dtype=np.float64)
 

@@ -17,7 +17,7 @@ __all__ = [
 
 @kernel
 def forward_seconds(rows, knots, seconds, quantum, fixed, per_row, out):  # type: ignore[no-untyped-def]
-    """Mean seconds of forwards whose rows vary about these: see :meth:`wedlm_core.engine.windows.step_time.Load.seconds`.
+    """Mean seconds of forwards whose rows vary about these (:meth:`wedlm_core.engine.windows.step_time.Load.seconds`).
 
     Args:
         rows: float64 ``[N]``.

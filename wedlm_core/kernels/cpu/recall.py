@@ -141,7 +141,14 @@ def weigh_sources(slots, valid, drafts, masks, by_masks, offered, price, worth):
 
 @kernel
 def best_prefixes(lines, offered, price, worth):  # type: ignore[no-untyped-def]
-    """``worth.acceptance`` of the windows ``lines`` int64 ``[N]``, whose drafts ``offered [N, D]`` follow those of masks."""
+    """``worth.acceptance`` of windows whose history drafts follow those of masks.
+
+    Args:
+        lines: int64 ``[N]``, the windows.
+        offered: float32 ``[N, D]``, acceptance of their drafts if those of masks are accepted; changed.
+        price: commits that a row has to bring.
+        worth: :class:`Worth`, changed.
+    """
     for n in range(len(lines)):
         g = lines[n]
         for j in range(offered.shape[1]):
