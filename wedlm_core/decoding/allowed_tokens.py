@@ -5,8 +5,8 @@ A state that allows one token or all of them has no bits, its number says so. A 
 each draft and one before the first: its *states* stand behind each other in one table. The position of a row's token
 says which state it is chosen in.
 
-Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: its
-bits allow everything, and the choice is held against the grammar afterwards. A choice among all tokens that the grammar
+Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: all
+tokens are allowed in it, and the choice is held against the grammar afterwards. A choice among all tokens that the grammar
 allows is the choice among the allowed ones too; only a choice that it refuses is made again, with bits.
 """
 
@@ -43,7 +43,7 @@ def words_of_vocabulary(vocab_size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedRows:
-    """Which bits restrict each of R rows.
+    """What restricts each of R rows.
 
     Attributes:
         bits_UW: int32 ``[U, W]``, lines of bits.

@@ -280,6 +280,7 @@ class Engine:
         self._turnover += clock() - begin
 
     def _open_slots(self, sequences: list[Sequence]) -> None:
+        """:meth:`_set_up`, which times it."""
         table, now = self._table, time.perf_counter()
         groups, stops = [], []
         for sequence in sequences:

@@ -60,7 +60,7 @@ _NO_DRAFTS = Drafts()
 
 
 def _without_drafts(ahead: list[int]) -> Drafts:
-    """The state behind which a forced text stands, or none."""
+    """No drafts: one state, that of the forced text ahead if there is any."""
     return Drafts(states=(ahead[0],)) if ahead else _NO_DRAFTS
 
 
