@@ -6,8 +6,8 @@ each draft and one before the first: its *states* stand behind each other in one
 says which state it is chosen in.
 
 Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: all
-tokens are allowed in it, and the choice is held against the grammar afterwards. A choice among all tokens that the grammar
-allows is the choice among the allowed ones too; only a choice that it refuses is made again, with bits.
+tokens are allowed in it, and the choice is held against the grammar afterwards. A choice among all tokens that the
+grammar allows is the choice among the allowed ones too; only a choice that it refuses is made again, with bits.
 """
 
 from __future__ import annotations
