@@ -19,6 +19,7 @@ from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import StepDetail
+from wedlm_core.engine.generations import Generations
 from wedlm_core.engine.measure import cached_or_measured_cost
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
 from wedlm_core.engine.parts import parts_of
@@ -32,14 +33,9 @@ from wedlm_core.engine.trace import step_record
 from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.model import Decoder
 from wedlm_core.tokenizer import TextStream, Tokenizer
-from wedlm_core.types import CommitStats, FinishReason, Generation, Request, SamplingParams, Timings
+from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
 __all__ = ["Engine"]
-
-_NOT_NUMBERS = explain(
-    "logits", "nan", "not all of this row's are numbers, so its tokens mean nothing",
-    "Check the weights, or load them with a dtype of wider range (bfloat16, float32).",
-)  # fmt: skip
 
 
 class Engine:
@@ -80,6 +76,7 @@ class Engine:
         self._decodings, self._groups = parts.decodings, parts.groups
         self._table, self._planner = parts.table, parts.planner
         self._history, self._constraints = parts.history, parts.constraints
+        self._generations = Generations(self._table, tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
@@ -122,7 +119,7 @@ class Engine:
         self._arrivals += 1
         if params.max_tokens == 0:
             sequence.finish = FinishReason.LENGTH
-            self._done.append(self._generation(sequence))
+            self._done.append(self._generations.of(sequence, trace=self.config.trace))
             return
         if params.adaptive:
             self.measure_step_cost()  # here, not inside of a step
@@ -460,48 +457,8 @@ class Engine:
     # ---- results --------------------------------------------------------------------------------------
 
     def _finish(self, sequence: Sequence) -> None:
-        self._done.append(self._generation(sequence))
+        self._done.append(self._generations.of(sequence, trace=self.config.trace))
         if self._history is not None:
             self._history.close(sequence.slot, keep=sequence.finish != FinishReason.ERROR)
         del self._sequences[sequence.request.request_id]
         self._scheduler.finish(sequence)
-
-    def _generation(self, sequence: Sequence) -> Generation:
-        request, slot = sequence.request, sequence.slot
-        tokens = [] if slot < 0 else self._table.tokens_of(slot)
-        logprobs = [] if slot < 0 else self._table.logprob[slot, : len(tokens)].tolist()
-        if sequence.stops is not None:
-            sequence.stops.finish()
-            text = sequence.stops.text
-        else:
-            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        now = time.perf_counter()
-        started = sequence.started_at or now
-        stats = CommitStats()
-        if sequence.slot >= 0:
-            stats = self._table.stats(sequence.slot, tokens=len(tokens), host=sequence)
-        failed = sequence.finish == FinishReason.ERROR
-        return Generation(
-            request_id=request.request_id,
-            sample_index=request.sample_index,
-            text="" if failed else text,
-            token_ids=tuple(tokens),
-            prompt_tokens=sequence.prompt_length,
-            finish_reason=sequence.finish or FinishReason.LENGTH,
-            error=(sequence.error or _NOT_NUMBERS) if failed else None,
-            seed=request.seed,
-            stats=stats,
-            timings=Timings(queue_seconds=started - sequence.added_at, run_seconds=now - started),
-            logprobs=tuple(logprobs) if request.params.logprobs else None,
-            top_logprobs=self._tops_of(sequence, len(tokens)),
-            prompt_token_ids=request.prompt_token_ids,
-            trace=tuple(sequence.trace) if self.config.trace else None,
-        )
-
-    def _tops_of(self, sequence: Sequence, tokens: int) -> tuple[tuple[tuple[int, float], ...], ...] | None:
-        """The most likely tokens at each place of the output, where the request wants them."""
-        most = sequence.request.params.top_logprobs
-        if not most:
-            return None
-        most = min(most, self.model_config.vocab_size)
-        return () if sequence.slot < 0 else self._table.tops.of(sequence.slot, tokens, most)

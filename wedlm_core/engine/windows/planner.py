@@ -65,7 +65,8 @@ class WindowPlanner:
         self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
         self._ended = EndedOutputs(tuning)
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
-        self._committed, self._drafted = 0.0, False  # of the forward observed last, if its host time is not known yet
+        # Of the forward observed last, if its host time is not known yet.
+        self._committed, self._drafted, self._prefilled = 0.0, False, False
         # Forwards since one without drafts, and since one with as many rows again, of about as many sequences.
         self._since_2 = [tuning.rival_interval, tuning.rival_interval]
         self._timing, self._corrects = False, False  # the last plan is for timing these; forwards are timed at all
@@ -127,7 +128,7 @@ class WindowPlanner:
         self._ends = self._ends * kept + ended
         if ended:
             self._ended.record(self._table.generated[slots_D[ended_D]])
-        self._committed, self._drafted = tokens, rows > sequences
+        self._committed, self._drafted, self._prefilled = tokens, rows > sequences, prefill_rows > 0
         kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
         self._since_2 = [0 if of and as_many else since + 1 for of, since in zip(kinds, self._since_2, strict=True)]
         self._age += 1
@@ -161,7 +162,7 @@ class WindowPlanner:
 
     def record_host_time(self, seconds: float) -> None:
         """Take in what the step that was observed last cost besides its forward."""
-        self._host.record(seconds, self._committed, drafts=self._drafted)
+        self._host.record(seconds, self._committed, drafts=self._drafted, prefill=self._prefilled)
         self._committed = 0.0
 
     def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:

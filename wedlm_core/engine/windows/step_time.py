@@ -22,7 +22,8 @@ class HostTime:
     A part of them goes with the tokens that the step committed (outputs end, others begin, a grammar takes them in):
     more tokens per forward do not make that part smaller. The rest is what a step costs however many it commits. A step
     with drafts costs more than one without: they are laid out, counted and learned from. The first of either kind does
-    not count, as it loads what later ones find.
+    not count, as it loads what later ones find. A step with prefill counts little: with it sequences come in, and they
+    do that once. Where outputs end after a step or two, few are without it, and those of one kind may all be with it.
     """
 
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
@@ -32,9 +33,10 @@ class HostTime:
         self._sums_2K = [[0.0] * 5, [0.0] * 5]
         self._began_2 = [False, False]
 
-    def record(self, seconds: float, commits: float, *, drafts: bool) -> None:
-        """Count a step, with drafts or without any."""
-        kind, kept = int(drafts), self._tuning.host_kept
+    def record(self, seconds: float, commits: float, *, drafts: bool, prefill: bool = False) -> None:
+        """Count a step, with drafts or without any, and with rows of prefill or without."""
+        kind, weight = int(drafts), self._tuning.host_prefill if prefill else 1.0
+        kept = self._tuning.host_kept**weight
         if not self._began_2[kind]:
             self._began_2[kind] = True
             return
@@ -43,7 +45,7 @@ class HostTime:
         if like[0]:
             seconds = min(seconds, self._tuning.disturbed * like[1] / like[0])
         new = (1.0, seconds, commits, commits * commits, seconds * commits)
-        sums[:] = [kept * before + one for before, one in zip(sums, new, strict=True)]
+        sums[:] = [kept * before + weight * one for before, one in zip(sums, new, strict=True)]
 
     def fixed(self, *, drafts: bool) -> float:
         """Seconds of a step that would commit nothing; as if with (without) drafts where all were without (with).
@@ -52,13 +54,13 @@ class HostTime:
         """
         seen = self._sums_2K[int(drafts)]
         steps, seconds, commits, *_ = seen if seen[0] else self._sums_2K[1 - int(drafts)]
-        return max(0.0, seconds - self._per_commit() * commits) / max(1.0, steps)
+        return max(0.0, seconds - self._per_commit() * commits) / (steps or 1.0)
 
     def _per_commit(self) -> float:
         """Seconds that go with each commit, by least squares within the two kinds of steps."""
         along, unlike = 0.0, 0.0
         for steps, seconds, commits, squares, products in self._sums_2K:
-            mean = commits / max(1.0, steps)
+            mean = commits / (steps or 1.0)
             unlike += max(0.0, squares - mean * commits) + self._tuning.commits_alike * mean * commits
             along += products - mean * seconds
         return max(0.0, along / unlike) if unlike else 0.0

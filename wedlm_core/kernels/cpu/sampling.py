@@ -177,11 +177,9 @@ def choose_row(  # type: ignore[no-untyped-def]
                 store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
             _, entropy = _entropy(scaled, 0, size, top / heat)
         key = _key(seed, position)
-        if alone >= 0:
-            pass
-        elif restricted:
+        if restricted:
             token = _sample_allowed(flat, at, size, bits, line, heat, key, noise)
-        else:
+        elif alone < 0:
             _gumbel_of(key, 0, size, scaled)
             for i in range(0, size, LANES):
                 logit = load(logits, at + i, size - i, F32(0.0))
