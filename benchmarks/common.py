@@ -18,16 +18,26 @@ def machine(threads: int | None = None) -> str:
     """One line: CPU model, cores, GPU, torch threads, versions of Python and torch."""
     import torch
 
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    model = found.group(1).strip() if found else platform.processor() or platform.machine()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return (
-        f"{model}, {os.cpu_count()} cores{gpu}, {threads or torch.get_num_threads()} torch thread(s), "
+        f"{_processor()}, {os.cpu_count()} cores{gpu}, {threads or torch.get_num_threads()} torch thread(s), "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )
+
+
+def _processor() -> str:
+    """The CPU's name, with family and model where Linux tells them: machines of clouds hide more than the maker."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    name, family, model = (
+        found.group(1).strip() if (found := re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE)) else ""
+        for key in ("model name", "cpu family", "model")
+    )
+    if not name:
+        return platform.processor() or platform.machine()
+    return f"{name} (family {family}, model {model})" if family and model else name
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -35,9 +35,11 @@ WORKLOADS: Mapping[str, Sequence[str]] = {
     "free text": ("stories", "letters"),
 }
 WAYS = ("verified", "verified without history", "autoregressive")
-_ROWS = 400
-_FEWEST_ROWS = 48
-"""Of a round. The first one warms up: for 32 forwards an engine asks for drafts, whether they pay or not."""
+_ROWS = 1600
+"""Of a family, at most."""
+_ROUND_ROWS = 256
+"""Of a round, if there are as many. The first round warms up: for 32 forwards an engine asks for drafts, whether they
+pay or not. What shorter rounds measure is how windows begin."""
 
 
 def engines(trained: bool) -> dict[str, Engine]:
@@ -88,7 +90,7 @@ def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[objec
     """Lines of one workload and batch; fresh engines, and other rows each round."""
     ids, subjects = itertools.count(), engines(masks == "trained")
     prompts = prompts_of(workload, subjects["verified"].tokenizer)
-    each = min(len(prompts) // (rounds + 1), max(_FEWEST_ROWS, 4 * batch + 8))
+    each = min(len(prompts) // (rounds + 1), _ROUND_ROWS)
     found = []
     for turn in range(rounds + 1):
         part = prompts[turn * each : (turn + 1) * each]

@@ -7,7 +7,8 @@ says which state it is chosen in.
 
 Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: all
 tokens are allowed in it, and the choice is held against the grammar afterwards. A choice among all tokens that the
-grammar allows is the choice among the allowed ones too; only a choice that it refuses is made again, with bits.
+grammar allows is the choice among the allowed ones too; only a choice that it refuses is made again. It becomes the
+next best token that the grammar allows: where the vocabulary is large a few are tried one by one, else bits say which.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "FREE", "WORD", "AllowedRows", "AllowedTokens", "Refusals", "Refused", "only", "restrict_logits",
+    "FREE", "WORD", "AllowedRows", "AllowedTokens", "Ranking", "Refusals", "Refused", "only", "restrict_logits",
     "words_of_vocabulary",
 ]  # fmt: skip
 
@@ -71,9 +72,14 @@ class Refused:
     allowed: AllowedRows
 
 
-Refusals = Callable[[Tensor, Tensor, Tensor], Refused | None]
-"""From the slots of rows (int64), the positions of their tokens and the chosen tokens to the rows to choose again.
-Asked until there are none. Rows come in the order of the forward, perhaps in several parts."""
+Ranking = Callable[[Tensor, int], Tensor]
+"""From some of the rows (int64 ``[N]``) and a number K to their first K choices: int64 ``[N, K]``, each what the row
+would choose if those before it were not allowed; -1 where there is none."""
+
+Refusals = Callable[[Tensor, Tensor, Tensor, Ranking | None], Refused | None]
+"""From the slots of rows (int64), the positions of their tokens, the chosen tokens and the ranking of the others, if
+there is one, to the rows to choose again. Asked until there are none. Rows come in the order of the forward, perhaps in
+several parts."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from wedlm_core.decoding.allowed_tokens import AllowedRows, Refused
 from wedlm_core.decoding.sampling import Choice, SamplingRows, with_filters
 
-__all__ = ["choose_again_cpu", "choose_cpu"]
+__all__ = ["choose_again_cpu", "choose_cpu", "rank_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
@@ -53,14 +53,34 @@ def choose_again_cpu(choice: Choice, logits_RV: Tensor, refused: Refused) -> Non
     Args:
         choice: of all rows.
         logits_RV: as for :func:`choose_cpu`, after it.
-        refused: the rows to choose again, one line of bits for each.
+        refused: the rows to choose again.
     """
     from wedlm_core.kernels.cpu.sampling import choose_again
 
-    bits_NW = refused.allowed.bits_UW.numpy().view(np.uint32)
+    bits_UW, line_N = _bits(refused.allowed)
     choose_again(
-        logits_RV.numpy(), refused.row_N.numpy(), bits_NW, choice.token_R.numpy(), choice.logprob_R.numpy()
+        logits_RV.numpy(), refused.row_N.numpy(), bits_UW, line_N, choice.token_R.numpy(), choice.logprob_R.numpy()
     )  # fmt: skip
+
+
+def rank_cpu(logits_RV: Tensor, rows: SamplingRows, row_N: Tensor, most: int) -> Tensor:
+    """What rows would choose, and what instead if that were not allowed, and so on; no filter or adjustment has a say.
+
+    Args:
+        logits_RV: as for :func:`choose_cpu`, after it.
+        rows: sampling inputs of each row.
+        row_N: int64, the rows to rank.
+        most: tokens of each.
+
+    Returns:
+        int64 ``[N, most]``; -1 where no token has a chance.
+    """
+    from wedlm_core.kernels.cpu.sampling import rank_rows
+
+    token_NK = torch.empty(row_N.shape[0], most, dtype=torch.int64)
+    inputs = (rows.temperature_R, rows.seed_R, rows.position_R, token_NK)
+    rank_rows(logits_RV.numpy(), row_N.numpy(), *(one.numpy() for one in inputs))
+    return token_NK
 
 
 _NO_BITS, _NO_LINES = np.zeros((0, 0), dtype=np.uint32), np.zeros(0, dtype=np.int64)

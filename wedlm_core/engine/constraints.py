@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from wedlm_core.decoding.allowed_tokens import AllowedTokens, Refusals
+from wedlm_core.decoding.allowed_tokens import AllowedTokens, Refusals, words_of_vocabulary
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.free_choices import FreeChoices, FreeSequence
@@ -78,6 +78,7 @@ class Constraints:
         self._compiler: GrammarCompiler | None = None
         self._fill: Filler | None = None
         self._executor: Executor = None
+        self._bits_SW = np.empty((0, 0), dtype=np.int32)  # of choices that are made again
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         """The compiled grammar of a request.
@@ -149,6 +150,8 @@ class Constraints:
                 window = _drafted(constraint, proposals, room)
                 if window.tokens or window.masks or next_rows > 1:  # else the forward left it so: a head alone
                     windows.append(window)
+        if found is not None and known is not None:
+            found.saved_seconds += self._planner.seconds_of(known.gained)
         self._table.source[slots_D[own_G]] = 0
         self._write(windows, state)
         return failed
@@ -168,9 +171,10 @@ class Constraints:
         if found is None or line < 0:
             return own
         paying = int(found.paying_G[line])
-        promised = float(found.masks_2GW[int(room.valid), line, : own.most].sum())
-        if float(found.promised_G[line]) <= promised:
+        more = float(found.promised_G[line]) - float(found.masks_2GW[int(room.valid), line, : own.most].sum())
+        if more <= 0:
             return own
+        found.gained += more - self._planner.row_price * (paying - own.most)
         return Proposals(found.token_GD[line, :paying].tolist(), paying, DraftSource.HISTORY)
 
     def _found(self, found: Suggestions | None) -> _Found | None:
@@ -213,6 +217,8 @@ class Constraints:
         if not own:
             return
         if self._fill is None:
+            words = words_of_vocabulary(self._vocab_size)
+            self._bits_SW = np.empty((len(self._table.constrained), words), dtype=np.int32)
             self._executor = executor_of(self._threads, background=self._background)
             self._fill = filler(self._executor, background=self._background)
         slots = plan.slots_S[own].tolist()
@@ -232,7 +238,8 @@ class Constraints:
                 if constraint.is_open and not narrowed and constraint.obedience.leaves_open()
             }
         lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos, free)
-        refusals = FreeChoices(free, self._vocab_size, self._executor) if free else None
+        large = self._vocab_size >= _LARGE_VOCABULARY
+        refusals = FreeChoices(free, self._bits_SW, self._executor, ranks=large) if free else None
         state.allowed = _Pending(lines, self._fill(lines), state.device, refusals)
 
 
@@ -261,7 +268,7 @@ class _Room(NamedTuple):
     masks: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Found:
     """What history proposes for G sequences, and what masks promise there.
 
@@ -271,6 +278,7 @@ class _Found:
         paying_G: how many of them are worth a row.
         promised_G: expected commits of these.
         masks_2GW: probability that masks' drafts up to each offset are accepted: stale ones, valid ones.
+        gained: commits that are expected of those taken, beyond those of masks in their place and what rows cost.
     """
 
     line_S: dict[int, int]
@@ -278,6 +286,7 @@ class _Found:
     paying_G: IntArray
     promised_G: FloatArray
     masks_2GW: FloatArray
+    gained: float = 0.0
 
 
 class _Window(NamedTuple):

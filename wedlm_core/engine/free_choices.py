@@ -3,7 +3,8 @@
 A state that is left open (:mod:`wedlm_core.decoding.allowed_tokens`) costs a look at the one token that was chosen, in
 place of one at the whole vocabulary. Drafts were allowed when they were drafted, so a sequence's rows are walked up to
 the first choice that is not its draft: what stands behind it is not committed. If the grammar refuses that choice it
-is made again with bits, and if then it is the draft after all, the walk goes on.
+is made again, and if then it is the draft after all, the walk goes on. What is chosen then is the best token that the
+grammar allows: one of the next best few, if it allows any of these; else bits say which.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.allowed_tokens import AllowedRows, Refused, words_of_vocabulary
+from wedlm_core.decoding.allowed_tokens import AllowedRows, Ranking, Refused, only
 from wedlm_core.engine.mask_lines import Asked, Executor, compute_bits
 from wedlm_core.grammar import UNKNOWN, Constraint
 
 __all__ = ["FreeChoices", "FreeSequence"]
+
+_NEXT = 16  # tokens that are looked at: each takes about a microsecond, bits of a large vocabulary up to a thousand
 
 
 class FreeSequence:
@@ -35,7 +38,7 @@ class FreeSequence:
         self.position = position
         self._constraint = constraint
         self._place = 0  # the state whose choice is judged next
-        self._again = False  # whether it was chosen again, with bits
+        self._again = False  # whether it was chosen again
 
     def refused(self, begin: int, token_N: list[int]) -> int | None:
         """The place of the first choice that the grammar refuses; None if there is none, or they go on elsewhere.
@@ -50,15 +53,29 @@ class FreeSequence:
             right = place < len(drafts.tokens) and token == drafts.tokens[place]
             if drafts.states[place] == UNKNOWN and not self._again:
                 self._again = not right and not constraint.allows(place, token)
-                constraint.obedience.note(self._again)
                 if self._again:
                     return place - begin
+                constraint.obedience.note(needs_bits=False)
             self._place = place + 1 if right else len(drafts.states)  # behind a wrong draft no choice counts
             self._again = False
         return None
 
+    def looks_at_next(self) -> bool:
+        """Whether to look at what the refused row would choose next, before asking for bits."""
+        return self._constraint.obedience.looks_at_next()
+
+    def settle(self, token_K: list[int]) -> int | None:
+        """The first of these tokens that the grammar allows in place of the refused choice; None if it allows none."""
+        found = next((token for token in token_K if token >= 0 and self._constraint.allows(self._place, token)), None)
+        obedience = self._constraint.obedience
+        obedience.note_next(settled=found is not None)
+        if found is not None:
+            obedience.note(needs_bits=False)
+        return found
+
     def asked(self, line: int) -> Asked:
         """Asks for the bits of the state whose choice was refused, to be written to this line."""
+        self._constraint.obedience.note(needs_bits=True)
         place = self._place - (len(self._constraint.drafts.tokens) - len(self._constraint.walk))
         return Asked(constraint=self._constraint, line=line - place, places=(place,))
 
@@ -68,33 +85,58 @@ class FreeChoices:
 
     Args:
         sequences: by slot.
-        vocab_size: of the logits.
+        bits_SW: int32, overwritten: a line for each sequence. Who makes these for one forward after the other keeps it:
+            memory that is new takes as long to touch as bits take to compute.
         executor: whose threads compute bits; None to compute them in this one.
+        ranks: whether to look at the next best tokens of a refused choice first.
     """
 
-    def __init__(self, sequences: Mapping[int, FreeSequence], vocab_size: int, executor: Executor) -> None:
-        self._sequences, self._executor = sequences, executor
-        self._words = words_of_vocabulary(vocab_size)
+    def __init__(
+        self, sequences: Mapping[int, FreeSequence], bits_SW: np.ndarray, executor: Executor, *, ranks: bool = False
+    ) -> None:
+        self._sequences, self._bits_SW, self._executor, self._ranks = sequences, bits_SW, executor, ranks
 
-    def __call__(self, slot_R: Tensor, position_R: Tensor, token_R: Tensor) -> Refused | None:
+    def __call__(
+        self, slot_R: Tensor, position_R: Tensor, token_R: Tensor, ranking: Ranking | None = None
+    ) -> Refused | None:
         """The rows to choose again (:data:`wedlm_core.decoding.allowed_tokens.Refusals`); rows of a slot adjoin."""
+        refused = self._refused(slot_R, position_R, token_R)
+        if not refused:
+            return None
+        lines = dict[int, int]() if ranking is None or not self._ranks else _settled(refused, ranking)
+        asked: list[Asked] = []
+        for row, sequence in refused.items():
+            if row not in lines:
+                lines[row] = len(asked)
+                asked.append(sequence.asked(len(asked)))
+        bits_UW = self._bits_SW[: len(asked)]
+        if asked:
+            compute_bits(bits_UW, asked, self._executor)
+        line_N = torch.tensor([lines[row] for row in refused])
+        allowed = AllowedRows(bits_UW=torch.from_numpy(bits_UW), line_R=line_N)
+        return Refused(row_N=torch.tensor([*refused]), allowed=allowed)
+
+    def _refused(self, slot_R: Tensor, position_R: Tensor, token_R: Tensor) -> dict[int, FreeSequence]:
+        """The rows whose choices grammars refuse, and their sequences."""
         slots, positions, tokens = slot_R.tolist(), position_R.tolist(), token_R.tolist()
         slot_rows = slot_R.numpy()
         begins = [0, *(np.flatnonzero(slot_rows[1:] != slot_rows[:-1]) + 1).tolist()]
-        asked: list[Asked] = []
-        rows = list[int]()
+        refused = dict[int, FreeSequence]()
         for begin, end in zip(begins, [*begins[1:], len(slots)], strict=True):
             sequence = self._sequences.get(slots[begin])
             if sequence is None:
                 continue
             found = sequence.refused(positions[begin] - sequence.position, tokens[begin:end])
-            if found is None:
-                continue
-            rows.append(begin + found)
-            asked.append(sequence.asked(len(asked)))
-        if not asked:
-            return None
-        bits_NW = np.empty((len(asked), self._words), dtype=np.int32)
-        compute_bits(bits_NW, asked, self._executor)
-        allowed = AllowedRows(bits_UW=torch.from_numpy(bits_NW), line_R=torch.arange(len(asked)))
-        return Refused(row_N=torch.tensor(rows), allowed=allowed)
+            if found is not None:
+                refused[begin + found] = sequence
+        return refused
+
+
+def _settled(refused: Mapping[int, FreeSequence], ranking: Ranking) -> dict[int, int]:
+    """The only token that a row may choose, in place of a line of bits, where one of its next best is allowed."""
+    looking = [row for row, sequence in refused.items() if sequence.looks_at_next()]
+    if not looking:
+        return {}
+    ranks = ranking(torch.tensor(looking), _NEXT).tolist()
+    found = {row: refused[row].settle(token_K) for row, token_K in zip(looking, ranks, strict=True)}
+    return {row: only(token) for row, token in found.items() if token is not None}

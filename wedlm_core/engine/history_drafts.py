@@ -47,7 +47,7 @@ _LONGEST_PAUSE = 1024
 _MOST_ENDED = 256  # texts that wait to be taken in
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Suggestions:
     """What history proposes for G sequences behind their committed tokens.
 
@@ -55,11 +55,13 @@ class Suggestions:
         slots_G: int64.
         token_GD: int32.
         acceptance_GD: float32, probability that a draft and all before it are accepted; 0 behind the last.
+        saved_seconds: expected of what was taken of it so far; who takes some adds to it.
     """
 
     slots_G: IntArray
     token_GD: np.ndarray
     acceptance_GD: np.ndarray
+    saved_seconds: float = 0.0
 
 
 class HistoryDrafts:
@@ -186,26 +188,34 @@ class HistoryDrafts:
             return  # nothing to place, and nothing in place
         begin = time.perf_counter()
         own_D = table.recalls[slots_D] & lives_D & ~table.constrained[slots_D]
-        if not own_D.any():
-            return
-        slots_G = slots_D[own_D]
-        broken_G = np.empty(len(slots_G), dtype=np.bool_)
-        any_broken = find_broken(slots_G, outcome.count_D[own_D], outcome.offered_D[own_D], table.source, broken_G)
-        offer = None if found is None else _of(found, slots_G)
-        least = max(LEAST_ACCEPTANCE, self._planner.row_price)
-        if offer is not None and bool((offer.acceptance_GD[:, 0] >= least).any()):
-            windows = _Windows(state, table, slots_G, broken_G)
-            self._buy(windows, offer, outcome.next_valid_D[own_D], running, spare_tokens)
-        elif any_broken:
-            _Windows(state, table, slots_G, broken_G).leave()
+        if own_D.any():
+            self._place(found, slots_D[own_D], own_D, outcome, running, spare_tokens, state)
         self._placed = bool((table.source == DraftSource.HISTORY).any())
-        self._settle(found is not None, time.perf_counter() - begin)
+        if found is not None:
+            self._settle(found.saved_seconds, time.perf_counter() - begin)
 
-    def _settle(self, asked: bool, seconds: float) -> None:
-        """Pause where drafts from history do not pay for the time that they take."""
-        if not asked:
-            return
-        self._spent += seconds
+    def _place(
+        self, found: Suggestions | None, slots_G: IntArray, own_D: BoolArray, outcome: StepOutcome,
+        running: IntArray, spare_tokens: int, state: DeviceState,
+    ) -> None:  # fmt: skip
+        """:meth:`draft` of ``slots_G``, which are ``own_D`` of the forward's sequences."""
+        table, broken_G = self._table, np.empty(len(slots_G), dtype=np.bool_)
+        any_broken = find_broken(slots_G, outcome.count_D[own_D], outcome.offered_D[own_D], table.source, broken_G)
+        least = max(LEAST_ACCEPTANCE, self._planner.row_price)
+        if found is not None:
+            offer = _of(found, slots_G)
+            if bool((offer.acceptance_GD[:, 0] >= least).any()):
+                windows = _Windows(state, table, slots_G, broken_G)
+                valid_G = outcome.next_valid_D[own_D]
+                found.saved_seconds += self._buy(windows, offer, valid_G, running, spare_tokens)
+                return
+        if any_broken:
+            _Windows(state, table, slots_G, broken_G).leave()
+
+    def _settle(self, saved: float, spent: float) -> None:
+        """Pause where drafts from history save fewer seconds than they take; one more forward asked for some."""
+        self._value = self._value * _KEPT + saved
+        self._spent += spent
         self._asked += 1
         if self._asked < _TRIED:
             return
@@ -217,8 +227,8 @@ class HistoryDrafts:
 
     def _buy(
         self, windows: _Windows, offer: Suggestions, valid_G: BoolArray, running: IntArray, spare_tokens: int
-    ) -> None:
-        """Choose between the masks' drafts and history's, then buy the likeliest of history's rows."""
+    ) -> float:
+        """Choose between the masks' drafts and history's, then buy the likeliest of history's rows; seconds saved."""
         table, planner, price = self._table, self._planner, self._planner.row_price
         slots_G, drafts_G, token_GD = windows.slots_G, windows.drafts_G, offer.token_GD
         worth = _worth(*token_GD.shape)
@@ -240,7 +250,7 @@ class HistoryDrafts:
         commits = len(running) + float(worth.value[behind].sum())
         bought = planner.buy(worth.acceptance, commits, rows, spare_tokens)
         windows.fill(token_GD, worth, max(bought.threshold, LEAST_ACCEPTANCE), bought.row_price, planner.by_masks_2SW)
-        self._value = self._value * _KEPT + bought.saved_seconds
+        return bought.saved_seconds
 
 
 def _worth(windows: int, drafts: int) -> Worth:

@@ -92,6 +92,7 @@ class Constraint:
         self.obedience = obedience
         self._source, self._origin, self._eos = source, source.matcher, frozenset(eos_token_ids)
         self._matcher = source.opened.deep_copy()
+        self._passed = 0  # drafts of the walk that the matcher has passed: it is moved where it is needed, not before
         self._taken: list[int] = []
         self._ahead = source.opening  # forced, and taken in by the matcher, but not committed; replaced, never changed
         self._texts: list[tuple[int, list[int]]] = []  # forced texts among the drafts, by the place of their beginning
@@ -100,11 +101,12 @@ class Constraint:
     @property
     def matcher(self) -> Any:
         """Behind the committed tokens and the forced text that follows; who advances it has to roll it back."""
+        self._move(0)
         return self._matcher
 
     @property
     def unknown(self) -> tuple[int, ...]:
-        """The states that are not known, counted from the one where the matcher stands."""
+        """The states that are not known, counted from the one where :attr:`matcher` stands."""
         lead = len(self._ahead)
         return tuple(place - lead for place, state in enumerate(self.drafts.states) if state == UNKNOWN)
 
@@ -115,24 +117,30 @@ class Constraint:
 
     @property
     def walk(self) -> tuple[int, ...]:
-        """The drafts behind the place where the matcher stands."""
+        """The drafts behind the place where :attr:`matcher` stands."""
         return self.drafts.tokens[len(self._ahead) :]
 
     def allows(self, place: int, token: int) -> bool:
         """Whether the grammar allows a token behind so many drafts, in a state that is :data:`UNKNOWN`."""
-        walk = list(self.drafts.tokens[len(self._ahead) : place])
-        matcher = self._matcher
-        if matcher.is_error():
+        self._move(place - len(self._ahead))
+        if self._matcher.is_error():
             return False
-        if token not in self._eos:
-            return bool(matcher.validate_tokens([*walk, token]) > len(walk))
-        if not walk:
-            return bool(matcher.is_accepting())
-        if not matcher.consume_tokens(walk):
-            return False
-        accepts = bool(matcher.is_accepting())
-        matcher.rollback(len(walk))
-        return accepts
+        if token in self._eos:
+            return bool(self._matcher.is_accepting())
+        return bool(self._matcher.validate_tokens([token]))
+
+    def _move(self, place: int) -> None:
+        """Take the matcher to the place behind so many drafts of the walk; it is in an error where that cannot be."""
+        back = self._passed - place
+        if not back or self._matcher.is_error():
+            return
+        if back < 0:
+            self._matcher.consume_tokens(list(self.walk[self._passed : place]))
+        elif not self._matcher.rollback(back):
+            self.renew(fresh=False)
+            if place:
+                self._matcher.consume_tokens(list(self.walk[:place]))
+        self._passed = place
 
     def accept(self, tokens: Sequence[int]) -> str | None:
         """Take in committed tokens; None, or why the grammar refuses them. Nothing may follow an end of sequence."""
@@ -141,9 +149,9 @@ class Constraint:
         if ends and self.ends and tuple(own) == self.drafts.tokens:
             return None  # the walk that drafted them came here
         forced = self._forced_behind(own)
-        self._forget_drafts()
         trouble = self._trouble()  # where no token was found to be allowed, the end was chosen
         reason = self._take(own)
+        self._forget_drafts()
         if reason is not None:
             return reason
         if ends and (self._ahead or not self._matcher.is_accepting()):
@@ -158,14 +166,26 @@ class Constraint:
         lead = min(len(tokens), len(self._ahead))
         if tokens[:lead] != self._ahead[:lead]:
             return _NONE_LEFT
-        own, self._ahead = tokens[lead:], self._ahead[lead:]
+        own, went_on = tokens[lead:], self._follow(tokens[lead:])
+        self._ahead = self._ahead[lead:]
         self._taken += tokens[:lead]
-        if self._matcher.is_error() or (own and not self._matcher.consume_tokens(own)):
+        if not went_on:
             trouble = self._trouble()
             if not self._goes_on_with(own):
                 return trouble or _NONE_LEFT
         self._taken += own
         return None
+
+    def _follow(self, tokens: list[int]) -> bool:
+        """Take the matcher along tokens behind the forced text ahead; the first may be drafts that it has passed."""
+        walk, same = self.walk[: self._passed], 0
+        while same < min(len(walk), len(tokens)) and walk[same] == tokens[same]:
+            same += 1
+        self._move(same)
+        if self._matcher.is_error():
+            return False
+        self._passed = 0  # counted from where it will stand
+        return same == len(tokens) or bool(self._matcher.consume_tokens(tokens[same:]))
 
     def _trouble(self) -> str:
         """Why the matcher is in an error, on one line; empty if it is in none."""
@@ -193,7 +213,7 @@ class Constraint:
         if fresh or self._source.matcher is self._origin:
             self._source.renew()
         self._origin = self._source.matcher
-        self._matcher = self._origin.deep_copy()
+        self._matcher, self._passed = self._origin.deep_copy(), 0
         before = self._taken + self._ahead
         return not before or bool(self._matcher.consume_tokens(before))
 
@@ -207,6 +227,7 @@ class Constraint:
             proposals: for the positions behind the committed tokens.
             most: drafts at most.
         """
+        self._move(0)
         self._take_forced(most)
         if not self._ahead and (not proposals.most or not most) and not self._matcher.is_stopped():
             self._forget_drafts()  # as in each step of autoregressive decoding
@@ -214,8 +235,8 @@ class Constraint:
         walk = _Walk(self._ahead, most)
         if len(self._ahead) <= most:
             self._walk_on(walk, proposals, most)
-            back = len(walk.tokens) - len(self._ahead)
-            if self._matcher.is_error() or (back and not self._matcher.rollback(back)):
+            self._passed = len(walk.tokens) - len(self._ahead)
+            if self._matcher.is_error():
                 self.renew(fresh=False)
                 walk = _Walk(self._ahead, most)
                 walk.states.append(UNKNOWN)

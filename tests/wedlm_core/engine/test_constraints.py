@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from testing.engine.oracle import autoregressive
 from testing.engine.schemas import OTHERS, SCHEMAS
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine import Engine
+from wedlm_core.engine import Engine, constraints
 from wedlm_core.errors import RequestError
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.grammar.obedience import Obedience
@@ -164,11 +165,15 @@ def test_states_that_are_left_open_give_the_outputs_of_those_that_are_not(
     turns, found = itertools.count(), []
     temperature = more.get("temperature", 0.0)
     more = {name: value for name, value in more.items() if name != "temperature"}
-    for leaves_open in (lambda _: False, lambda _: True, lambda _: next(turns) % 3 == 0):
+    ways: tuple[Callable[[Obedience], bool], ...] = (
+        lambda _: False, lambda _: True, lambda _: True, lambda _: next(turns) % 3 == 0
+    )  # fmt: skip
+    for leaves_open, large in zip(ways, (False, False, True, True), strict=True):
         monkeypatch.setattr(Obedience, "leaves_open", leaves_open)
+        monkeypatch.setattr(constraints, "_LARGE_VOCABULARY", 0 if large else 1 << 30)  # next best tokens, or bits
         done = run(engine_of(folder, "kernels"), requests(folder, "verified", temperature, **more)[::2])
         found.append({one.request_id: (one.token_ids, one.logprobs, one.finish_reason) for one in done})
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1] == found[2] == found[3]
 
 
 @pytest.mark.parametrize("name", ["kernels", "overlapping"])

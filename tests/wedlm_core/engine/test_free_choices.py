@@ -11,6 +11,7 @@ import torch
 
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
+from wedlm_core.decoding.allowed_tokens import restrict_logits, words_of_vocabulary
 from wedlm_core.engine.free_choices import FreeChoices, FreeSequence
 from wedlm_core.engine.mask_lines import executor_of
 from wedlm_core.grammar import UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
@@ -59,6 +60,8 @@ class Rows:
         for place, state in enumerate(states):
             ended = bool(set(tokens[:place]) & set(ENDS))
             may = range(VOCABULARY) if ended else allowed_tokens(grammar, [*output, *tokens[:place]])
+            if place >= len(tokens) or rng.random() < 0.5:
+                self.score_RV[place, rng.choice(list(may))] = 0.998  # one of the likeliest, but seldom the choice
             scores = {token: self.score_RV[place, token] for token in may}
             self.restricted.append(max(scores, key=scores.__getitem__))
             known = state != UNKNOWN  # such rows have bits at once
@@ -76,16 +79,17 @@ class Rows:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("chunk", [1, 5, 10_000])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_choices_are_made_as_if_bits_had_been_there(seed: int, chunk: int, threads: int) -> None:
+@pytest.mark.parametrize(("threads", "ranks"), [(1, False), (2, False), (1, True), (2, True)])
+def test_choices_are_made_as_if_bits_had_been_there(seed: int, chunk: int, threads: int, ranks: bool) -> None:
     rng = random.Random(seed)
     names = rng.sample(sorted(WANTED), 12)
     sequences = [Rows(compiler().compile(WANTED[name]), slot, rng) for slot, name in enumerate(names)]
     judged = sequences[::2]
     refusals = FreeChoices(
         {one.slot: FreeSequence(one.constraint, one.position) for one in judged},
-        VOCABULARY,
+        np.empty((len(judged), words_of_vocabulary(VOCABULARY)), dtype=np.int32),
         executor_of(threads, background=False),
+        ranks=ranks,
     )
     # Behind each sequence's rows stands one like a mask's, chosen at the place that the last draft decides.
     slot_R = torch.tensor([one.slot for one in sequences for _ in range(len(one.free) + 1)])
@@ -94,17 +98,22 @@ def test_choices_are_made_as_if_bits_had_been_there(seed: int, chunk: int, threa
     ])  # fmt: skip
     token_R = torch.tensor([token for one in sequences for token in [*one.free, 7]])
     score_RV = np.concatenate([np.vstack([one.score_RV, one.score_RV[-1:]]) for one in sequences])
-    again = 0
+    again, settled = 0, 0
     for begin in range(0, len(slot_R), chunk):
-        part = slice(begin, begin + chunk)
-        while (refused := refusals(slot_R[part], position_R[part], token_R[part])) is not None:
-            bits_NV = np.unpackbits(refused.allowed.bits_UW.numpy().view(np.uint8), axis=1, bitorder="little")
-            for row, line in zip(refused.row_N.tolist(), refused.allowed.line_R.tolist(), strict=True):
-                score_V = np.where(bits_NV[line, :VOCABULARY] > 0, score_RV[begin + row], -1.0)
+        part, own_RV = slice(begin, begin + chunk), score_RV[begin : begin + chunk]
+
+        def ranking(row_N: torch.Tensor, most: int, own_RV: np.ndarray = own_RV) -> torch.Tensor:
+            return torch.from_numpy(np.argsort(-own_RV[row_N.numpy()], axis=1, kind="stable")[:, :most])
+
+        while (refused := refusals(slot_R[part], position_R[part], token_R[part], ranking)) is not None:
+            may_NV = restrict_logits(torch.from_numpy(own_RV)[refused.row_N], refused.allowed)
+            for row, score_V in zip(refused.row_N.tolist(), may_NV.numpy(), strict=True):
                 assert token_R[begin + row] != score_V.argmax(), "only what is refused is chosen again"
                 token_R[begin + row] = int(score_V.argmax())
                 again += 1
+            settled += int((refused.allowed.line_R < 0).sum())
     assert again
+    assert bool(settled) == ranks, "a next best token is allowed in some rows"
     chosen = iter(token_R.tolist())
     for one in sequences:
         tokens = [next(chosen) for _ in range(len(one.free) + 1)][:-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -11,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows
-from wedlm_core.decoding.allowed_tokens import Refusals, Refused
+from wedlm_core.decoding.allowed_tokens import Refusals
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.sampling_cpu import choose_again_cpu
+from wedlm_core.decoding.sampling_cpu import choose_again_cpu, rank_cpu
 from wedlm_core.decoding.sampling_gpu import chooser
 from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -169,23 +170,24 @@ class Chooser:
             return
         rows = picks.total
         _, slot_R, position_R = picks.pick_3R[:, :rows]
-        refused = allowed.refusals(slot_R, position_R, drawn.token_R[:rows])
-        if refused is None:
-            return
-        sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
-        inputs = SamplingRows(
-            temperature_R=state.columns["temperature"].index_select(0, slot_R),
-            seed_R=state.columns["seed"].index_select(0, slot_R),
-            position_R=position_R,
-            suppress_R=state.suppress_S.index_select(0, slot_R),
-            sampled=sampled,
-            suppressing=suppressing,
-        )
+
+        @functools.cache
+        def inputs() -> SamplingRows:
+            sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
+            return SamplingRows(
+                temperature_R=state.columns["temperature"].index_select(0, slot_R),
+                seed_R=state.columns["seed"].index_select(0, slot_R),
+                position_R=position_R,
+                suppress_R=state.suppress_S.index_select(0, slot_R),
+                sampled=sampled,
+                suppressing=suppressing,
+            )
+
         choice = Choice(
             token_R=drawn.token_R[:rows], entropy_R=drawn.entropy_R[:rows], logprob_R=drawn.logprob_R[:rows]
         )
         logits_RV = drawn.logits_N[: rows * drawn.vocab].view(rows, drawn.vocab)
-        self._again(choice, logits_RV, inputs, slot_R, allowed.refusals, refused)
+        self._again(choice, logits_RV, slot_R, position_R, inputs, allowed.refusals, plain=True)
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
@@ -226,8 +228,12 @@ class Chooser:
             )
             choice = self._choose(logits_RV, inputs, **self._limits)
             if allowed is not None and allowed.refusals is not None:
-                first = allowed.refusals(slots, inputs.position_R, choice.token_R)
-                choice = self._again(choice, logits_RV, inputs, slots, allowed.refusals, first)
+
+                def known(rows: SamplingRows = inputs) -> SamplingRows:
+                    return rows
+
+                plain = self._cpu_kernels and not adjustments
+                self._again(choice, logits_RV, slots, inputs.position_R, known, allowed.refusals, plain=plain)
             if not most:
                 yield part, Chosen(choice=choice)
                 continue
@@ -238,20 +244,34 @@ class Chooser:
         self,
         choice: Choice,
         logits_RV: Tensor,
-        rows: SamplingRows,
         slot_R: Tensor,
+        position_R: Tensor,
+        inputs: Callable[[], SamplingRows],
         refusals: Refusals,
-        refused: Refused | None,
-    ) -> Choice:
-        """``choice``, with what grammars refuse chosen again: ``refused`` first, and what they refuse of that."""
-        greedy = self._cpu_kernels and not rows.sampled and rows.adjusted is None
-        while refused is not None:
-            if greedy:
+        *,
+        plain: bool,
+    ) -> None:
+        """Choose again what grammars refuse of a choice, and what they refuse of that, in place.
+
+        Args:
+            choice: of all rows.
+            logits_RV: of the same rows, after they chose.
+            slot_R: their slots.
+            position_R: positions of their tokens.
+            inputs: gives the sampling inputs of the rows; asked if any choice is refused.
+            refusals: holds choices against grammars.
+            plain: whether the CPU kernel chose, by logits that no adjustment had a say in.
+        """
+
+        def ranking(row_N: Tensor, most: int) -> Tensor:
+            return rank_cpu(logits_RV, inputs(), row_N, most)
+
+        while (refused := refusals(slot_R, position_R, choice.token_R, ranking if plain else None)) is not None:
+            rows = inputs()
+            if plain and not rows.sampled:
                 choose_again_cpu(choice, logits_RV, refused)
-            else:
-                inputs = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
-                other = self._choose(logits_RV.index_select(0, refused.row_N), inputs, **self._limits)
-                for f in fields(Choice):
-                    getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))
-            refused = refusals(slot_R, rows.position_R, choice.token_R)
-        return choice
+                continue
+            own = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
+            other = self._choose(logits_RV.index_select(0, refused.row_N), own, **self._limits)
+            for f in fields(Choice):
+                getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))

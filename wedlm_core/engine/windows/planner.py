@@ -75,7 +75,7 @@ class WindowPlanner:
         self._wait = 0  # forwards from the last plan to the next
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
         self._chosen_windows: IntArray = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
-        self._row_price = 0.0  # commits, in the last plan
+        self._row_price, self._rate = 0.0, 0.0  # commits a row, and commits per second, in the last plan
         self._load: Load | None = None  # of the last plan
         self.by_masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))
         self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
@@ -203,6 +203,10 @@ class WindowPlanner:
         """Commits that one more row had to bring in the last plan to be worth its time."""
         return self._row_price
 
+    def seconds_of(self, commits: float) -> float:
+        """What so many commits took in the last plan; 0 before the first."""
+        return commits / self._rate if self._rate else 0.0
+
     def mask_acceptance(self, slots_G: IntArray, valid_G: BoolArray) -> FloatArray:
         """``[G, W]``: probability that masks' drafts up to each offset are all accepted, as of the last plan."""
         return self.by_masks_2SW[valid_G.astype(np.int64), slots_G]
@@ -274,7 +278,7 @@ class WindowPlanner:
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
-        self._chosen_windows, self._row_price = chosen.masks_S, chosen.row_price
+        self._chosen_windows, self._row_price, self._rate = chosen.masks_S, chosen.row_price, chosen.rate
         self._timing = self._corrects and self._wants_timing(chosen)
         masks_N: IntArray = chosen.masks_S.copy()
         tried = self._timing
