@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_with_a_grammar_as_well() -> None:
     for temperature in (0.0, 1.0):
         expected = tokens(run(engine_of(history_drafts=False), requests("autoregressive", temperature, words)))
         assert tokens(run(engine_of(**TIGHT), requests("verified", temperature, words), 6)) == expected
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_with_grammars_alone_too_history_rests_only_where_it_does_not_pay(pays: bool) -> None:
+    cost = COST if pays else StepCost.linear(fixed=1e-3, per_row=1.0)
+    folder, words = resolve("tiny"), StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
+    engine = Engine(load_model(folder), Tokenizer.load(folder), EngineConfig(max_window=16, step_cost=cost))
+    for turn in range(3 if pays else 1):  # the same prompts again: all of their outputs were seen
+        asked = [replace(one, request_id=f"{turn}/{one.request_id}") for one in requests("verified", 0.0, words)]
+        done = run(engine, asked, 4)
+    assert engine._history is not None
+    assert (engine._history._next_pause == 32) == pays, "it grows with each pause"
+    assert bool(sum(one.stats.history_drafts_accepted for one in done)) == pays
 
 
 def test_text_that_was_seen_takes_fewer_forwards() -> None:
