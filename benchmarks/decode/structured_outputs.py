@@ -71,7 +71,7 @@ LONG_KEYS: Mapping[str, Any] = {
 }  # fmt: skip
 WAYS = ("verified, constrained", "autoregressive", "autoregressive, constrained")
 _VOCABULARY = 151_936
-_FEWEST_ROWS = 32  # of a round
+_FEWEST_ROWS = 128  # of a round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,7 +131,7 @@ class Constraints:
         own_G = np.flatnonzero(self._table.constrained[slots_D])
         if not len(own_G):
             return {}
-        failed, windows, known = {}, [], self._found(found)
+        failed, windows, known, gained = {}, [], self._found(found), 0.0
         rooms = self._rooms(slots_D[own_G], outcome.next_valid_D[own_G])
         counts = (column[own_G].tolist() for column in (rows_D, emit_D, outcome.count_D, outcome.next_rows_D))
         places = zip(own_G.tolist(), rooms, outcome.token_DC[own_G].tolist(), *counts, strict=True)
@@ -143,15 +143,17 @@ class Constraints:
             if reason is not None:
                 failed[i] = refusal(sequences[i], reason)
             elif not ended_D[i]:
-                proposals = _NOTHING
+                offer = _NO_OFFER
                 if room.kept or known is not None:
                     # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
-                    proposals = self._proposals(room, [*before, *chosen[len(before) + 1 : rows]][count:], known)
-                window = _drafted(constraint, proposals, room)
+                    offer = self._offer(room, [*before, *chosen[len(before) + 1 : rows]][count:], known)
+                window = _drafted(constraint, offer.proposals, room)
+                if offer.acceptance_D is not None:
+                    gained += self._gain(offer, window)
                 if window.tokens or window.masks or next_rows > 1:  # else the forward left it so: a head alone
                     windows.append(window)
-        if found is not None and known is not None:
-            found.saved_seconds += self._planner.seconds_of(known.gained)
+        if found is not None:
+            found.saved_seconds += self._planner.seconds_of(gained)
         self._table.source[slots_D[own_G]] = 0
         self._write(windows, state)
         return failed
@@ -164,18 +166,27 @@ class Constraints:
         columns = (slots_G, valid_G, kept_G, np.minimum(places_G, left_G), table.masks[slots_G])
         return [_Room(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
-    def _proposals(self, room: _Room, masks: list[int], found: _Found | None) -> Proposals:
-        """Those of masks, or of history where these are likelier to be right."""
+    def _offer(self, room: _Room, masks: list[int], found: _Found | None) -> _Offer:
+        """The proposals of masks, or of history where these are likelier to be right."""
         own = Proposals(masks, min(room.kept, len(masks)), DraftSource.MASK)
         line = -1 if found is None else found.line_S.get(room.slot, -1)
         if found is None or line < 0:
-            return own
+            return _Offer(own)
         paying = int(found.paying_G[line])
-        more = float(found.promised_G[line]) - float(found.masks_2GW[int(room.valid), line, : own.most].sum())
-        if more <= 0:
-            return own
-        found.gained += more - self._planner.row_price * (paying - own.most)
-        return Proposals(found.token_GD[line, :paying].tolist(), paying, DraftSource.HISTORY)
+        promised = float(found.masks_2GW[int(room.valid), line, : own.most].sum())
+        if float(found.promised_G[line]) <= promised:
+            return _Offer(own)
+        theirs = Proposals(found.token_GD[line, :paying].tolist(), paying, DraftSource.HISTORY)
+        return _Offer(theirs, found.acceptance_GD[line], promised - self._planner.row_price * own.most)
+
+    def _gain(self, offer: _Offer, window: _Window) -> float:
+        """Commits that are expected of the drafts that history gave a window, less those that their rows cost.
+
+        Where the grammar forces a token, or forbids what history proposes, history gave nothing.
+        """
+        assert offer.acceptance_D is not None
+        places = [place for place, source in enumerate(window.sources) if source == DraftSource.HISTORY]
+        return float(offer.acceptance_D[places].sum()) - self._planner.row_price * len(places) - offer.instead
 
     def _found(self, found: Suggestions | None) -> _Found | None:
         """What history proposes, and what masks promise in the same sequences."""
@@ -186,6 +197,7 @@ class Constraints:
         return _Found(
             line_S={slot: line for line, slot in enumerate(slots_G.tolist())},
             token_GD=found.token_GD,
+            acceptance_GD=acceptance_GD,
             paying_G=pays_GD.sum(axis=1),
             promised_G=np.where(pays_GD, acceptance_GD, 0.0).sum(axis=1),
             masks_2GW=np.stack(
@@ -268,25 +280,42 @@ class _Room(NamedTuple):
     masks: int
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Found:
     """What history proposes for G sequences, and what masks promise there.
 
     Attributes:
         line_S: the line of a slot.
         token_GD: int32, proposals.
+        acceptance_GD: float32, probability that each and all before it are accepted.
         paying_G: how many of them are worth a row.
         promised_G: expected commits of these.
         masks_2GW: probability that masks' drafts up to each offset are accepted: stale ones, valid ones.
-        gained: commits that are expected of those taken, beyond those of masks in their place and what rows cost.
     """
 
     line_S: dict[int, int]
     token_GD: np.ndarray
+    acceptance_GD: np.ndarray
     paying_G: IntArray
     promised_G: FloatArray
     masks_2GW: FloatArray
-    gained: float = 0.0
+
+
+class _Offer(NamedTuple):
+    """What is proposed to one sequence.
+
+    Attributes:
+        proposals: of masks or of history.
+        acceptance_D: probability that each of history's and all before it are accepted; None where these are of masks.
+        instead: commits that were expected of the masks' proposals, less those that their rows cost.
+    """
+
+    proposals: Proposals
+    acceptance_D: np.ndarray | None = None
+    instead: float = 0.0
+
+
+_NO_OFFER = _Offer(_NOTHING)
 
 
 class _Window(NamedTuple):

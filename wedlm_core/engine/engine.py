@@ -82,7 +82,7 @@ class Engine:
         self._sequences: dict[str, Sequence] = {}
         self._done: list[Generation] = []
         self._arrivals = 0
-        self._turnover = 0.0  # seconds of a step in which sequences were set up and finished: they take them once
+        self._seconds_apart = 0.0  # of a step, that it would not take anyway
         self._loop: OverlapLoop | None = None
         if self._overlapping_launch is not None:
             self._loop = OverlapLoop(
@@ -236,7 +236,7 @@ class Engine:
     def _step_and_wait(self) -> None:
         """Plan, run and account one forward."""
         clock = step_clock(self.device)
-        begin, self._turnover = clock(), 0.0
+        begin, self._seconds_apart = clock(), 0.0
         plan = self._next_plan()
         if plan is None or not plan.sequences:
             raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
@@ -244,8 +244,20 @@ class Engine:
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
         self._consume(plan, outcome, details)
-        self._planner.record_host_time(forward - begin + clock() - back - self._turnover)
+        self._planner.record_host_time(forward - begin + clock() - back - self._seconds_apart)
         self._correct_cost(plan, back - forward)
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """A block whose time is not what a step takes anyway.
+
+        Sequences are set up and finished once, however many steps they take. And what history takes would make its
+        drafts seem to save what they cost.
+        """
+        clock = step_clock(self.device)
+        begin = clock()
+        yield
+        self._seconds_apart += clock() - begin
 
     def _next_plan(self, may_preempt: bool = True) -> ForwardPlan | None:
         """The next forward, its pages and windows in place; None where it would have to preempt and may not."""
@@ -271,10 +283,8 @@ class Engine:
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
-        clock = step_clock(self.device)
-        begin = clock()
-        self._open_slots(sequences)
-        self._turnover += clock() - begin
+        with self._apart():
+            self._open_slots(sequences)
 
     def _open_slots(self, sequences: list[Sequence]) -> None:
         """:meth:`_set_up`, which times it."""
@@ -360,17 +370,15 @@ class Engine:
         self._draft(plan, outcome, emit_D, over_D)
         if not np.count_nonzero(over_D):
             return
-        clock = step_clock(self.device)
-        begin = clock()
-        for i in np.flatnonzero(over_D).tolist():
-            sequence = plan.sequences[i]
-            if unsound_D[i]:
-                sequence.finish = FinishReason.ERROR
-                self._discard_pages(sequence)
-            elif sequence.finish is None:
-                sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
-            self._finish(sequence)
-        self._turnover += clock() - begin
+        with self._apart():
+            for i in np.flatnonzero(over_D).tolist():
+                sequence = plan.sequences[i]
+                if unsound_D[i]:
+                    sequence.finish = FinishReason.ERROR
+                    self._discard_pages(sequence)
+                elif sequence.finish is None:
+                    sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
+                self._finish(sequence)
 
     def _draft(self, plan: ForwardPlan, outcome: StepOutcome, emit_D: IntArray, over_D: BoolArray) -> None:
         """Draft the next windows of sequences with a grammar, and of those whose text repeats what was seen.
@@ -382,8 +390,9 @@ class Engine:
         slots_D = plan.slots_S[: len(over_D)]
         found = None
         if history is not None:
-            history.append(slots_D, outcome, emit_D)
-            found = history.suggest(slots_D, ~over_D)
+            with self._apart():
+                history.append(slots_D, outcome, emit_D)
+                found = history.suggest(slots_D, ~over_D)
         failed = self._constraints.accept(
             plan.sequences, slots_D, plan.decode_S[: len(over_D)], outcome, emit_D, over_D, found, state
         )
@@ -392,7 +401,8 @@ class Engine:
             over_D[i] = True
         if history is not None:
             running, spare = self._scheduler.running_slots(), self.pages.num_free * self.config.page_size
-            history.draft(found, slots_D, ~over_D, outcome, running, spare, state)
+            with self._apart():
+                history.draft(found, slots_D, ~over_D, outcome, running, spare, state)
 
     def _discard_pages(self, sequence: Sequence) -> None:
         """Clean the pages of a sequence whose KV holds what is no number: a masked entry of that spoils a sum."""

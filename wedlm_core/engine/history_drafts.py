@@ -12,6 +12,8 @@ taken in, but when it asks again, or when they have ended.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +92,13 @@ class HistoryDrafts:
 
     # ---- texts ----------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        """A block whose time is what drafts from history take."""
+        begin = time.perf_counter()
+        yield
+        self._spent += time.perf_counter() - begin
+
     def open(self, sequences: list[Sequence]) -> None:
         """Remember the prompts of new sequences, whose windows are adaptive and verified."""
         for sequence in sequences:
@@ -102,7 +111,8 @@ class HistoryDrafts:
                 self._table.recalls[sequence.slot] = True
                 self._prompts[sequence.slot] = sequence.request.prompt_token_ids
                 if not self._pause:
-                    self._take_in(sequence.slot)
+                    with self._spending():
+                        self._take_in(sequence.slot)
 
     def _take_in(self, slot: int) -> None:
         """Let the history have the text of a sequence, as long as it is by now."""
@@ -124,8 +134,9 @@ class HistoryDrafts:
         if self._history is None or slot < 0 or not self._table.recalls[slot]:
             return
         if self._open[slot]:
-            self._take_in_ended()  # in the order in which they ended
-            self._history.close(slot, keep=keep)
+            with self._spending():
+                self._take_in_ended()  # in the order in which they ended
+                self._history.close(slot, keep=keep)
             self._opened -= 1
         elif keep:
             self._ended.append((self._history.end_of(self._prompts[slot]), self._table.tokens_of(slot)))
@@ -138,9 +149,10 @@ class HistoryDrafts:
         """Take in what a forward emitted."""
         if self._history is None or not self._opened:
             return
-        own_D = self._open[slots_D]
-        if own_D.any():
-            self._history.append(slots_D[own_D], outcome.token_DC[own_D], emit_D[own_D])
+        with self._spending():
+            own_D = self._open[slots_D]
+            if own_D.any():
+                self._history.append(slots_D[own_D], outcome.token_DC[own_D], emit_D[own_D])
 
     # ---- windows --------------------------------------------------------------------------------------
 
@@ -154,16 +166,15 @@ class HistoryDrafts:
         own_D = self._table.recalls[slots_D] & lives_D
         if not own_D.any():
             return None
-        slots_G = slots_D[own_D]
-        self._take_in_ended()
-        for slot in slots_G[~self._open[slots_G]].tolist():
-            self._take_in(slot)
-        begin = time.perf_counter()
-        proposal = self._history.propose(slots_G, self._budget(slots_G))
-        cut_at_stops(proposal.token_SD, proposal.acceptance_SD, proposal.count_S, self._table.stop_ids[slots_G])
-        found = Suggestions(slots_G=slots_G, token_GD=proposal.token_SD, acceptance_GD=proposal.acceptance_SD)
-        self._spent = self._spent * _KEPT + time.perf_counter() - begin
-        return found
+        self._spent *= _KEPT
+        with self._spending():
+            slots_G = slots_D[own_D]
+            self._take_in_ended()
+            for slot in slots_G[~self._open[slots_G]].tolist():
+                self._take_in(slot)
+            proposal = self._history.propose(slots_G, self._budget(slots_G))
+            cut_at_stops(proposal.token_SD, proposal.acceptance_SD, proposal.count_S, self._table.stop_ids[slots_G])
+        return Suggestions(slots_G=slots_G, token_GD=proposal.token_SD, acceptance_GD=proposal.acceptance_SD)
 
     def _budget(self, slots_G: IntArray) -> IntArray:
         return np.minimum(2 * self._table.widest[slots_G], self._table.left(slots_G))
@@ -186,13 +197,13 @@ class HistoryDrafts:
         table = self._table
         if found is None and not self._placed:
             return  # nothing to place, and nothing in place
-        begin = time.perf_counter()
-        own_D = table.recalls[slots_D] & lives_D & ~table.constrained[slots_D]
-        if own_D.any():
-            self._place(found, slots_D[own_D], own_D, outcome, running, spare_tokens, state)
-        self._placed = bool((table.source == DraftSource.HISTORY).any())
+        with self._spending():
+            own_D = table.recalls[slots_D] & lives_D & ~table.constrained[slots_D]
+            if own_D.any():
+                self._place(found, slots_D[own_D], own_D, outcome, running, spare_tokens, state)
+            self._placed = bool((table.source == DraftSource.HISTORY).any())
         if found is not None:
-            self._settle(found.saved_seconds, time.perf_counter() - begin)
+            self._settle(found.saved_seconds)
 
     def _place(
         self, found: Suggestions | None, slots_G: IntArray, own_D: BoolArray, outcome: StepOutcome,
@@ -212,10 +223,9 @@ class HistoryDrafts:
         if any_broken:
             _Windows(state, table, slots_G, broken_G).leave()
 
-    def _settle(self, saved: float, spent: float) -> None:
+    def _settle(self, saved: float) -> None:
         """Pause where drafts from history save fewer seconds than they take; one more forward asked for some."""
         self._value = self._value * _KEPT + saved
-        self._spent += spent
         self._asked += 1
         if self._asked < _TRIED:
             return

@@ -65,8 +65,8 @@ class WindowPlanner:
         self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
         self._ended = EndedOutputs(tuning)
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
-        # Of the forward observed last, if its host time is not known yet.
-        self._committed, self._drafted, self._prefilled = 0.0, False, False
+        # Of the forward observed last, if its host time is not known yet; sequences that came in with it.
+        self._committed, self._drafted, self._admitted = 0.0, False, 0
         # Forwards since one without drafts, and since one with as many rows again, of about as many sequences.
         self._since_2 = [tuning.rival_interval, tuning.rival_interval]
         self._timing, self._corrects = False, False  # the last plan is for timing these; forwards are timed at all
@@ -88,6 +88,7 @@ class WindowPlanner:
             running: sequences that run, these included. A plan for far fewer would be lavish with rows.
         """
         table = self._table
+        self._admitted += len(slots_S)
         self._acceptance.clear(slots_S, table.group[slots_S])
         if self._new_windows is None or running > 2 * self._planned_for:
             self._new_windows, self._chosen_windows = None, np.zeros(0, dtype=np.int64)
@@ -128,7 +129,7 @@ class WindowPlanner:
         self._ends = self._ends * kept + ended
         if ended:
             self._ended.record(self._table.generated[slots_D[ended_D]])
-        self._committed, self._drafted, self._prefilled = tokens, rows > sequences, prefill_rows > 0
+        self._committed, self._drafted = tokens, rows > sequences
         kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
         self._since_2 = [0 if of and as_many else since + 1 for of, since in zip(kinds, self._since_2, strict=True)]
         self._age += 1
@@ -162,8 +163,8 @@ class WindowPlanner:
 
     def record_host_time(self, seconds: float) -> None:
         """Take in what the step that was observed last cost besides its forward."""
-        self._host.record(seconds, self._committed, drafts=self._drafted, prefill=self._prefilled)
-        self._committed = 0.0
+        self._host.record(seconds, self._committed, drafts=self._drafted, admitted=self._admitted)
+        self._committed, self._admitted = 0.0, 0
 
     def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
         """Take in what a forward of these rows took, where ``cost`` was measured; not of every forward."""
@@ -204,8 +205,12 @@ class WindowPlanner:
         return self._row_price
 
     def seconds_of(self, commits: float) -> float:
-        """What so many commits took in the last plan; 0 before the first."""
-        return commits / self._rate if self._rate else 0.0
+        """By how much so many commits come earlier than in the last plan; 0 before the first.
+
+        The rows of prefill that come with commits are not spared: they come earlier too.
+        """
+        with_it = min(1.0, self._prefill_rows / self._commits * self._row_price)
+        return commits * (1 - with_it) / self._rate if self._rate else 0.0
 
     def mask_acceptance(self, slots_G: IntArray, valid_G: BoolArray) -> FloatArray:
         """``[G, W]``: probability that masks' drafts up to each offset are all accepted, as of the last plan."""

@@ -19,51 +19,94 @@ __all__ = ["CostCorrection", "HostTime", "Load"]
 class HostTime:
     """Seconds of a step besides its forward; a step that was disturbed counts as a slow one only.
 
-    A part of them goes with the tokens that the step committed (outputs end, others begin, a grammar takes them in):
-    more tokens per forward do not make that part smaller. The rest is what a step costs however many it commits. A step
-    with drafts costs more than one without: they are laid out, counted and learned from. The first of either kind does
-    not count, as it loads what later ones find. A step with prefill counts little: with it sequences come in, and they
-    do that once. Where outputs end after a step or two, few are without it, and those of one kind may all be with it.
+    A part of them goes with the tokens that the step committed (outputs end, a grammar takes them in), and a part with
+    the sequences that came in with it: more tokens per forward make neither smaller. The rest is what a step costs
+    however much it does. A step with drafts costs more than one without: they are laid out, counted and learned from.
+    The first of either kind does not count, as it loads what later ones find.
     """
 
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
         self._tuning = tuning
-        # Without drafts and with some, sums over recent steps: of them, their seconds, commits, commits squared, and
-        # seconds times commits. Plain numbers, since five of them are quicker than an array.
-        self._sums_2K = [[0.0] * 5, [0.0] * 5]
+        # Without drafts and with some, sums over recent steps. Plain numbers: a few are quicker than an array.
+        self._sums_2 = [_Sums(), _Sums()]
         self._began_2 = [False, False]
 
-    def record(self, seconds: float, commits: float, *, drafts: bool, prefill: bool = False) -> None:
-        """Count a step, with drafts or without any, and with rows of prefill or without."""
-        kind, weight = int(drafts), self._tuning.host_prefill if prefill else 1.0
-        kept = self._tuning.host_kept**weight
+    def record(self, seconds: float, commits: float, *, drafts: bool, admitted: int = 0) -> None:
+        """Count a step.
+
+        Args:
+            seconds: of it, besides its forward.
+            commits: tokens that it committed.
+            drafts: whether any sequence had drafts in it.
+            admitted: sequences that came in with it.
+        """
+        kind = int(drafts)
         if not self._began_2[kind]:
             self._began_2[kind] = True
             return
-        sums, other = self._sums_2K[kind], self._sums_2K[1 - kind]
-        like = sums if sums[0] else other
-        if like[0]:
-            seconds = min(seconds, self._tuning.disturbed * like[1] / like[0])
-        new = (1.0, seconds, commits, commits * commits, seconds * commits)
-        sums[:] = [kept * before + weight * one for before, one in zip(sums, new, strict=True)]
+        sums = self._sums_2[kind]
+        like = sums if sums.steps else self._sums_2[1 - kind]
+        if like.steps:
+            seconds = min(seconds, self._tuning.disturbed * like.seconds / like.steps)
+        sums.add(seconds, commits, float(admitted), self._tuning.host_kept)
 
     def fixed(self, *, drafts: bool) -> float:
-        """Seconds of a step that would commit nothing; as if with (without) drafts where all were without (with).
+        """Seconds of a step that would do nothing; as if with (without) drafts where all were without (with).
 
         0 where none was seen. Where all steps commit alike, nothing tells the parts apart: all of it is fixed then.
         """
-        seen = self._sums_2K[int(drafts)]
-        steps, seconds, commits, *_ = seen if seen[0] else self._sums_2K[1 - int(drafts)]
-        return max(0.0, seconds - self._per_commit() * commits) / (steps or 1.0)
+        seen = self._sums_2[int(drafts)]
+        seen = seen if seen.steps else self._sums_2[1 - int(drafts)]
+        per_commit, per_admitted = self._slopes()
+        going_along = per_commit * seen.commits + per_admitted * seen.admitted
+        return max(0.0, seen.seconds - going_along) / max(1.0, seen.steps)
 
-    def _per_commit(self) -> float:
-        """Seconds that go with each commit, by least squares within the two kinds of steps."""
-        along, unlike = 0.0, 0.0
-        for steps, seconds, commits, squares, products in self._sums_2K:
-            mean = commits / (steps or 1.0)
-            unlike += max(0.0, squares - mean * commits) + self._tuning.commits_alike * mean * commits
-            along += products - mean * seconds
-        return max(0.0, along / unlike) if unlike else 0.0
+    def _slopes(self) -> tuple[float, float]:
+        """Seconds of each commit, and of each sequence that comes in: least squares within the two kinds of steps."""
+        cc = ca = aa = sc = sa = 0.0
+        for sums in self._sums_2:
+            steps = max(1.0, sums.steps)
+            commits, admitted, alike = sums.commits / steps, sums.admitted / steps, self._tuning.commits_alike
+            cc += max(0.0, sums.commits_2 - commits * sums.commits) + alike * commits * sums.commits
+            aa += max(0.0, sums.admitted_2 - admitted * sums.admitted) + alike * admitted * sums.admitted
+            ca += sums.both - commits * sums.admitted
+            sc += sums.seconds_commits - commits * sums.seconds
+            sa += sums.seconds_admitted - admitted * sums.seconds
+        apart = cc * aa - ca * ca
+        if apart > 0:
+            per_commit, per_admitted = (sc * aa - sa * ca) / apart, (sa * cc - sc * ca) / apart
+            if per_commit >= 0 and per_admitted >= 0:
+                return per_commit, per_admitted
+        # One explains nothing beside the other: that alone which explains more.
+        by_commits, by_admitted = (max(0.0, sc) / cc if cc else 0.0), (max(0.0, sa) / aa if aa else 0.0)
+        return (by_commits, 0.0) if by_commits * max(0.0, sc) >= by_admitted * max(0.0, sa) else (0.0, by_admitted)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over steps: of them, their seconds, commits and sequences that came in, and of products of these."""
+
+    steps: float = 0.0
+    seconds: float = 0.0
+    commits: float = 0.0
+    admitted: float = 0.0
+    commits_2: float = 0.0
+    admitted_2: float = 0.0
+    both: float = 0.0
+    seconds_commits: float = 0.0
+    seconds_admitted: float = 0.0
+
+    def add(self, seconds: float, commits: float, admitted: float, kept: float) -> None:
+        """Add a step; of what was there a share is kept."""
+        self.steps = kept * self.steps + 1.0
+        self.seconds = kept * self.seconds + seconds
+        self.commits = kept * self.commits + commits
+        self.admitted = kept * self.admitted + admitted
+        self.commits_2 = kept * self.commits_2 + commits * commits
+        self.admitted_2 = kept * self.admitted_2 + admitted * admitted
+        self.both = kept * self.both + commits * admitted
+        self.seconds_commits = kept * self.seconds_commits + seconds * commits
+        self.seconds_admitted = kept * self.seconds_admitted + seconds * admitted
 
 
 class CostCorrection:

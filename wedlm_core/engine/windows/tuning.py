@@ -22,7 +22,6 @@ class PlannerTuning:
     correction: float = 0.2  # weight of one forward in the correction of the cost table: about 5 forwards count
     correction_interval: int = 4  # forwards between those that count: comparing takes 2% of the smallest
     host_kept: float = 0.99  # share of the host time's sums kept per step: about 100 steps count
-    host_prefill: float = 0.02  # weight of a step with prefill in them: it decides only where no other step is seen
     commits_alike: float = 0.01  # square of the relative spread of commits below which host time counts as fixed
     disturbed: float = 3.0  # ratio to what was expected at which times are clipped: the machine did something else
     # Allocation
