@@ -6,12 +6,13 @@ kept only where they still pay. Rows of all sequences are bought together, the l
 expected commits per second.
 
 Where drafts from history do not pay, the engine stops asking for a while. Texts of sequences that begin then are not
-taken in, but when it asks again, or when they have ended.
+taken in, but when it asks again: those that run, and the last of those that have ended.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,9 +45,10 @@ _KEPT = 0.9  # share of the running means kept per forward
 _TRIED = 4  # forwards with proposals, at least, before it is asked whether they pay for the time they take
 _TRIED_SHARE = 16  # of a pause's forwards, one for so many: trust grows with what was proposed, bought or not
 _AT_FIRST = 32  # more of them at the beginning, when there is no earlier text yet
-_PAUSE = 32  # forwards without proposals where they do not; twice as many each time
+_PAUSE = 32  # forwards without proposals where they do not; twice as many each time, or four times where
+_HOPELESS = 8  # times as much time is spent as saved
 _LONGEST_PAUSE = 1024
-_MOST_ENDED = 256  # texts that wait to be taken in
+_MOST_ENDED = 256  # texts that wait to be taken in: the last ones, as taking in takes time for what does not pay
 
 
 @dataclass(kw_only=True)
@@ -85,7 +87,7 @@ class HistoryDrafts:
         self._open = np.zeros(len(table.limit), dtype=np.bool_)  # slots whose texts the history has
         self._opened = 0  # how many there are
         self._prompts: dict[int, tuple[int, ...]] = {}  # of the others
-        self._ended: list[tuple[tuple[int, ...], list[int]]] = []  # what history has yet to get
+        self._ended = deque[tuple[tuple[int, ...], list[int]]](maxlen=_MOST_ENDED)  # what history has yet to get
         self._placed = False  # whether any window has drafts from history
         self._pause, self._next_pause, self._asked = 0, _PAUSE, -_AT_FIRST
         self._value, self._spent = 0.0, 0.0
@@ -126,7 +128,7 @@ class HistoryDrafts:
     def _take_in_ended(self) -> None:
         """Let the history have the texts that ended while it rested."""
         if self._ended and self._history is not None:
-            self._history.remember(self._ended)
+            self._history.remember(list(self._ended))
             self._ended.clear()
 
     def close(self, slot: int, *, keep: bool) -> None:
@@ -140,8 +142,6 @@ class HistoryDrafts:
             self._opened -= 1
         elif keep:
             self._ended.append((self._history.end_of(self._prompts[slot]), self._table.tokens_of(slot)))
-            if len(self._ended) >= _MOST_ENDED:
-                self._take_in_ended()
         self._prompts.pop(slot, None)
         self._open[slot] = self._table.recalls[slot] = False
 
@@ -230,7 +230,8 @@ class HistoryDrafts:
         if self._asked < _TRIED:
             return
         if self._spent > self._value:
-            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
+            longer = 2 if self._spent < _HOPELESS * self._value else 4
+            self._pause, self._next_pause = self._next_pause, min(longer * self._next_pause, _LONGEST_PAUSE)
         else:
             self._next_pause = _PAUSE
         self._asked = min(0, _TRIED - self._pause // _TRIED_SHARE)
