@@ -154,7 +154,8 @@ class Planned:
         self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows, source)
         self._planner.record_host_time(step.host_seconds)
         forward_rows, kv_tokens = int(rows.sum()) + step.prefill_rows, int(self._slots.cached.sum())
-        self._planner.record_forward(forward_rows, kv_tokens, len(rows), step.forward_seconds, self._cost)
+        if self._planner.wants_forward():
+            self._planner.record_forward(forward_rows, kv_tokens, len(rows), step.forward_seconds, self._cost)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -277,9 +277,10 @@ class Engine:
 
     def _correct_cost(self, plan: ForwardPlan, seconds: float) -> None:
         """Tell the planner what a forward took, unless its cost was given: that is taken at its word."""
-        if self._step_cost is not None and self.config.step_cost is None:
+        cost = None if self.config.step_cost is not None else self._step_cost
+        if cost is not None and self._planner.wants_forward():
             rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
-            self._planner.record_forward(rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, self._step_cost)
+            self._planner.record_forward(rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, cost)
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
