@@ -32,7 +32,8 @@ from wedlm_core.tokenizer import Tokenizer
 
 __all__ = ["Constraints", "refusal"]
 
-_LARGE_VOCABULARY = 16_384  # a state of 1,024 tokens takes 1.5 us, one of 151,936 up to 770: then threads pay
+# A state of 1,024 tokens takes 1.5 us, one of 151,936 up to 1,000: then threads pay, and so does trying the next best.
+_LARGE_VOCABULARY = 16_384
 _NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
 
 
@@ -122,7 +123,7 @@ class Constraints:
             outcome: what the forward committed.
             emit_D: how much of that is output.
             ended_D: which of them have ended.
-            found: what history proposes for some of them.
+            found: what history proposes for some of them; what it saves where it is taken is added.
             state: what the device keeps of each slot.
 
         Returns:

@@ -375,7 +375,7 @@ class Engine:
             for i in np.flatnonzero(over_D).tolist():
                 sequence = plan.sequences[i]
                 if unsound_D[i]:
-                    sequence.finish = FinishReason.ERROR
+                    sequence.finish, sequence.error = FinishReason.ERROR, None  # whatever a grammar says of its tokens
                     self._discard_pages(sequence)
                 elif sequence.finish is None:
                     sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH

@@ -137,6 +137,6 @@ def _settled(refused: Mapping[int, FreeSequence], ranking: Ranking) -> dict[int,
     looking = [row for row, sequence in refused.items() if sequence.looks_at_next()]
     if not looking:
         return {}
-    ranks = ranking(torch.tensor(looking), _NEXT).tolist()
+    ranks = ranking(torch.tensor(looking), 1 + _NEXT)[:, 1:].tolist()  # the first is what was refused
     found = {row: refused[row].settle(token_K) for row, token_K in zip(looking, ranks, strict=True)}
     return {row: only(token) for row, token in found.items() if token is not None}

@@ -96,10 +96,11 @@ class HistoryDrafts:
 
     @contextmanager
     def _spending(self) -> Iterator[None]:
-        """A block whose time is what drafts from history take."""
+        """A block whose time is what drafts from history take; not that of a pause, when they can save none."""
         begin = time.perf_counter()
         yield
-        self._spent += time.perf_counter() - begin
+        if not self._pause:
+            self._spent += time.perf_counter() - begin
 
     def open(self, sequences: list[Sequence]) -> None:
         """Remember the prompts of new sequences, whose windows are adaptive and verified."""
@@ -137,13 +138,15 @@ class HistoryDrafts:
             return
         if self._open[slot]:
             with self._spending():
-                self._take_in_ended()  # in the order in which they ended
+                if not self._pause:
+                    self._take_in_ended()  # in the order in which they ended
                 self._history.close(slot, keep=keep)
             self._opened -= 1
         elif keep:
             self._ended.append((self._history.end_of(self._prompts[slot]), self._table.tokens_of(slot)))
         self._prompts.pop(slot, None)
         self._open[slot] = self._table.recalls[slot] = False
+        self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
 
     def append(self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray) -> None:
         """Take in what a forward emitted."""
@@ -166,12 +169,13 @@ class HistoryDrafts:
         own_D = self._table.recalls[slots_D] & lives_D
         if not own_D.any():
             return None
+        slots_G = slots_D[own_D]
+        # What a pause left to do is done once, so it does not say whether drafts pay.
+        self._take_in_ended()
+        for slot in slots_G[~self._open[slots_G]].tolist():
+            self._take_in(slot)
         self._spent *= _KEPT
         with self._spending():
-            slots_G = slots_D[own_D]
-            self._take_in_ended()
-            for slot in slots_G[~self._open[slots_G]].tolist():
-                self._take_in(slot)
             proposal = self._history.propose(slots_G, self._budget(slots_G))
             cut_at_stops(proposal.token_SD, proposal.acceptance_SD, proposal.count_S, self._table.stop_ids[slots_G])
         return Suggestions(slots_G=slots_G, token_GD=proposal.token_SD, acceptance_GD=proposal.acceptance_SD)
@@ -184,6 +188,8 @@ class HistoryDrafts:
         running: IntArray, spare_tokens: int, state: DeviceState,
     ) -> None:  # fmt: skip
         """Buy drafts for the next windows of the sequences that go on and have no grammar, and write the windows.
+
+        Then decide whether to rest, by all that was taken of ``found``, under grammars as well.
 
         Args:
             found: what history proposes.
@@ -232,6 +238,7 @@ class HistoryDrafts:
         if self._spent > self._value:
             longer = 2 if self._spent < _HOPELESS * self._value else 4
             self._pause, self._next_pause = self._next_pause, min(longer * self._next_pause, _LONGEST_PAUSE)
+            self._value = self._spent = 0.0
         else:
             self._next_pause = _PAUSE
         self._asked = min(0, _TRIED - self._pause // _TRIED_SHARE)
@@ -259,9 +266,10 @@ class HistoryDrafts:
             best_prefixes(behind, proposal.acceptance_SD, price, worth)
         rows = float(np.add.reduce(table.rows[running]) - drafts_G[worth.replaces].sum())
         commits = len(running) + float(worth.value[behind].sum())
+        instead = float((worth.value - price * drafts_G)[worth.replaces].sum())  # of masks' drafts
         bought = planner.buy(worth.acceptance, commits, rows, spare_tokens)
         windows.fill(token_GD, worth, max(bought.threshold, LEAST_ACCEPTANCE), bought.row_price, planner.by_masks_2SW)
-        return bought.saved_seconds
+        return bought.saved_seconds - planner.seconds_of(max(0.0, instead))
 
 
 def _worth(windows: int, drafts: int) -> Worth:

@@ -53,7 +53,8 @@ class Asked:
 
     Attributes:
         constraint: of the sequence.
-        line: of the state where its matcher stands, in the table that is filled; negative where that is not asked for.
+        line: of the state where ``constraint.matcher`` stands, in the table that is filled; negative where that is not
+            asked for.
         places: the states, counted from there, in order.
     """
 

@@ -15,7 +15,9 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.model.quantised import quantise
+from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
+from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import FinishReason, SamplingParams, Strategy
 
@@ -73,6 +75,18 @@ def test_a_row_of_logits_that_are_no_numbers_is_an_error_and_others_are_what_the
         else:
             assert ours.token_ids == theirs.token_ids
             assert ours.error is None
+
+
+@pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
+def test_under_a_grammar_too_the_error_names_the_logits(strategy: str) -> None:
+    folder = resolve("tiny")
+    model = load_model(folder)
+    model.lm_head.weight.data.fill_(NAN)
+    engine = Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=2))
+    params = SamplingParams(strategy=strategy, structured_outputs=StructuredOutputs(regex="[a-z]+ [0-9]+"))
+    done = run(engine, requests_of([[5, 6, 7], [8, 9]], [params] * 2))
+    assert [one.finish_reason for one in done] == [FinishReason.ERROR] * 2
+    assert all(one.error and one.error.startswith("logits") for one in done)
 
 
 def test_a_damaged_head_makes_an_error_of_every_row(qwen3_folder: Path) -> None:

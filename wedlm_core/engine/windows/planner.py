@@ -167,7 +167,10 @@ class WindowPlanner:
         self._committed, self._admitted = 0.0, 0
 
     def wants_forward(self) -> bool:
-        """Whether to :meth:`record_forward` the last one; comparing all of them would take 2% of the smallest."""
+        """Whether to :meth:`record_forward` the last one; comparing all of them would take 2% of the smallest.
+
+        Who asks has costs that were measured, so now and then a forward is planned to be compared.
+        """
         self._corrects = True
         # As rare as plans are, while these change nothing.
         return self._timing or not self._age % (self._tuning.correction_interval * self._patience)

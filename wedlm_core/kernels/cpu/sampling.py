@@ -247,7 +247,8 @@ def choose_again(logits, rows, bits, lines, tokens, logprobs):  # type: ignore[n
         logits: ``[R, V]``.
         rows: int64 ``[N]``, rows to choose again.
         bits: uint32 ``[U, W]``.
-        lines: int64 ``[N]``, the line of ``bits`` that says what a row may choose; -2 - t for token t alone.
+        lines: int64 ``[N]``, the line of ``bits`` that says what a row may choose; -2 - t for token t alone, whose
+            logit is a number.
         tokens: int64 ``[R]``, written.
         logprobs: ``[R]``, written.
     """
