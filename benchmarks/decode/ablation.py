@@ -42,6 +42,8 @@ GATES: Mapping[str, Mapping[str, object]] = {
     "prefill counted with commits": {"prior_commits": 1e12},
     "probes": {"probe_share": 0.0},
     "what comes second is timed": {"rival_within": 1e9},
+    "and early": {"first_rival_interval": 1024},
+    "no masks where these come close": {"alone_within": 1.0},
 }
 _EASY, _MEDIUM, _HARD, _MIXED = (0.95,), (0.8,), (0.5,), (0.5, 0.8, 0.95)
 SCENARIOS: Mapping[str, Scenario] = {

@@ -60,6 +60,8 @@ def allocate(
 ) -> Allocation:  # fmt: skip
     """Pick the windows with about the highest expected commits per second, and of those the ones with fewest rows.
 
+    No masks at all are picked where these come close: ``verified`` is then sure to be what autoregressive decoding is.
+
     Args:
         run: what each window brings and takes.
         widest_S: int64, the largest window of each sequence (0 .. W).
@@ -85,6 +87,8 @@ def allocate(
     rates_N = commits_N / seconds_N
     rates_N[1:][rows_N[1:] > load.most_rows] = -np.inf
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
+    if rates_N[0] >= tuning.alone_within * rates_N.max():
+        taken = 0
     every_S = np.arange(len(widest_S))
 
     def masks_at(link: int) -> IntArray:

@@ -69,6 +69,7 @@ class WindowPlanner:
         self._committed, self._drafted, self._admitted = 0.0, False, 0
         # Forwards since one without drafts, and since one with as many rows again, of about as many sequences.
         self._since_2 = [tuning.rival_interval, tuning.rival_interval]
+        self._rival_wait = tuning.first_rival_interval  # of these that the next timing waits for
         self._timing, self._corrects = False, False  # the last plan is for timing these; forwards are timed at all
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
         self._patience = 1  # how many times as long plans wait, as they change nothing
@@ -309,7 +310,10 @@ class WindowPlanner:
         """Whether to do for once what comes second: nothing else corrects the cost of forwards that are not run."""
         if chosen.rival is None or chosen.rival.rate < self._tuning.rival_within * chosen.rate:
             return False
-        return self._since_2[int(chosen.rival.masks_S.any())] >= self._tuning.rival_interval
+        if self._since_2[int(chosen.rival.masks_S.any())] < self._rival_wait:
+            return False
+        self._rival_wait = min(2 * self._rival_wait, self._tuning.rival_interval)
+        return True
 
     def _probe(self, masks_S: IntArray, widest_S: IntArray, waited: int, lasts: int) -> bool:
         """Give one sequence without masks a few, now and then: else one that became easy is never found out."""

@@ -26,10 +26,12 @@ class PlannerTuning:
     disturbed: float = 3.0  # ratio to what was expected at which times are clipped: the machine did something else
     # Allocation
     near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
+    alone_within: float = 0.97  # share of the best rate at which no masks are forwarded: what they bring is not certain
     # Plans
     least_interval: int = (
         8  # forwards between plans at least: a plan takes a third of a millisecond, as small forwards do
     )
+    first_rival_interval: int = 64  # forwards before the second time, twice as many each time: tables may be wrong
     rival_interval: int = 1024  # forwards after which windows are closed, or opened, to time that: it costs half a %
     rival_within: float = 0.6  # share of the best rate that is expected of it: by less the cost of rows is not wrong
     most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step

@@ -19,7 +19,7 @@ from wedlm_core.engine.windows.tuning import PlannerTuning
 
 H200 = StepCost.linear(fixed=3.2e-3, per_row=19e-6, per_kv=31e-9, floor_rows=168)
 WIDE = 32
-EXACT = PlannerTuning(near_optimal=1.0)
+EXACT = PlannerTuning(near_optimal=1.0, alone_within=1.0)
 
 
 def steady(hazards: np.ndarray, agree: float = 1.0) -> LongRun:
@@ -79,9 +79,26 @@ def test_the_cheapest_near_optimal_windows_lose_a_thousandth_at_most(
 ) -> None:
     run, widest, cost, other = case
     load = Load(cost=cost, other_rows=other)
-    best, near = exact(run, widest, load), allocate(run, widest, load)
+    best = exact(run, widest, load)
+    near = allocate(run, widest, load, tuning=PlannerTuning(alone_within=1.0))
     assert 0.999 * (1 - 1e-9) * best.rate <= near.rate <= best.rate
     assert near.masks_S.sum() <= best.masks_S.sum()
+
+
+@settings(deadline=None)
+@given(small_cases())
+def test_no_masks_are_forwarded_where_they_promise_three_percent_at_most(
+    case: tuple[LongRun, np.ndarray, StepCost, int],
+) -> None:
+    run, widest, cost, other = case
+    load = Load(cost=cost, other_rows=other)
+    best, found = exact(run, widest, load), allocate(run, widest, load)
+    alone = expected_rate(run, np.zeros_like(widest), load)
+    if alone >= 0.9701 * best.rate:
+        assert not found.masks_S.any()
+    if alone <= 0.9699 * best.rate:
+        assert found.masks_S.any()
+        assert found.rate >= 0.998 * best.rate
 
 
 @settings(deadline=None)
