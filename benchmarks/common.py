@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import platform
@@ -9,9 +10,16 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["RESULTS", "machine", "table", "write_result"]
+__all__ = ["RESULTS", "machine", "positive", "table", "write_result"]
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def positive(text: str) -> int:
+    """A number of rounds, sequences and the like, for argparse. Raises :class:`argparse.ArgumentTypeError` below 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a whole number, at least 1")
+    return int(text)
 
 
 def machine(threads: int | None = None) -> str:

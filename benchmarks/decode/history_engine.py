@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.common import table, write_result
+from benchmarks.common import positive, table, write_result
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
@@ -121,8 +121,8 @@ def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[objec
 def main() -> None:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
+    parser.add_argument("--rounds", type=positive, default=5)
     args = parser.parse_args()
     lines = [
         line

@@ -31,7 +31,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.common import table, write_result
+from benchmarks.common import positive, table, write_result
 from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import random_decoder
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
@@ -342,8 +342,8 @@ def large_speeds(text: str, rounds: int, batch: int = 32) -> list[tuple[object, 
 def main() -> None:
     """Measure and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
+    parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--no-large-vocabulary", action="store_true", help="leave out the table of mask computation")
     args = parser.parse_args()
     lines = races(args.batches, args.rounds)

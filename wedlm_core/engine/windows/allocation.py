@@ -60,7 +60,7 @@ def allocate(
 ) -> Allocation:  # fmt: skip
     """Pick the windows with about the highest expected commits per second, and of those the ones with fewest rows.
 
-    No masks at all are picked where these come close: ``verified`` is then sure to be what autoregressive decoding is.
+    No masks at all are picked where these come close: estimates flatter windows.
 
     Args:
         run: what each window brings and takes.
