@@ -1,31 +1,34 @@
 """Sequences with a grammar: their drafts, and the tokens that are allowed on each of their rows.
 
-After each forward a sequence's constraint takes in what was committed and drafts the next window: tokens that the
-grammar forces, which need no mask row, and proposals that it allows. :mod:`wedlm_core.engine.mask_lines` computes what
-the rows of a forward may choose, :mod:`wedlm_core.engine.free_choices` judges what they chose where that was left open.
+After each forward what was committed is taken in and the next window is drafted: tokens that the grammar forces, which
+need no mask row, and proposals that it allows. Sequences whose grammar is an automaton are walked all together
+(:mod:`wedlm_core.engine.automata`); the others have matchers. For these :mod:`wedlm_core.engine.mask_lines` computes
+what the rows of a forward may choose, and :mod:`wedlm_core.engine.free_choices` judges what they chose where that was
+left open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from wedlm_core.decoding.allowed_tokens import AllowedTokens, Refusals, words_of_vocabulary
+from wedlm_core.engine.automata import Automata, WalkedLines
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.free_choices import FreeChoices, FreeSequence
-from wedlm_core.engine.history_drafts import LEAST_ACCEPTANCE, Suggestions
+from wedlm_core.engine.grammar_offers import offers_of
+from wedlm_core.engine.history_drafts import Suggestions
 from wedlm_core.engine.mask_lines import Executor, Filler, MaskLines, executor_of, filler, mask_lines
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.sequence import Sequence
-from wedlm_core.engine.scheduling.slots import BoolArray, FloatArray, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.kernels.cpu.grammar_walk import ENDS_EARLY, REFUSED, Drafted, Proposed
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
@@ -34,7 +37,10 @@ __all__ = ["Constraints", "refusal"]
 
 # A state of 1,024 tokens takes 1.5 us, one of 151,936 up to 1,000: then threads pay, and so does trying the next best.
 _LARGE_VOCABULARY = 16_384
-_NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
+_REASONS = {
+    REFUSED: "no token that the grammar allows was left to choose",
+    ENDS_EARLY: "the output ended before it was complete",
+}
 
 
 def refusal(sequence: Sequence, reason: str) -> str:
@@ -77,6 +83,7 @@ class Constraints:
         self._background = device.type != "cpu"
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
+        self._automata: Automata | None = None
         self._fill: Filler | None = None
         self._executor: Executor = None
         self._bits_SW = np.empty((0, 0), dtype=np.int32)  # of choices that are made again
@@ -91,17 +98,32 @@ class Constraints:
             self._compiler = GrammarCompiler(
                 self._tokenizer.to_json(), self._vocab_size, self._eos, origins=self._threads
             )
+            self._automata = Automata(self._compiler, self._table)
         return self._compiler.compile(wanted)
+
+    @property
+    def _walkers(self) -> Automata:
+        """Made with the first grammar."""
+        assert self._automata is not None
+        return self._automata
 
     def open(self, sequences: Iterable[Sequence], state: DeviceState) -> None:
         """Draft the first windows of new sequences, whose slots are set up."""
-        constraints = {one.slot: one.constraint for one in sequences if one.constraint is not None}
-        if not constraints:
+        own = [one for one in sequences if one.grammar is not None]
+        if not own:
             return
-        slots_G = np.array([*constraints], dtype=np.int64)
+        slots_G = np.array([one.slot for one in own], dtype=np.int64)
         self._table.constrained[slots_G] = True
-        rooms = self._rooms(slots_G, np.ones(len(slots_G), dtype=np.bool_))
-        self._write([_drafted(constraints[room.slot], _NOTHING, room) for room in rooms], state)
+        for one in own:
+            assert one.grammar is not None
+            one.constraint = None if self._walkers.enter(one.slot, one.grammar) else one.grammar.constraint()
+        nothing_G = np.zeros(len(own), dtype=np.int64)
+        proposed = Proposed.of(
+            slots=slots_G, emitted=nothing_G, committed=nothing_G, rows=nothing_G + 1, kept=nothing_G,
+            most=self._room(slots_G), masks=self._table.masks[slots_G], paying=nothing_G, goes_on=nothing_G + 1,
+            token_GC=nothing_G[:, None], theirs_GD=nothing_G[:, None],
+        )  # fmt: skip
+        self._write(proposed, self._draft(own, proposed)[0], proposed.goes_on, state)
 
     def accept(
         self,
@@ -132,119 +154,100 @@ class Constraints:
         own_G = np.flatnonzero(self._table.constrained[slots_D])
         if not len(own_G):
             return {}
-        failed, windows, known, gained = {}, [], self._found(found), 0.0
-        rooms = self._rooms(slots_D[own_G], outcome.next_valid_D[own_G])
-        counts = (column[own_G].tolist() for column in (rows_D, emit_D, outcome.count_D, outcome.next_rows_D))
-        places = zip(own_G.tolist(), rooms, outcome.token_DC[own_G].tolist(), *counts, strict=True)
-        for i, room, chosen, rows, emitted, count, next_rows in places:
-            constraint = sequences[i].constraint
-            assert constraint is not None
-            before = constraint.drafts.tokens
-            reason = constraint.accept(chosen[:emitted])
-            if reason is not None:
-                failed[i] = refusal(sequences[i], reason)
-            elif not ended_D[i]:
-                offer = _NO_OFFER
-                if room.kept or known is not None:
-                    # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
-                    offer = self._offer(room, [*before, *chosen[len(before) + 1 : rows]][count:], known)
-                window = _drafted(constraint, offer.proposals, room)
-                if offer.acceptance_D is not None:
-                    gained += self._gain(offer, window)
-                if window.tokens or window.masks or next_rows > 1:  # else the forward left it so: a head alone
-                    windows.append(window)
+        slots_G, valid_G = slots_D[own_G], outcome.next_valid_D[own_G]
+        self._table.source[slots_G] = 0
+        kept_G = np.where(valid_G, self._table.keep_valid[slots_G], self._table.keep_stale[slots_G])
+        behind_G = rows_D[own_G] - 1 - outcome.count_D[own_G]
+        most_G = np.maximum(np.minimum(kept_G, behind_G), 0)
+        offers = offers_of(found, self._planner, slots_G, valid_G, most_G)
+        proposed = Proposed.of(
+            slots=slots_G, emitted=emit_D[own_G], committed=outcome.count_D[own_G], rows=rows_D[own_G], kept=most_G,
+            most=self._room(slots_G), masks=self._table.masks[slots_G], paying=offers.paying_G,
+            goes_on=~ended_D[own_G], token_GC=outcome.token_DC[own_G], theirs_GD=offers.token_GD,
+        )  # fmt: skip
+        drafted, failed = self._draft([sequences[i] for i in own_G.tolist()], proposed)
+        goes_on_G = proposed.goes_on
+        goes_on_G[[*failed]] = False
         if found is not None:
-            found.saved_seconds += self._planner.seconds_of(gained)
-        self._table.source[slots_D[own_G]] = 0
-        self._write(windows, state)
-        return failed
+            found.saved_seconds += offers.saved_seconds(self._planner, drafted, goes_on_G)
+        # Where there is nothing to draft, the forward left the window so: a head alone.
+        changed_G = goes_on_G & ((drafted.lead + drafted.masks > 0) | (outcome.next_rows_D[own_G] > 1))
+        self._write(proposed, drafted, changed_G, state)
+        return {int(own_G[g]): reason for g, reason in failed.items()}
 
-    def _rooms(self, slots_G: IntArray, valid_G: BoolArray) -> list[_Room]:
-        """What the next windows of sequences have room for."""
-        table = self._table
-        left_G, places_G = table.limit[slots_G] - table.generated[slots_G], 2 * table.widest[slots_G]
-        kept_G = np.maximum(np.where(valid_G, table.keep_valid[slots_G], table.keep_stale[slots_G]), 0)
-        columns = (slots_G, valid_G, kept_G, np.minimum(places_G, left_G), table.masks[slots_G])
-        return [_Room(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
+    def close(self, sequence: Sequence) -> None:
+        """Walk a sequence that is over no more."""
+        if sequence.grammar is not None and sequence.slot >= 0:
+            self._walkers.leave(sequence.slot)
 
-    def _offer(self, room: _Room, masks: list[int], found: _Found | None) -> _Offer:
-        """The proposals of masks, or of history where these are likelier to be right."""
-        own = Proposals(masks, min(room.kept, len(masks)), DraftSource.MASK)
-        line = -1 if found is None else found.line_S.get(room.slot, -1)
-        if found is None or line < 0:
-            return _Offer(own)
-        paying = int(found.paying_G[line])
-        promised = float(found.masks_2GW[int(room.valid), line, : own.most].sum())
-        if float(found.promised_G[line]) <= promised:
-            return _Offer(own)
-        theirs = Proposals(found.token_GD[line, :paying].tolist(), paying, DraftSource.HISTORY)
-        return _Offer(theirs, found.acceptance_GD[line], promised - self._planner.row_price * own.most)
+    def _room(self, slots_G: IntArray) -> IntArray:
+        """Drafts and masks that the next windows may have."""
+        return np.minimum(2 * self._table.widest[slots_G], self._table.left(slots_G))
 
-    def _gain(self, offer: _Offer, window: _Window) -> float:
-        """Commits that are expected of the drafts that history gave a window, less those that their rows cost.
+    def _draft(self, sequences: list[Sequence], proposed: Proposed) -> tuple[Drafted, dict[int, str]]:
+        """The next windows of G sequences, and why some fail, by their line."""
+        drafted = Drafted.empty(len(sequences), self._table.source.shape[1])
+        walks_G = self._walkers.walks[proposed.slots]
+        failed, asked = dict[int, str](), np.flatnonzero(~walks_G).tolist()
+        if walks_G.any():
+            lines_W = np.flatnonzero(walks_G)
+            for g in self._walkers.walk(proposed, drafted, lines_W):
+                sequences[g].constraint = self._walkers.give_up(int(proposed.slots[g]), int(proposed.emitted[g]))
+                asked.append(g)
+            for g in np.flatnonzero(drafted.outcome).tolist():
+                failed[g] = refusal(sequences[g], _REASONS[int(drafted.outcome[g])])
+        if asked:
+            failed |= _ask_matchers(sequences, proposed, drafted, asked)
+        return drafted, failed
 
-        Where the grammar forces a token, or forbids what history proposes, history gave nothing.
-        """
-        assert offer.acceptance_D is not None
-        places = [place for place, source in enumerate(window.sources) if source == DraftSource.HISTORY]
-        return float(offer.acceptance_D[places].sum()) - self._planner.row_price * len(places) - offer.instead
-
-    def _found(self, found: Suggestions | None) -> _Found | None:
-        """What history proposes, and what masks promise in the same sequences."""
-        if found is None:
-            return None
-        slots_G, acceptance_GD = found.slots_G, found.acceptance_GD
-        pays_GD = acceptance_GD >= max(self._planner.row_price, LEAST_ACCEPTANCE)  # it falls along a sequence
-        return _Found(
-            line_S={slot: line for line, slot in enumerate(slots_G.tolist())},
-            token_GD=found.token_GD,
-            acceptance_GD=acceptance_GD,
-            paying_G=pays_GD.sum(axis=1),
-            promised_G=np.where(pays_GD, acceptance_GD, 0.0).sum(axis=1),
-            masks_2GW=np.stack(
-                [self._planner.mask_acceptance(slots_G, np.full(len(slots_G), v)) for v in (False, True)]
-            ),
-        )
-
-    def _write(self, windows: list[_Window], state: DeviceState) -> None:
-        if not windows:
+    def _write(self, proposed: Proposed, drafted: Drafted, changed_G: BoolArray, state: DeviceState) -> None:
+        """Write windows that changed to the table and the device."""
+        if not changed_G.any():
             return
-        table = self._table
-        slots_G = np.array([window.slot for window in windows], dtype=np.int64)
-        lead_G = np.array([len(window.tokens) for window in windows], dtype=np.int64)
-        masks_G = np.array([window.masks for window in windows], dtype=np.int64)
-        token_GL = np.full((len(windows), table.source.shape[1]), self._mask, dtype=np.int64)
-        source_GL = np.zeros_like(token_GL, dtype=table.source.dtype)
-        drafts_GL = np.arange(token_GL.shape[1]) < lead_G[:, None]
-        token_GL[drafts_GL] = [token for window in windows for token in window.tokens]
-        source_GL[drafts_GL] = [source for window in windows for source in window.sources]
-        table.source[slots_G] = source_GL
-        table.rows[slots_G] = 1 + lead_G + masks_G
+        every = slice(None) if changed_G.all() else changed_G
+        slots_G, lead_G, masks_G = proposed.slots[every], drafted.lead[every], drafted.masks[every]
+        token_GL, source_GL = drafted.token_GL[every], drafted.source_GL[every]
+        behind_GL = np.arange(token_GL.shape[1]) >= lead_G[:, None]
+        token_GL[behind_GL], source_GL[behind_GL] = self._mask, DraftSource.MASK
+        self._table.source[slots_G] = source_GL
+        self._table.rows[slots_G] = 1 + lead_G + masks_G
         state.set_drafts(slots_G, token_GL, lead_G, lead_G + masks_G)
 
     def begin(self, plan: ForwardPlan, state: DeviceState) -> None:
         """Begin to compute what the rows of a forward may choose; :meth:`DeviceState.allowed_tokens` waits for it."""
         state.allowed = None
         decoding = int(np.count_nonzero(plan.decode_S))
-        own = np.flatnonzero(self._table.constrained[plan.slots_S[:decoding]]).tolist()
-        if not own:
+        own = np.flatnonzero(self._table.constrained[plan.slots_S[:decoding]])
+        if not len(own):
             return
+        slots_G, position_G = plan.slots_S[own], plan.cached_S[own] + plan.prefill_S[own] + 1
+        walks_G = self._walkers.walks[slots_G]
+        lines, wait, walked, refusals = None, _no_wait, None, None
+        if not walks_G.all():
+            asked = own[~walks_G].tolist()
+            constraints = [plan.sequences[i].constraint for i in asked]
+            places = list(zip(slots_G[~walks_G].tolist(), constraints, position_G[~walks_G].tolist(), strict=True))
+            lines, wait, refusals = self._begin_asking(
+                [(slot, one, position) for slot, one, position in places if one is not None], state
+            )
+        if walks_G.any():
+            gathered = lines is not None or self._background
+            walked = self._walkers.lines(slots_G[walks_G], position_G[walks_G], gathered=gathered)
+        state.allowed = _Pending(lines, wait, walked, state.device, refusals)
+
+    def _begin_asking(
+        self, places: list[tuple[int, Constraint, int]], state: DeviceState
+    ) -> tuple[MaskLines, Callable[[], None], Refusals | None]:
+        """Begin to ask the matchers of sequences (slot, constraint and position of the first choice)."""
         if self._fill is None:
             words = words_of_vocabulary(self._vocab_size)
             self._bits_SW = np.empty((len(self._table.constrained), words), dtype=np.int32)
             self._executor = executor_of(self._threads, background=self._background)
             self._fill = filler(self._executor, background=self._background)
-        slots = plan.slots_S[own].tolist()
-        positions = (plan.cached_S[own] + plan.prefill_S[own] + 1).tolist()
-        places = [
-            (slot, constraint, position)
-            for i, slot, position in zip(own, slots, positions, strict=True)
-            if (constraint := plan.sequences[i].constraint) is not None
-        ]
         free = {}
         if not self._background:
             # Rows with filters do not choose freely: what filters keep depends on what is allowed.
-            filtered = np.logical_or.reduce(state.filtered[slots], axis=1).tolist()
+            filtered = np.logical_or.reduce(state.filtered[[slot for slot, *_ in places]], axis=1).tolist()
             free = {
                 slot: FreeSequence(constraint, position)
                 for (slot, constraint, position), narrowed in zip(places, filtered, strict=True)
@@ -253,98 +256,72 @@ class Constraints:
         lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos, free)
         large = self._vocab_size >= _LARGE_VOCABULARY
         refusals = FreeChoices(free, self._bits_SW, self._executor, ranks=large) if free else None
-        state.allowed = _Pending(lines, self._fill(lines), state.device, refusals)
+        return lines, self._fill(lines), refusals
 
 
-def _drafted(constraint: Constraint, proposals: Proposals, room: _Room) -> _Window:
-    """The next window of a sequence: drafts, and behind them the masks that are planned."""
-    tokens, sources, _ = constraint.draft(proposals, most=room.most)
-    masks = 0 if constraint.ends else min(room.masks, room.most - len(tokens))
-    return _Window(room.slot, tokens, sources, max(masks, 0))
+def _no_wait() -> None:
+    """Nothing is asked."""
 
 
-class _Room(NamedTuple):
-    """What the next window of a sequence has room for.
-
-    Attributes:
-        slot: of the sequence.
-        valid: whether the prefix of its proposals is valid.
-        kept: proposals that may become drafts.
-        most: drafts and masks.
-        masks: that are planned.
-    """
-
-    slot: int
-    valid: bool
-    kept: int
-    most: int
-    masks: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """What history proposes for G sequences, and what masks promise there.
-
-    Attributes:
-        line_S: the line of a slot.
-        token_GD: int32, proposals.
-        acceptance_GD: float32, probability that each and all before it are accepted.
-        paying_G: how many of them are worth a row.
-        promised_G: expected commits of these.
-        masks_2GW: probability that masks' drafts up to each offset are accepted: stale ones, valid ones.
-    """
-
-    line_S: dict[int, int]
-    token_GD: np.ndarray
-    acceptance_GD: np.ndarray
-    paying_G: IntArray
-    promised_G: FloatArray
-    masks_2GW: FloatArray
-
-
-class _Offer(NamedTuple):
-    """What is proposed to one sequence.
-
-    Attributes:
-        proposals: of masks or of history.
-        acceptance_D: probability that each of history's and all before it are accepted; None where these are of masks.
-        instead: commits that were expected of the masks' proposals, less those that their rows cost.
-    """
-
-    proposals: Proposals
-    acceptance_D: np.ndarray | None = None
-    instead: float = 0.0
-
-
-_NO_OFFER = _Offer(_NOTHING)
-
-
-class _Window(NamedTuple):
-    """A window that was drafted."""
-
-    slot: int
-    tokens: tuple[int, ...]
-    sources: tuple[int, ...]
-    masks: int
+def _ask_matchers(sequences: list[Sequence], proposed: Proposed, drafted: Drafted, lines: list[int]) -> dict[int, str]:
+    """Take in commits and draft the next windows of sequences that have matchers; why some fail, by their line."""
+    failed = dict[int, str]()
+    numbers = proposed.numbers_9G[1:, lines].T.tolist()
+    for g, own_numbers, chosen in zip(lines, numbers, proposed.token_GC[lines].tolist(), strict=True):
+        emitted, count, rows, kept, most, masks, paying, goes_on = own_numbers
+        constraint = sequences[g].constraint
+        assert constraint is not None
+        before = constraint.drafts.tokens
+        reason = constraint.accept(chosen[:emitted])
+        if reason is not None:
+            failed[g] = refusal(sequences[g], reason)
+        elif goes_on:
+            if paying:
+                offered = Proposals(proposed.theirs_GD[g, :paying].tolist(), paying, DraftSource.HISTORY)
+            else:
+                # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
+                own = [*before, *chosen[len(before) + 1 : rows]][count:]
+                offered = Proposals(own, min(kept, len(own)), DraftSource.MASK)
+            tokens, sources, _ = constraint.draft(offered, most=most)
+            drafted.token_GL[g, : len(tokens)], drafted.source_GL[g, : len(tokens)] = tokens, sources
+            drafted.lead[g] = len(tokens)
+            drafted.masks[g] = 0 if constraint.ends else max(0, min(masks, most - len(tokens)))
+    return failed
 
 
 class _Pending:
-    """Allowed tokens on their way: waited for, and brought to the device, when they are asked for first."""
+    """Allowed tokens on their way: waited for, and brought to the device, when they are asked for first.
+
+    Args:
+        lines: of sequences with matchers; None where there are none.
+        wait: until they are filled.
+        walked: of the others; None where there are none.
+        device: of the logits.
+        refusals: holds free choices against their grammars.
+    """
 
     def __init__(
-        self, lines: MaskLines, wait: Callable[[], None], device: torch.device, refusals: Refusals | None
-    ) -> None:
-        self._lines, self._wait, self._device, self._refusals = lines, wait, device, refusals
+        self, lines: MaskLines | None, wait: Callable[[], None], walked: WalkedLines | None, device: torch.device,
+        refusals: Refusals | None,
+    ) -> None:  # fmt: skip
+        self._lines, self._wait, self._walked, self._device, self._refusals = lines, wait, walked, device, refusals
         self._known: AllowedTokens | None = None
 
     def __call__(self) -> AllowedTokens:
         """The allowed tokens."""
         if self._known is None:
             self._wait()
-            first_S, count_S, position_S = to_device(self._lines.facts(), self._device)
+            found = self._walked
+            if self._lines is not None:
+                asked = WalkedLines(
+                    bits_UW=self._lines.bits_UW, line_N=self._lines.line_N, facts_3S=self._lines.facts()
+                )
+                found = asked if found is None else found.beside(asked)
+            assert found is not None
+            first_S, count_S, position_S = to_device(found.facts_3S, self._device)
             self._known = AllowedTokens(
-                bits_UW=to_device(self._lines.bits_UW, self._device),
-                line_N=to_device(self._lines.line_N, self._device),
+                bits_UW=to_device(found.bits_UW, self._device),
+                line_N=to_device(found.line_N, self._device),
                 first_S=first_S,
                 count_S=count_S,
                 position_S=position_S,

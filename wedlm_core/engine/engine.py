@@ -115,7 +115,7 @@ class Engine:
             bad_words=bad_words,
         )
         if params.structure is not None:
-            sequence.constraint = self._constraints.compile(params.structure).constraint()
+            sequence.grammar = self._constraints.compile(params.structure)
         self._arrivals += 1
         if params.max_tokens == 0:
             sequence.finish = FinishReason.LENGTH
@@ -140,6 +140,7 @@ class Engine:
         if sequence is not None:
             if self._history is not None:
                 self._history.close(sequence.slot, keep=False)
+            self._constraints.close(sequence)
             self._scheduler.finish(sequence)
 
     def scorer(self) -> Scorer:
@@ -472,4 +473,5 @@ class Engine:
         if self._history is not None:
             self._history.close(sequence.slot, keep=sequence.finish != FinishReason.ERROR)
         del self._sequences[sequence.request.request_id]
+        self._constraints.close(sequence)
         self._scheduler.finish(sequence)

@@ -64,6 +64,9 @@ def _without_drafts(ahead: list[int]) -> Drafts:
     return Drafts(states=(ahead[0],)) if ahead else _NO_DRAFTS
 
 
+_NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
+_LONGEST_TEXT = 1 << 16  # tokens of a forced text
+
 _NONE_LEFT = "no token that the grammar allows was left to choose"
 
 
@@ -160,6 +163,13 @@ class Constraint:
             self._ahead = forced
         self.drafts = _without_drafts(self._ahead)
         return None
+
+    def replay(self, tokens: Sequence[int], drafts: Sequence[int]) -> None:
+        """Go, from the beginning, to where a sequence stands that committed these tokens and has these drafts."""
+        for token in tokens:
+            self.draft(_NOTHING, most=_LONGEST_TEXT)
+            self.accept([token])
+        self.draft(Proposals(drafts, len(drafts), DraftSource.MASK), most=len(drafts))
 
     def _take(self, tokens: list[int]) -> str | None:
         """Take in tokens, the first of them ahead already; why the grammar refuses them."""

@@ -23,9 +23,10 @@ from testing.engine.oracle import autoregressive
 from testing.engine.schemas import OTHERS, SCHEMAS
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine import Engine, constraints
+from wedlm_core.engine import Engine, constraints, known_states
+from wedlm_core.engine.known_states import KnownStates
 from wedlm_core.errors import RequestError
-from wedlm_core.grammar import GrammarCompiler
+from wedlm_core.grammar import GrammarCompiler, compiler
 from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
@@ -41,7 +42,9 @@ ENGINES: dict[str, dict[str, Any]] = {
     "tiled": {**TIGHT, "attention": "tiled", "logits_chunk_rows": 7},
     "overlapping": {**TIGHT, "overlap": True},
     "traced": {**TIGHT, "trace": True},
+    "matchers": TIGHT,
 }
+WALKING = ("kernels", "overlapping")  # whose grammars are automata where they can be; the others have matchers
 WANTED = {name: StructuredOutputs(json=schema) for name, schema in SCHEMAS.items()} | dict(OTHERS)
 TOKENS = 40
 
@@ -114,17 +117,51 @@ def test_what_ends_is_what_was_wanted(folder: Path, temperature: float) -> None:
 # Every constraint in the engine with the kernels of the oracle's; in each other engine a third of them, another third.
 @pytest.mark.parametrize(("number", "engine"), list(enumerate(ENGINES)))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, engine: str, temperature: float) -> None:
-    expected = plainly(folder, temperature)
+def test_verified_is_autoregressive_token_for_token(
+    folder: Path, number: int, engine: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = plainly(folder, temperature)  # by matchers: so few sequences have a grammar
+    monkeypatch.setattr(compiler, "_FEW", 0 if engine in WALKING else 1 << 30)
     asked = requests(folder, "verified", temperature)
     accepted = 0
     for one in run(engine_of(folder, engine), asked[number - 1 :: 3] if number else asked):
         plain = expected[one.request_id]
         assert (one.token_ids, one.finish_reason) == (plain.token_ids, plain.finish_reason), one.request_id
-        if engine in ("kernels", "traced"):  # the same kernels on both sides
+        if engine in ("kernels", "traced", "matchers"):  # the same kernels on both sides
             assert one.logprobs == plain.logprobs
         accepted += one.stats.grammar_drafts_accepted
     assert accepted > 0, "what is forced is accepted"
+    automata = engine_of(folder, engine)._constraints._automata
+    assert automata is not None
+    assert (len(automata._grammars) > len(WANTED) // 8) == (engine in WALKING)
+
+
+@pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
+@pytest.mark.parametrize("limit", ["states", "answers", "room"])
+def test_where_automata_end_matchers_go_on(strategy: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matcher that does not say what the automaton says, one that says nothing any more, and a table that is full."""
+    folder, turns = resolve("tiny"), itertools.count()
+    expected = plainly(folder, 1.0)
+    monkeypatch.setattr(compiler, "_FEW", 0)
+    ways = {"states": ("learn_line", 7), "answers": ("learn_text", 4), "room": ("learn_line", 1 << 30)}
+    name, each = ways[limit]
+    learn = getattr(KnownStates, name)
+    monkeypatch.setattr(KnownStates, name, lambda *given: next(turns) % each != each - 1 and learn(*given))
+    if limit == "room":
+        monkeypatch.setattr(known_states, "_MOST_STATES", 300)
+    engine = Engine(*loaded(folder), EngineConfig(max_window=16, step_cost=COST, **TIGHT))
+    for turn in range(2):
+        done = run(engine, requests(folder, strategy, 1.0)[turn::2])
+        assert len(done) > 30
+        for one in done:
+            plain = expected[one.request_id]
+            assert (one.token_ids, one.logprobs, one.finish_reason) == (
+                plain.token_ids, plain.logprobs, plain.finish_reason
+            ), one.request_id  # fmt: skip
+    automata = engine._constraints._automata
+    assert automata is not None
+    assert bool(automata._doubted) == (limit != "room")
+    assert not automata.walks.any()
 
 
 def test_windows_that_a_forward_filled_by_an_older_plan_are_replaced(folder: Path) -> None:

@@ -143,7 +143,7 @@ def test_constraints_take_turns_among_as_many_matchers_as_threads_ask() -> None:
         made.append(first.deep_copy())
         return made[-1]
 
-    grammar = Grammar(make, ENDS, 3)
+    grammar = Grammar(StructuredOutputs(regex="a"), make, ENDS, 3)
     assert len(made) == 1, "one sequence alone compiles one"
     constraints = [grammar.constraint() for _ in range(7)]
     assert len(made) == 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wedlm_core.decoding.stopping import StopStrings
-from wedlm_core.grammar import Constraint
+from wedlm_core.grammar import Constraint, Grammar
 from wedlm_core.kv.pages import SequencePages
 from wedlm_core.types import FinishReason, Request
 
@@ -29,7 +29,8 @@ class Sequence:
         pages: its KV pages; None while it has none.
         stops: watcher of stop strings, if there are any.
         bad_words: token ids of each text that must not be generated.
-        constraint: its place in its grammar, if it has one.
+        grammar: that its output obeys, if there is one.
+        constraint: its place in its grammar, where a matcher says what that allows.
         error: why it failed, where another reason is known than logits that are no numbers.
         finish: set when the sequence has ended.
     """
@@ -42,6 +43,7 @@ class Sequence:
     pages: SequencePages | None = None
     stops: StopStrings | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
     constraint: Constraint | None = None
     finish: FinishReason | None = None
     error: str | None = None

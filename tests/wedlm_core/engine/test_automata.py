@@ -1,0 +1,149 @@
+"""Sequences that are walked through automata: what they draft and may choose is what a matcher says of each."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+
+from testing.engine.grammar_oracle import allowed_tokens
+from testing.engine.schemas import OTHERS, SCHEMAS
+from wedlm_core.engine.automata import Automata
+from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.grammar import AN_END, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.grammar import compiler as compiler_module
+from wedlm_core.grammar.automaton import automaton_of
+from wedlm_core.kernels.cpu.grammar_walk import DONE, Drafted, Proposed
+from wedlm_core.model.sources import resolve
+from wedlm_core.statistics import DraftSource
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+
+WANTED = {name: StructuredOutputs(json=schema) for name, schema in SCHEMAS.items()} | dict(OTHERS)
+REGULAR = [name for name, wanted in WANTED.items() if automaton_of(wanted) is not None]
+VOCABULARY, SLOTS, WINDOW, LIMIT = 1024, 6, 6, 60
+LINE = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "n": {"type": "integer"}},
+        "required": ["name", "n"], "additionalProperties": False}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Automata from the first sequence on."""
+    monkeypatch.setattr(compiler_module, "_FEW", 0)
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(resolve("tiny"))
+
+
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(tokenizer().to_json(), VOCABULARY, tokenizer().eos_token_ids)
+
+
+class Pair:
+    """Sequences of one grammar, each walked by an automaton and by a matcher."""
+
+    def __init__(self, grammar: Grammar, compiled: GrammarCompiler, sequences: int) -> None:
+        self.grammar, self.table = grammar, SlotTable(SLOTS, 2 * WINDOW + 1)
+        self.automata = Automata(compiled, self.table)
+        self.slots = np.arange(SLOTS)[::-1][:sequences].copy()  # not in order
+        for slot in self.slots.tolist():
+            self.table.set_limit(slot, LIMIT)
+            assert self.automata.enter(slot, grammar)
+        self.matchers = [grammar.constraint() for _ in self.slots]
+        self.outputs: list[list[int]] = [[] for _ in self.slots]
+
+    def commit(self, tokens: list[list[int]]) -> None:
+        for slot, output, more in zip(self.slots.tolist(), self.outputs, tokens, strict=True):
+            output += more
+            self.table.output[slot, : len(output)], self.table.generated[slot] = output, len(output)
+
+    def walk(self, chosen: list[list[int]], emitted: list[int], offered: list[Proposals], most: int) -> Drafted:
+        """What the automaton drafts behind commits, of which ``chosen`` are the first."""
+        count, width = len(self.slots), 1 + max(map(len, chosen), default=0)
+        proposed = Proposed.of(
+            slots=self.slots, emitted=np.array(emitted), committed=np.array(emitted), rows=np.array(emitted) + 1,
+            kept=np.zeros(count), most=np.full(count, most), masks=np.full(count, 3),
+            paying=np.array([one.most for one in offered]), goes_on=np.ones(count),
+            token_GC=_table(chosen, width),
+            theirs_GD=_table([list(one.tokens) for one in offered], 1 + max(len(one.tokens) for one in offered)),
+        )  # fmt: skip
+        drafted = Drafted.empty(count, self.table.source.shape[1])
+        assert not self.automata.walk(proposed, drafted, np.arange(count))
+        return drafted
+
+    def states(self, g: int, lead: int) -> list[set[int]]:
+        """The tokens that may be chosen before the first draft and behind each."""
+        lines = self.automata.lines(self.slots, np.zeros(len(self.slots), np.int64), gathered=bool(g % 2))
+        first, count, _ = lines.facts_3S[:, self.slots[g]].tolist()
+        assert count == lead + 1
+        return [
+            {-2 - line} if line < -1 else set(_tokens(lines.bits_UW[line]))
+            for line in lines.line_N[first : first + count].tolist()
+        ]
+
+
+def history(rng: random.Random, allowed: list[int]) -> Proposals:
+    """What history proposes, mostly what may come first."""
+    tokens = [rng.choice(allowed) if rng.random() < 0.8 else rng.randrange(900) for _ in range(rng.randrange(5))]
+    return Proposals(tokens, len(tokens), DraftSource.HISTORY)
+
+
+def _table(rows: list[list[int]], width: int) -> np.ndarray:
+    return np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
+
+
+def _tokens(bits_W: np.ndarray) -> list[int]:
+    return np.flatnonzero(np.unpackbits(bits_W.view(np.uint8), bitorder="little")).tolist()
+
+
+def assert_drafts_equal(pair: Pair, drafted: Drafted, g: int) -> None:
+    constraint: Constraint = pair.matchers[g]
+    tokens, sources, states = constraint.drafts
+    lead = int(drafted.lead[g])
+    assert tuple(drafted.token_GL[g, :lead].tolist()) == tokens
+    assert tuple(drafted.source_GL[g, :lead].tolist()) == sources
+    assert int(drafted.masks[g]) == (0 if constraint.ends else max(0, min(3, MOST - lead)))
+    for place, (may, state) in enumerate(zip(pair.states(g, lead), states, strict=True)):
+        if state == UNKNOWN:
+            assert may == set(allowed_tokens(pair.grammar, [*pair.outputs[g], *tokens[:place]]))
+        else:
+            assert may == ({2} if state == AN_END else {state})
+
+
+MOST = 7
+
+
+@pytest.mark.parametrize("name", REGULAR)
+def test_drafts_and_choices_are_those_of_matchers(name: str) -> None:
+    rng, compiled = random.Random(name), compiler()
+    pair = Pair(compiled.compile(WANTED[name]), compiled, 3)
+    lives = [True] * 3
+    chosen: list[list[int]] = [[], [], []]
+    for _ in range(9):
+        offered = [history(rng, allowed_tokens(pair.grammar, output)) for output in pair.outputs]
+        for matcher, one in zip(pair.matchers, offered, strict=True):
+            matcher.draft(one, most=MOST)
+        drafted = pair.walk(chosen, [len(row) for row in chosen], offered, MOST)
+        for g in range(3):
+            if lives[g]:
+                assert drafted.outcome[g] == DONE
+                assert_drafts_equal(pair, drafted, g)
+        chosen = []
+        for g, matcher in enumerate(pair.matchers):
+            if not lives[g]:
+                chosen.append([])
+                continue
+            kept = rng.randrange(len(matcher.drafts.tokens) + 1)
+            row = list(matcher.drafts.tokens[:kept])
+            row.append(rng.choice(allowed_tokens(pair.grammar, [*pair.outputs[g], *row])))
+            lives[g] = row[-1] != 2
+            chosen.append(row if lives[g] else [])
+            if lives[g]:
+                assert matcher.accept(row) is None
+        pair.commit(chosen)
+        if not any(lives):
+            return
