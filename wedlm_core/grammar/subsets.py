@@ -91,10 +91,11 @@ class _Edges:
         if isinstance(expression, ByteSet):
             return self._step(expression.mask, behind)
         if isinstance(expression, Text):
+            self.work(len(expression.text))  # besides that of new edges: long lists of texts take twice the time
             for byte in reversed(expression.text):
                 behind = self._step(1 << byte, behind)
             return behind
-        known = next((v for (e, b), v in self._known.items() if e is expression), None)
+        known = self._known.get((expression, behind))
         if known is None:
             known = self._known[expression, behind] = self._composed(expression, behind)
         return known
