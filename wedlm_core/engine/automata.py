@@ -8,11 +8,13 @@ more, and its sequences get matchers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from wedlm_core.decoding.allowed_tokens import only
+from wedlm_core.decoding.allowed_tokens import AllowedTokens, only
 from wedlm_core.engine.known_states import KnownStates
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler
@@ -70,6 +72,9 @@ class Automata:
         self._grammar, self._state, self._last, self._text, self._done, self._lead = np.zeros((6, slots), np.int64)
         self._token = np.zeros((slots, places), dtype=np.int64)
         self._line = np.zeros((slots, places + 1), dtype=np.int64)
+        self._facts_3S = np.full((3, slots), -1, dtype=np.int64)  # first state, states, position of the first
+        self._given: Callable[[], AllowedTokens] | None = None  # over these and the lines
+        self._given_bits: np.ndarray | None = None
         self._record = np.zeros(1, dtype=PLACES)
         self._record["slots"], self._record["places"] = slots, places
         for name in ("grammar", "state", "last", "text", "done", "lead", "token", "line"):
@@ -167,25 +172,37 @@ class Automata:
         self.leave(slot)
         return constraint
 
-    def lines(self, slots_G: IntArray, positions_G: IntArray, *, gathered: bool) -> WalkedLines:
-        """What the next forward's rows may choose.
+    def allowed(self, slots_G: IntArray, positions_G: IntArray) -> Callable[[], AllowedTokens]:
+        """What the next forward's rows may choose, where it has walked sequences only and runs on the CPU.
+
+        It is read from the places themselves, so it is valid until these change.
 
         Args:
-            slots_G: of walked sequences in it.
+            slots_G: of the sequences.
             positions_G: of the tokens that are chosen first.
-            gathered: whether to copy the lines of bits that it needs, and no others.
         """
-        bits_UW, line_SN = self._known.bits, self._line
-        states = line_SN.shape[1]
-        facts_3S = np.full((3, len(self._lead)), -1, dtype=np.int64)
-        facts_3S[0, slots_G], facts_3S[1, slots_G], facts_3S[2, slots_G] = (
-            slots_G * states, self._lead[slots_G] + 1, positions_G
-        )  # fmt: skip
-        if gathered:
-            there_GN = np.arange(states) <= self._lead[slots_G, None]
-            line_GN = np.where(there_GN, line_SN[slots_G], only(0))
-            used = np.unique(line_GN[line_GN >= 0])
-            line_SN = np.zeros_like(line_SN)
-            line_SN[slots_G] = np.where(line_GN >= 0, np.searchsorted(used, line_GN), line_GN)
-            bits_UW = bits_UW[used]
-        return WalkedLines(bits_UW=bits_UW, line_N=line_SN.reshape(-1), facts_3S=facts_3S)
+        self._set_facts(slots_G, positions_G)
+        if self._given is None or self._given_bits is not self._known.bits:
+            self._given_bits = self._known.bits
+            first_S, count_S, position_S = torch.from_numpy(self._facts_3S)
+            given = AllowedTokens(
+                bits_UW=torch.from_numpy(self._given_bits), line_N=torch.from_numpy(self._line.reshape(-1)),
+                first_S=first_S, count_S=count_S, position_S=position_S,
+            )  # fmt: skip
+            self._given = lambda: given
+        return self._given
+
+    def _set_facts(self, slots_G: IntArray, positions_G: IntArray) -> None:
+        self._facts_3S[0] = -1
+        self._facts_3S[0, slots_G] = slots_G * self._line.shape[1]
+        self._facts_3S[1, slots_G] = self._lead[slots_G] + 1
+        self._facts_3S[2, slots_G] = positions_G
+
+    def lines(self, slots_G: IntArray, positions_G: IntArray) -> WalkedLines:
+        """What the next forward's rows may choose: a copy of what is needed for that; arguments as before."""
+        self._set_facts(slots_G, positions_G)
+        there_GN = np.arange(self._line.shape[1]) <= self._lead[slots_G, None]
+        line_GN = np.where(there_GN, self._line[slots_G], only(0))
+        used, line_SN = np.unique(line_GN[line_GN >= 0]), np.zeros_like(self._line)
+        line_SN[slots_G] = np.where(line_GN >= 0, np.searchsorted(used, line_GN), line_GN)
+        return WalkedLines(bits_UW=self._known.bits[used], line_N=line_SN.reshape(-1), facts_3S=self._facts_3S.copy())

@@ -28,6 +28,7 @@ from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, S
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.kernels.cpu.grammar_rows import collect_commits
 from wedlm_core.kernels.cpu.grammar_walk import ENDS_EARLY, REFUSED, Drafted, Proposed
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -117,12 +118,8 @@ class Constraints:
         for one in own:
             assert one.grammar is not None
             one.constraint = None if self._walkers.enter(one.slot, one.grammar) else one.grammar.constraint()
-        nothing_G = np.zeros(len(own), dtype=np.int64)
-        proposed = Proposed.of(
-            slots=slots_G, emitted=nothing_G, committed=nothing_G, rows=nothing_G + 1, kept=nothing_G,
-            most=self._room(slots_G), masks=self._table.masks[slots_G], paying=nothing_G, goes_on=nothing_G + 1,
-            token_GC=nothing_G[:, None], theirs_GD=nothing_G[:, None],
-        )  # fmt: skip
+        most_G = np.minimum(2 * self._table.widest[slots_G], self._table.left(slots_G))
+        proposed = Proposed.first(slots_G, most_G, self._table.masks[slots_G])
         self._write(proposed, self._draft(own, proposed)[0], proposed.goes_on, state)
 
     def accept(
@@ -151,46 +148,46 @@ class Constraints:
         Returns:
             Why a sequence fails, by its place: its grammar refuses what was committed.
         """
-        own_G = np.flatnonzero(self._table.constrained[slots_D])
-        if not len(own_G):
+        table = self._table
+        count = int(np.count_nonzero(table.constrained[slots_D]))
+        if not count:
             return {}
-        slots_G, valid_G = slots_D[own_G], outcome.next_valid_D[own_G]
-        self._table.source[slots_G] = 0
-        kept_G = np.where(valid_G, self._table.keep_valid[slots_G], self._table.keep_stale[slots_G])
-        behind_G = rows_D[own_G] - 1 - outcome.count_D[own_G]
-        most_G = np.maximum(np.minimum(kept_G, behind_G), 0)
-        offers = offers_of(found, self._planner, slots_G, valid_G, most_G)
-        proposed = Proposed.of(
-            slots=slots_G, emitted=emit_D[own_G], committed=outcome.count_D[own_G], rows=rows_D[own_G], kept=most_G,
-            most=self._room(slots_G), masks=self._table.masks[slots_G], paying=offers.paying_G,
-            goes_on=~ended_D[own_G], token_GC=outcome.token_DC[own_G], theirs_GD=offers.token_GD,
+        proposed = Proposed(
+            np.empty((10, count), dtype=np.int64), outcome.token_DC, np.empty((count, 0), dtype=np.int64)
+        )
+        collect_commits(
+            slots_D, rows_D, emit_D, ended_D, outcome.count_D, outcome.next_valid_D, table.constrained,
+            table.keep_valid, table.keep_stale, table.widest, table.limit, table.generated, table.masks,
+            proposed.numbers_10G,
         )  # fmt: skip
-        drafted, failed = self._draft([sequences[i] for i in own_G.tolist()], proposed)
+        offers = None
+        if found is not None:
+            valid_G = outcome.next_valid_D[proposed.places]
+            offers = offers_of(found, self._planner, proposed.slots, valid_G, proposed.kept)
+            proposed = proposed.offer(offers.paying_G, offers.token_GD)
+        table.source[proposed.slots] = DraftSource.MASK
+        drafted, failed = self._draft([sequences[i] for i in proposed.places.tolist()], proposed)
         goes_on_G = proposed.goes_on
         goes_on_G[[*failed]] = False
-        if found is not None:
+        if offers is not None and found is not None:
             found.saved_seconds += offers.saved_seconds(self._planner, drafted, goes_on_G)
         # Where there is nothing to draft, the forward left the window so: a head alone.
-        changed_G = goes_on_G & ((drafted.lead + drafted.masks > 0) | (outcome.next_rows_D[own_G] > 1))
-        self._write(proposed, drafted, changed_G, state)
-        return {int(own_G[g]): reason for g, reason in failed.items()}
+        was_wide_G = outcome.next_rows_D[proposed.places] > 1
+        self._write(proposed, drafted, goes_on_G & (was_wide_G | (drafted.lead + drafted.masks > 0)), state)
+        return {int(proposed.places[g]): reason for g, reason in failed.items()}
 
     def close(self, sequence: Sequence) -> None:
         """Walk a sequence that is over no more."""
         if sequence.grammar is not None and sequence.slot >= 0:
             self._walkers.leave(sequence.slot)
 
-    def _room(self, slots_G: IntArray) -> IntArray:
-        """Drafts and masks that the next windows may have."""
-        return np.minimum(2 * self._table.widest[slots_G], self._table.left(slots_G))
-
     def _draft(self, sequences: list[Sequence], proposed: Proposed) -> tuple[Drafted, dict[int, str]]:
         """The next windows of G sequences, and why some fail, by their line."""
         drafted = Drafted.empty(len(sequences), self._table.source.shape[1])
         walks_G = self._walkers.walks[proposed.slots]
-        failed, asked = dict[int, str](), np.flatnonzero(~walks_G).tolist()
-        if walks_G.any():
-            lines_W = np.flatnonzero(walks_G)
+        lines_W, failed = np.flatnonzero(walks_G), dict[int, str]()
+        asked = [] if len(lines_W) == len(walks_G) else np.flatnonzero(~walks_G).tolist()
+        if len(lines_W):
             for g in self._walkers.walk(proposed, drafted, lines_W):
                 sequences[g].constraint = self._walkers.give_up(int(proposed.slots[g]), int(proposed.emitted[g]))
                 asked.append(g)
@@ -222,6 +219,9 @@ class Constraints:
             return
         slots_G, position_G = plan.slots_S[own], plan.cached_S[own] + plan.prefill_S[own] + 1
         walks_G = self._walkers.walks[slots_G]
+        if not self._background and walks_G.all():
+            state.allowed = self._walkers.allowed(slots_G, position_G)
+            return
         lines, wait, walked, refusals = None, _no_wait, None, None
         if not walks_G.all():
             asked = own[~walks_G].tolist()
@@ -231,8 +231,7 @@ class Constraints:
                 [(slot, one, position) for slot, one, position in places if one is not None], state
             )
         if walks_G.any():
-            gathered = lines is not None or self._background
-            walked = self._walkers.lines(slots_G[walks_G], position_G[walks_G], gathered=gathered)
+            walked = self._walkers.lines(slots_G[walks_G], position_G[walks_G])
         state.allowed = _Pending(lines, wait, walked, state.device, refusals)
 
     def _begin_asking(
@@ -266,9 +265,9 @@ def _no_wait() -> None:
 def _ask_matchers(sequences: list[Sequence], proposed: Proposed, drafted: Drafted, lines: list[int]) -> dict[int, str]:
     """Take in commits and draft the next windows of sequences that have matchers; why some fail, by their line."""
     failed = dict[int, str]()
-    numbers = proposed.numbers_9G[1:, lines].T.tolist()
-    for g, own_numbers, chosen in zip(lines, numbers, proposed.token_GC[lines].tolist(), strict=True):
-        emitted, count, rows, kept, most, masks, paying, goes_on = own_numbers
+    numbers, tokens = proposed.numbers_10G[1:, lines].T.tolist(), proposed.token_DC[proposed.places[lines]].tolist()
+    for g, own, chosen in zip(lines, numbers, tokens, strict=True):
+        emitted, count, rows, kept, most, masks, paying, goes_on, _ = own
         constraint = sequences[g].constraint
         assert constraint is not None
         before = constraint.drafts.tokens
@@ -280,8 +279,8 @@ def _ask_matchers(sequences: list[Sequence], proposed: Proposed, drafted: Drafte
                 offered = Proposals(proposed.theirs_GD[g, :paying].tolist(), paying, DraftSource.HISTORY)
             else:
                 # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
-                own = [*before, *chosen[len(before) + 1 : rows]][count:]
-                offered = Proposals(own, min(kept, len(own)), DraftSource.MASK)
+                behind = [*before, *chosen[len(before) + 1 : rows]][count:]
+                offered = Proposals(behind, min(kept, len(behind)), DraftSource.MASK)
             tokens, sources, _ = constraint.draft(offered, most=most)
             drafted.token_GL[g, : len(tokens)], drafted.source_GL[g, : len(tokens)] = tokens, sources
             drafted.lead[g] = len(tokens)

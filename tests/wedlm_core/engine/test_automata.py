@@ -7,9 +7,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
+from wedlm_core.decoding.allowed_tokens import only
 from wedlm_core.engine.automata import Automata
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.grammar import AN_END, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
@@ -63,27 +65,35 @@ class Pair:
 
     def walk(self, chosen: list[list[int]], emitted: list[int], offered: list[Proposals], most: int) -> Drafted:
         """What the automaton drafts behind commits, of which ``chosen`` are the first."""
-        count, width = len(self.slots), 1 + max(map(len, chosen), default=0)
-        proposed = Proposed.of(
-            slots=self.slots, emitted=np.array(emitted), committed=np.array(emitted), rows=np.array(emitted) + 1,
-            kept=np.zeros(count), most=np.full(count, most), masks=np.full(count, 3),
-            paying=np.array([one.most for one in offered]), goes_on=np.ones(count),
-            token_GC=_table(chosen, width),
-            theirs_GD=_table([list(one.tokens) for one in offered], 1 + max(len(one.tokens) for one in offered)),
-        )  # fmt: skip
+        count = len(self.slots)
+        numbers = (self.slots, emitted, emitted, np.array(emitted) + 1, [0] * count, [most] * count, [3] * count,
+                   [one.most for one in offered], [1] * count, range(count)[::-1])  # fmt: skip
+        proposed = Proposed(
+            np.array([list(row) for row in numbers]),
+            _table(chosen[::-1]),
+            _table([list(one.tokens) for one in offered]),
+        )
         drafted = Drafted.empty(count, self.table.source.shape[1])
         assert not self.automata.walk(proposed, drafted, np.arange(count))
         return drafted
 
     def states(self, g: int, lead: int) -> list[set[int]]:
         """The tokens that may be chosen before the first draft and behind each."""
-        lines = self.automata.lines(self.slots, np.zeros(len(self.slots), np.int64), gathered=bool(g % 2))
-        first, count, _ = lines.facts_3S[:, self.slots[g]].tolist()
-        assert count == lead + 1
-        return [
-            {-2 - line} if line < -1 else set(_tokens(lines.bits_UW[line]))
-            for line in lines.line_N[first : first + count].tolist()
+        positions = np.arange(len(self.slots))
+        lines, given = self.automata.lines(self.slots, positions), self.automata.allowed(self.slots, positions)()
+        first, count, position = lines.facts_3S[:, self.slots[g]].tolist()
+        assert (count, position) == (lead + 1, g)
+        place_R = torch.arange(-1, count + 1) + position
+        both = [
+            (lines.bits_UW, lines.line_N[first : first + count].tolist()),
+            (
+                given.bits_UW.numpy(),
+                given.rows(torch.full((count + 2,), int(self.slots[g])), place_R).line_R.tolist()[1:-1],
+            ),
         ]
+        found = [[{only(one)} if one < -1 else set(_tokens(bits_UW[one])) for one in own] for bits_UW, own in both]
+        assert found[0] == found[1]
+        return found[0]
 
 
 def history(rng: random.Random, allowed: list[int]) -> Proposals:
@@ -92,7 +102,8 @@ def history(rng: random.Random, allowed: list[int]) -> Proposals:
     return Proposals(tokens, len(tokens), DraftSource.HISTORY)
 
 
-def _table(rows: list[list[int]], width: int) -> np.ndarray:
+def _table(rows: list[list[int]]) -> np.ndarray:
+    width = 1 + max(map(len, rows))
     return np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
 
 

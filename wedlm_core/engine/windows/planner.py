@@ -19,7 +19,7 @@ from wedlm_core.engine.windows.long_run import long_run
 from wedlm_core.engine.windows.output_lengths import EndedOutputs
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
-from wedlm_core.statistics import DraftSource
+from wedlm_core.kernels.cpu.grammar_rows import count_forced
 
 __all__ = ["Purchase", "WindowPlanner"]
 
@@ -151,16 +151,12 @@ class WindowPlanner:
 
     def _observe_forced(self, slots_D: IntArray, agreed_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> None:
         """Count what grammars forced of what was committed."""
-        constrained_D = self._table.constrained[slots_D]
-        if not np.count_nonzero(constrained_D):
-            return
-        own_D = constrained_D & self._table.adaptive[slots_D]
-        if own_D.any():
-            right_DC = np.arange(source_DC.shape[1]) < np.minimum(agreed_D, emit_D)[:, None]
-            forced = float(((source_DC == DraftSource.GRAMMAR) & right_DC)[own_D].sum())
+        table = self._table
+        forced, tokens = count_forced(slots_D, source_DC, agreed_D, emit_D, table.constrained, table.adaptive)
+        if tokens:
             kept = self._tuning.job_kept
             self._forced = self._forced * kept + forced
-            self._chosen = self._chosen * kept + float(emit_D[own_D].sum()) - forced
+            self._chosen = self._chosen * kept + tokens - forced
 
     def record_host_time(self, seconds: float) -> None:
         """Take in what the step that was observed last cost besides its forward."""

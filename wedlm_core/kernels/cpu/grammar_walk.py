@@ -58,7 +58,7 @@ PLACES = np.dtype([(name, np.int64) for name in ("slots", "places", *_OF_SLOTS)]
   -2 - t where only token t may.
 """
 
-_SLOT, _EMITTED, _COMMITTED, _ROWS, _KEPT, _MOST, _PLANNED, _PAYING, _GOES_ON = range(9)
+_SLOT, _EMITTED, _COMMITTED, _ROWS, _KEPT, _MOST, _PLANNED, _PAYING, _GOES_ON, _PLACE = range(10)
 _LEAD, _MASKS, _OUTCOME, _MISSING = range(4)
 _MASK, _GRAMMAR, _HISTORY = int(DraftSource.MASK), int(DraftSource.GRAMMAR), int(DraftSource.HISTORY)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -68,40 +68,55 @@ class Proposed(NamedTuple):
     """What G sequences commit, and what is proposed to them.
 
     Attributes:
-        numbers_9G: int64: slots; tokens that are output, and all that were committed; rows of the forward; proposals
+        numbers_10G: int64: slots; tokens that are output, and all that were committed; rows of the forward; proposals
             of masks that may become drafts; drafts and masks at most; masks that are planned; drafts that history
-            proposes in the place of masks, 0 where it does not; whether the sequence goes on.
-        token_GC: int64, what the forward's rows chose.
+            proposes in the place of masks, 0 where it does not; whether the sequence goes on; its place in the forward.
+        token_DC: int64, what the forward's rows chose.
         theirs_GD: int64, what history proposes.
     """
 
-    numbers_9G: Array
-    token_GC: Array
+    numbers_10G: Array
+    token_DC: Array
     theirs_GD: Array
 
     @classmethod
-    def of(
-        cls, *, slots: Array, emitted: Array, committed: Array, rows: Array, kept: Array, most: Array, masks: Array,
-        paying: Array, goes_on: Array, token_GC: Array, theirs_GD: Array,
-    ) -> Proposed:  # fmt: skip
-        """From columns."""
-        columns = (slots, emitted, committed, rows, kept, most, masks, paying, goes_on)
-        return cls(np.array(columns, dtype=np.int64), np.ascontiguousarray(token_GC), theirs_GD)
+    def first(cls, slots: Array, most: Array, masks: Array) -> Proposed:
+        """Of new sequences: nothing is committed, nothing proposed."""
+        numbers_10G = np.zeros((10, len(slots)), dtype=np.int64)
+        numbers_10G[[_SLOT, _MOST, _PLANNED]] = slots, most, masks
+        numbers_10G[[_ROWS, _GOES_ON]], numbers_10G[_PLACE] = 1, np.arange(len(slots))
+        nothing = np.zeros((len(slots), 1), dtype=np.int64)
+        return cls(numbers_10G, nothing, nothing)
+
+    def offer(self, paying_G: Array, theirs_GD: Array) -> Proposed:
+        """The same, and what history proposes in the place of masks."""
+        self.numbers_10G[_PAYING] = paying_G
+        return self._replace(theirs_GD=theirs_GD)
 
     @property
     def slots(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_9G[_SLOT]
+        return self.numbers_10G[_SLOT]
 
     @property
     def emitted(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_9G[_EMITTED]
+        return self.numbers_10G[_EMITTED]
+
+    @property
+    def kept(self) -> Array:
+        """int64 ``[G]``."""
+        return self.numbers_10G[_KEPT]
+
+    @property
+    def places(self) -> Array:
+        """int64 ``[G]``."""
+        return self.numbers_10G[_PLACE]
 
     @property
     def goes_on(self) -> Array:
         """Bool ``[G]``."""
-        return self.numbers_9G[_GOES_ON] != 0
+        return self.numbers_10G[_GOES_ON] != 0
 
 
 class Drafted(NamedTuple):
@@ -374,16 +389,16 @@ def draft_windows(records, places_1, numbers, chosen, theirs, results, drafts, s
     dones, leads = numbers_at(places.done, places.slots), numbers_at(places.lead, places.slots)
     tokens = array_at(places.token, (places.slots, places.places), np.int64)
     for g in lines:
-        slot = numbers[_SLOT, g]
+        slot, tokens_chosen = numbers[_SLOT, g], chosen[numbers[_PLACE, g]]
         how, taken, state, last, text, done = _take_in(
-            tables, grammars[slot], chosen[g], numbers[_EMITTED, g], states[slot], lasts[slot], texts[slot],
+            tables, grammars[slot], tokens_chosen, numbers[_EMITTED, g], states[slot], lasts[slot], texts[slot],
             dones[slot],
         )  # fmt: skip
         goes_on = numbers[_GOES_ON, g] != 0
         count, ends, at, behind = 0, False, state, last
         if how == DONE and goes_on:
             how, count, ends, at, behind = _draft(
-                tables, places, numbers[:, g], chosen[g], theirs[g], drafts[g], sources[g], state, last, text, done
+                tables, places, numbers[:, g], tokens_chosen, theirs[g], drafts[g], sources[g], state, last, text, done
             )
         results[_OUTCOME, g] = how
         if how >= NO_TEXT:
