@@ -48,7 +48,7 @@ _AT_FIRST = 32  # more of them at the beginning, when there is no earlier text y
 _PAUSE = 32  # forwards without proposals where they do not; twice as many each time, or four times where
 _HOPELESS = 8  # times as much time is spent as saved
 _LONGEST_PAUSE = 1024
-_MOST_ENDED = 256  # texts that wait to be taken in: the last ones, as taking in takes time for what does not pay
+_MOST_ENDED = 64  # texts that wait to be taken in: the last ones, as taking in takes time for what does not pay
 
 
 @dataclass(kw_only=True)

@@ -30,12 +30,16 @@ class Allocation:
 
     Attributes:
         masks_S: int64, masks to forward per sequence.
+        commits: expected of a forward.
+        rows: of a forward, with those that come with commits.
         rate: expected commits per second.
         row_price: expected commits that one more row has to bring to be worth its time.
         rival: what is best of the other kind; None where there is none.
     """
 
     masks_S: IntArray
+    commits: float
+    rows: float
     rate: float
     row_price: float
     rival: Rival | None = None
@@ -112,7 +116,10 @@ def allocate(
         good_SW = net_SW >= net_SW.max(axis=1, keepdims=True) - (1 - tuning.near_optimal) * by_rows.commits_SW
         best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
         masks_S = np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
-    return Allocation(masks_S=masks_S, rate=rate, row_price=row_price, rival=rival)
+    return Allocation(
+        masks_S=masks_S, commits=float(commits_N[taken]), rows=float(rows_N[taken]), rate=rate, row_price=row_price,
+        rival=rival,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ class WindowPlanner:
         self._wait = 0  # forwards from the last plan to the next
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
         self._chosen_windows: IntArray = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
-        self._row_price, self._rate = 0.0, 0.0  # commits a row, and commits per second, in the last plan
+        self._row_price, self._seconds_per_commit = 0.0, 0.0  # in the last plan; of drafts, without prefill
         self._load: Load | None = None  # of the last plan
         self.by_masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))
         self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
@@ -204,7 +204,7 @@ class WindowPlanner:
 
     @property
     def row_price(self) -> float:
-        """Commits that one more row had to bring in the last plan to be worth its time."""
+        """Commits that the row of a draft had to bring in the last plan to be worth its time."""
         return self._row_price
 
     def seconds_of(self, commits: float) -> float:
@@ -212,8 +212,7 @@ class WindowPlanner:
 
         The rows of prefill that come with commits are not spared: they come earlier too.
         """
-        with_it = min(1.0, self._prefill_rows / self._commits * self._row_price)
-        return commits * (1 - with_it) / self._rate if self._rate else 0.0
+        return commits * self._seconds_per_commit
 
     def mask_acceptance(self, slots_G: IntArray, valid_G: BoolArray) -> FloatArray:
         """``[G, W]``: probability that masks' drafts up to each offset are all accepted, as of the last plan."""
@@ -286,7 +285,8 @@ class WindowPlanner:
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
-        self._chosen_windows, self._row_price, self._rate = chosen.masks_S, chosen.row_price, chosen.rate
+        self._chosen_windows = chosen.masks_S
+        self._price_drafts(chosen, load, prefill)
         self._timing = self._corrects and self._wants_timing(chosen)
         masks_N: IntArray = chosen.masks_S.copy()
         tried = self._timing
@@ -301,6 +301,18 @@ class WindowPlanner:
         )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
         return tried
+
+    def _price_drafts(self, chosen: Allocation, load: Load, prefill: float) -> None:
+        """What a draft's row costs, and a commit, in forwards without the rows of prefill that come with commits.
+
+        These take as long whether drafts bring commits earlier or not. So they have no part in what a commit is worth.
+        """
+        rows = max(1.0, chosen.rows - prefill * chosen.commits)
+        seconds = float(load.seconds(np.array([rows]), self._planned_for)[0])
+        if not chosen.masks_S.any():
+            seconds -= load.spared_alone
+        self._seconds_per_commit = seconds / chosen.commits
+        self._row_price = load.slope(rows, self._planned_for) / self._seconds_per_commit
 
     def _wants_timing(self, chosen: Allocation) -> bool:
         """Whether to do for once what comes second: nothing else corrects the cost of forwards that are not run."""
