@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
@@ -101,3 +102,24 @@ def test_where_a_grammar_forces_much_there_are_fewer_masks() -> None:
 def test_outputs_of_a_few_forwards_get_fewer_masks_than_long_ones() -> None:
     long, short = (windows(200, lambda _: 0.95, renew=2, ends=ends)[50:].mean() for ends in (False, True))
     assert 0 < short < 0.9 * long
+
+
+@pytest.mark.parametrize("prompt", [0, 30])
+def test_what_a_draft_has_to_bring_does_not_depend_on_prefill(prompt: int) -> None:
+    """A draft pays where forwards of decode rows bring more per second with it: prompts are read in any case."""
+    cost, slots, table = StepCost.linear(fixed=1.0, per_row=0.1, floor_rows=1), np.arange(COUNT), SlotTable(COUNT, 2)
+    table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, 1, 10**6, 1
+    planner, ones, none = WindowPlanner(table, 1, 1 << 20), np.ones(COUNT, np.int64), np.zeros((COUNT, 0))
+    nothing, no = 0 * ones, ones < 0
+    outcome = StepOutcome(
+        count_D=ones, next_rows_D=ones, context_D=ones, drafts_D=nothing, agreed_D=nothing, offered_D=nothing,
+        valid_D=no, next_valid_D=no, token_DC=none.astype(np.int64), early_DC=none.astype(np.bool_),
+        entropy_DC=none.astype(np.float32), logprob_DC=none.astype(np.float32),
+    )  # fmt: skip
+    for _ in range(400):
+        planner.plan(slots, cost, 1 << 20)
+        planner.observe(slots, ones, outcome, ones, no, prompt, np.zeros((COUNT, 2), np.int8))
+    assert not table.masks.any()
+    alone = float(cost(np.array([COUNT]), 0, COUNT)[0])
+    assert planner.seconds_of(COUNT) == pytest.approx(alone, rel=0.05)
+    assert planner.row_price == pytest.approx(COUNT * 0.1 / alone, rel=0.05)
