@@ -21,7 +21,6 @@ __all__ = [
     "windows_by_rows",
     "with_ends",
     "with_forced",
-    "with_prefill",
 ]
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -154,11 +153,6 @@ def _ends_behind(run: LongRun, behind_SW: FloatArray, spread: float) -> _Ends:
     drafted_SW = anywhere_SW + alike_SW * right_SW * (np.clip(spare_SW * most_SW, 0, 1) - anywhere_SW)
     goes_on_SW = behind_SW > 0
     return _Ends(forwards_SW=np.where(goes_on_SW, forwards_SW, 0), drafted_SW=np.where(goes_on_SW, drafted_SW, 0))
-
-
-def with_prefill(run: LongRun, rows_per_commit: float) -> LongRun:
-    """Add the prefill rows of the next sequence: each commit brings it nearer."""
-    return replace(run, rows_SW=run.rows_SW + rows_per_commit * run.commits_SW)
 
 
 def windows_by_rows(run: LongRun, widest_S: IntArray) -> _Windows:

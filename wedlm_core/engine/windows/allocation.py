@@ -30,18 +30,17 @@ class Allocation:
 
     Attributes:
         masks_S: int64, masks to forward per sequence.
-        commits: expected of a forward.
-        rows: of a forward, with those that come with commits.
-        rate: expected commits per second.
-        row_price: expected commits that one more row has to bring to be worth its time.
+        rate: expected commits per second, prefill included.
+        row_price: expected commits that one more row has to bring to be worth its time. Prefill has no part in it:
+            prompts take as long whether drafts bring commits earlier or not.
+        seconds_per_commit: of forwards without prefill.
         rival: what is best of the other kind; None where there is none.
     """
 
     masks_S: IntArray
-    commits: float
-    rows: float
     rate: float
     row_price: float
+    seconds_per_commit: float
     rival: Rival | None = None
 
 
@@ -87,9 +86,11 @@ def allocate(
     )
     rows_N += load.other_rows
     seconds_N = load.seconds(rows_N, count)
+    with_prefill_N = seconds_N + load.prefill_seconds(rows_N, commits_N, count)
     seconds_N[0] -= load.spared_alone
-    rates_N = commits_N / seconds_N
-    rates_N[1:][rows_N[1:] > load.most_rows] = -np.inf
+    with_prefill_N[0] -= load.spared_alone
+    rates_N = commits_N / with_prefill_N
+    rates_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
     if rates_N[0] >= tuning.alone_within * rates_N.max():
         taken = 0
@@ -106,7 +107,8 @@ def allocate(
     if other != taken and rates_N[other] > 0:
         rival = Rival(masks_S=np.where(weight_S > 0, masks_at(other), 0), rate=float(rates_N[other]))
     rate = float(rates_N[taken])
-    row_price = rate * load.slope(float(rows_N[taken]), count)
+    seconds_per_commit = float(seconds_N[taken] / commits_N[taken])
+    row_price = load.slope(float(rows_N[taken]), count) / seconds_per_commit
     absent_S = weight_S == 0
     if taken and absent_S.any():
         # It adds nothing to the rate, so the chain may end just before a step that all its likes took. At the price of
@@ -117,9 +119,8 @@ def allocate(
         best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
         masks_S = np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
     return Allocation(
-        masks_S=masks_S, commits=float(commits_N[taken]), rows=float(rows_N[taken]), rate=rate, row_price=row_price,
-        rival=rival,
-    )  # fmt: skip
+        masks_S=masks_S, rate=rate, row_price=row_price, seconds_per_commit=seconds_per_commit, rival=rival
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

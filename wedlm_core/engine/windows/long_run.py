@@ -29,10 +29,8 @@ class LongRun:
     kept_SW: IntArray
     sure_SW: FloatArray
 
-    def with_outputs(
-        self, outputs: OutputLengths, *, forced_S: FloatArray | None = None, prefill: float = 0.0
-    ) -> LongRun:
-        """Count that outputs begin and end, and what comes with commits.
+    def with_outputs(self, outputs: OutputLengths, *, forced_S: FloatArray | None = None) -> LongRun:
+        """Count that outputs begin and end, and what grammars force.
 
         Each output begins with a forward of masks alone, whose rows bring what one row brings. The last forward takes
         the drafts up to the end only, and has no masks where the end is among these. Outputs end anywhere in a window;
@@ -42,11 +40,10 @@ class LongRun:
             outputs: how long they are.
             forced_S: tokens that a grammar forces behind those of a forward, on average: a row and a commit each,
                 whatever the window.
-            prefill: rows of the next sequence's prompt for each commit, which brings that nearer.
         """
         commits_SW, rows_SW = self.commits_SW.copy(), self.rows_SW.copy()
         forced_S = np.zeros(len(commits_SW)) if forced_S is None else forced_S
-        add_ends(outputs.tokens, outputs.spread, forced_S, prefill, commits_SW, rows_SW, self.sure_SW)
+        add_ends(outputs.tokens, outputs.spread, forced_S, commits_SW, rows_SW, self.sure_SW)
         return replace(self, commits_SW=commits_SW, rows_SW=rows_SW)
 
 

@@ -63,6 +63,7 @@ class WindowPlanner:
         self._correction = CostCorrection(tuning)
         self._host = HostTime(tuning)
         self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
+        self._prefills = 0.0  # forwards with prefill among these
         self._ended = EndedOutputs(tuning)
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         # Of the forward observed last, if its host time is not known yet; sequences that came in with it.
@@ -126,6 +127,7 @@ class WindowPlanner:
         sequences = len(slots_D)
         self._commits = self._commits * kept + tokens + (1 - kept) * self._tuning.prior_commits
         self._prefill_rows = self._prefill_rows * kept + prefill_rows
+        self._prefills = self._prefills * kept + (prefill_rows > 0)
         ended = int(np.count_nonzero(ended_D))
         self._ends = self._ends * kept + ended
         if ended:
@@ -257,6 +259,8 @@ class WindowPlanner:
             kv_tokens=float(table.cached[slots_R].sum()),
             other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens),
+            prefill_rows=self._prefill_rows / self._commits,
+            burst_rows=self._prefill_rows / self._prefills if self._prefills else 1.0,
         )
 
     def _apply(self, slots_S: IntArray, load: Load, *, waited: int, lasts: int) -> bool:
@@ -274,19 +278,17 @@ class WindowPlanner:
         acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
         self.by_masks_2SW[:, slots_N] = stale_NW, valid_NW
-        prefill = self._prefill_rows / self._commits
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price)
         constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all()).astype(np.float64)
         run = run.with_outputs(
             self._ended.lengths(self._commits / max(self._ends, 1e-3)),
             forced_S=constrained_N * (self._forced / max(1.0, self._chosen)),
-            prefill=prefill,
         )
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
         self._chosen_windows = chosen.masks_S
-        self._price_drafts(chosen, load, prefill)
+        self._row_price, self._seconds_per_commit = chosen.row_price, chosen.seconds_per_commit
         self._timing = self._corrects and self._wants_timing(chosen)
         masks_N: IntArray = chosen.masks_S.copy()
         tried = self._timing
@@ -301,18 +303,6 @@ class WindowPlanner:
         )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
         return tried
-
-    def _price_drafts(self, chosen: Allocation, load: Load, prefill: float) -> None:
-        """What a draft's row costs, and a commit, in forwards without the rows of prefill that come with commits.
-
-        These take as long whether drafts bring commits earlier or not. So they have no part in what a commit is worth.
-        """
-        rows = max(1.0, chosen.rows - prefill * chosen.commits)
-        seconds = float(load.seconds(np.array([rows]), self._planned_for)[0])
-        if not chosen.masks_S.any():
-            seconds -= load.spared_alone
-        self._seconds_per_commit = seconds / chosen.commits
-        self._row_price = load.slope(rows, self._planned_for) / self._seconds_per_commit
 
     def _wants_timing(self, chosen: Allocation) -> bool:
         """Whether to do for once what comes second: nothing else corrects the cost of forwards that are not run."""

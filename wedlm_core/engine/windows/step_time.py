@@ -166,6 +166,8 @@ class Load:
         kv_tokens: cached tokens of all sequences.
         other_rows: rows that are spent anyway in each forward: those of sequences with fixed windows.
         most_rows: the row budget.
+        prefill_rows: rows of the next prompts for each commit, which brings these nearer.
+        burst_rows: of those that go into one forward together.
     """
 
     cost: StepCost
@@ -174,6 +176,8 @@ class Load:
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30
+    prefill_rows: float = 0.0
+    burst_rows: float = 1.0
 
     def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
         """Seconds of steps of ``rows [N]`` rows in the mean: they vary, so padding costs half a quantum more."""
@@ -182,6 +186,13 @@ class Load:
         per_row = cost.per_row_kv * (self.kv_tokens / max(1, sequences))
         forward_seconds(rows, *self._table, cost.quantum, fixed, per_row, out_N)
         return out_N
+
+    def prefill_seconds(self, rows: FloatArray, commits: FloatArray, sequences: int) -> FloatArray:
+        """Seconds of the prefill that comes with ``commits [N]`` and joins some forwards of ``rows [N]``."""
+        if not self.prefill_rows:
+            return np.zeros(len(rows))
+        burst = self.seconds(rows + self.burst_rows, sequences) - self.seconds(rows, sequences)
+        return commits * (self.prefill_rows / self.burst_rows) * burst
 
     @cached_property
     def _table(self) -> FloatArray:

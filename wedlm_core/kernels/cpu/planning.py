@@ -147,14 +147,13 @@ def long_runs(valid, stale, agree, row_price, commits, rows, kept, sure):  # typ
 
 
 @kernel
-def add_ends(tokens, spread, forced, prefill, commits, rows, sure):  # type: ignore[no-untyped-def]
-    """See ``with_forced``, ``with_ends`` and ``with_prefill`` of :class:`wedlm_core.engine.windows.long_run.LongRun`.
+def add_ends(tokens, spread, forced, commits, rows, sure):  # type: ignore[no-untyped-def]
+    """See :meth:`wedlm_core.engine.windows.long_run.LongRun.with_outputs`.
 
     Args:
         tokens: of an output, on average.
         spread: how far lengths lie apart.
         forced: float64 ``[S]``, tokens that a grammar forces behind those of a forward.
-        prefill: rows of prefill for each commit.
         commits: float64 ``[S, W + 1]``, changed.
         rows: float64 ``[S, W + 1]``, changed.
         sure: float64 ``[S, W + 1]``.
@@ -181,7 +180,7 @@ def add_ends(tokens, spread, forced, prefill, commits, rows, sure):  # type: ign
             verified = behind / own * (taken - masks) + drafted
             all_rows = first * alone_rows + verified + masked * masks
             commits[s, masks] = tokens / forwards
-            rows[s, masks] = all_rows / forwards + prefill * commits[s, masks]
+            rows[s, masks] = all_rows / forwards
 
 
 @kernel

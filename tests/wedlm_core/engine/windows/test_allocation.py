@@ -168,16 +168,25 @@ def test_a_window_past_the_point_where_drafts_break_costs_more_than_its_rows() -
     assert allocate(steady(hazards), np.array([WIDE]), load).masks_S[0] == 8
 
 
-def test_prefill_goes_with_commits_and_costs_all_windows_the_same_per_commit_where_rows_cost_the_same() -> None:
-    load = Load(cost=StepCost.linear(fixed=1.0, per_row=0.01))
-    run = alike(0.8, 16)
-    for width in range(0, WIDE + 1, 4):
-        masks = np.full(16, width)
-        plain, laden = (
-            expected_rate(run, masks, load),
-            expected_rate(planning_oracle.with_prefill(run, 3.0), masks, load),
-        )
-        assert 1 / laden == pytest.approx(1 / plain + 0.01 * 3.0, rel=0.01)
+@settings(deadline=None)
+@given(small_cases(), st.floats(0.1, 4.0), st.floats(1.0, 200.0))
+def test_prefill_changes_no_window_where_each_row_costs_the_same(
+    case: tuple[LongRun, np.ndarray, StepCost, int], prefill: float, burst: float
+) -> None:
+    """It takes as long in whatever forward it is: what a draft has to bring does not depend on it."""
+    run, widest, _, other = case
+    cost = StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=1)
+    plain = exact(run, widest, Load(cost=cost, other_rows=other))
+    laden = exact(run, widest, Load(cost=cost, other_rows=other, prefill_rows=prefill, burst_rows=burst))
+    assert 1 / laden.rate == pytest.approx(1 / plain.rate + 0.01 * prefill, rel=1e-6)
+    assert laden.row_price == pytest.approx(plain.row_price, rel=1e-6)
+    assert laden.seconds_per_commit == pytest.approx(1 / plain.rate, rel=1e-6)
+
+
+def test_prefill_that_finds_free_rows_is_cheaper_beside_narrow_windows() -> None:
+    load = Load(cost=StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=200), prefill_rows=2.0, burst_rows=100.0)
+    beside = load.prefill_seconds(np.array([16.0, 180.0, 400.0]), np.full(3, 50.0), 16)
+    assert beside[0] < 0.01 < beside[1] < beside[2] - 0.1
 
 
 def test_a_mask_is_not_paid_for_what_a_grammar_forces_for_nothing() -> None:

@@ -96,8 +96,7 @@ def test_runs_and_ends_are_those_of_arrays(
     found, wanted = long_run(*case, price), planning_oracle.long_run(*case, price)
     forced_S = np.full(len(case[0]), more)
     ended = planning_oracle.with_ends(planning_oracle.with_forced(wanted, forced_S), outputs)
-    ended = planning_oracle.with_prefill(ended, more)
-    pairs = ((found, wanted), (found.with_outputs(outputs, forced_S=forced_S, prefill=more), ended))
+    pairs = ((found, wanted), (found.with_outputs(outputs, forced_S=forced_S), ended))
     for own, other in pairs:
         np.testing.assert_array_equal(own.kept_SW, other.kept_SW)
         for name in ("commits_SW", "rows_SW", "sure_SW"):
