@@ -36,9 +36,9 @@ from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import random_decoder
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
+from wedlm_core.engine.automata import Automata
 from wedlm_core.engine.mask_lines import mask_lines
 from wedlm_core.grammar import GrammarCompiler, Proposals
-from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.statistics import DraftSource
@@ -307,7 +307,7 @@ def large_pass(engine: Engine, params: SamplingParams, batch: int, ids: Iterator
 def large_speeds(text: str, rounds: int, batch: int = 32) -> list[tuple[object, ...]]:
     """The 25M shape with the large vocabulary: unconstrained, with long keys, with short strings.
 
-    Ways with "bits first" compute what is allowed before each forward, as where choices are not made freely.
+    Sequences are walked through automata of the schemas; those of ways "by matchers" are not.
     """
     lines: list[tuple[object, ...]] = []
     for model, words_only in (("random", False), ("short words", True)):
@@ -318,15 +318,13 @@ def large_speeds(text: str, rounds: int, batch: int = 32) -> list[tuple[object, 
             wanted = StructuredOutputs(json=dict(schema))
             for strategy in ("autoregressive", "verified"):
                 params = SamplingParams(strategy=strategy, max_tokens=48, structured_outputs=wanted)
-                for bits_first in (False, True):
-                    way = f"{strategy}, {name}{', bits first' if bits_first else ''}"
-                    ways[way] = params, bits_first
+                for matchers in (False, True):
+                    ways[f"{strategy}, {name}{', by matchers' if matchers else ''}"] = params, matchers
         found = []
         for _ in range(rounds + 1):
             one = {}
-            for way, (params, bits_first) in ways.items():
-                choice = mock.patch.object(Obedience, "leaves_open", return_value=False)
-                with choice if bits_first else nullcontext():
+            for way, (params, matchers) in ways.items():
+                with mock.patch.object(Automata, "enter", return_value=False) if matchers else nullcontext():
                     one[way] = large_pass(engine, params, batch, ids)
             found.append(one)
         for way in ways:

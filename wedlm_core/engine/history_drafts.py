@@ -44,6 +44,7 @@ _MOST_DRAFTS = 32  # of a sequence in a forward
 _KEPT = 0.9  # share of the running means kept per forward
 _TRIED = 4  # forwards with proposals, at least, before it is asked whether they pay for the time they take
 _TRIED_SHARE = 16  # of a pause's forwards, one for so many: trust grows with what was proposed, bought or not
+_AS_ONE = 4  # sequences of a forward that count as one that asks
 _AT_FIRST = 32  # more of them at the beginning, when there is no earlier text yet
 _PAUSE = 32  # forwards without proposals where they do not; twice as many each time, or four times where
 _HOPELESS = 8  # times as much time is spent as saved
@@ -90,7 +91,7 @@ class HistoryDrafts:
         self._ended = deque[tuple[tuple[int, ...], list[int]]](maxlen=_MOST_ENDED)  # what history has yet to get
         self._placed = False  # whether any window has drafts from history
         self._pause, self._next_pause, self._asked = 0, _PAUSE, -_AT_FIRST
-        self._value, self._spent = 0.0, 0.0
+        self._value, self._spent, self._has_paused = 0.0, 0.0, False
 
     # ---- texts ----------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class HistoryDrafts:
                 self._place(found, slots_D[own_D], own_D, outcome, running, spare_tokens, state)
             self._placed = bool((table.source == DraftSource.HISTORY).any())
         if found is not None:
-            self._settle(found.saved_seconds)
+            self._settle(found.saved_seconds, len(found.slots_G))
 
     def _place(
         self, found: Suggestions | None, slots_G: IntArray, own_D: BoolArray, outcome: StepOutcome,
@@ -229,16 +230,20 @@ class HistoryDrafts:
         if any_broken:
             _Windows(state, table, slots_G, broken_G).leave()
 
-    def _settle(self, saved: float) -> None:
-        """Pause where drafts from history save fewer seconds than they take; one more forward asked for some."""
+    def _settle(self, saved: float, sequences: int) -> None:
+        """Pause where drafts from history save fewer seconds than they take; one more forward asked for some.
+
+        Behind a pause a forward of many sequences tells as much as several of a few.
+        """
         self._value = self._value * _KEPT + saved
-        self._asked += 1
+        self._asked += max(1, sequences // _AS_ONE) if self._has_paused else 1
         if self._asked < _TRIED:
             return
         if self._spent > self._value:
             longer = 2 if self._spent < _HOPELESS * self._value else 4
             self._pause, self._next_pause = self._next_pause, min(longer * self._next_pause, _LONGEST_PAUSE)
             self._value = self._spent = 0.0
+            self._has_paused = True
         else:
             self._next_pause = _PAUSE
         self._asked = min(0, _TRIED - self._pause // _TRIED_SHARE)
