@@ -67,6 +67,7 @@ def _without_drafts(ahead: list[int]) -> Drafts:
 _NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
 _LONGEST_TEXT = 1 << 16  # tokens of a forced text
 
+_REFUSED = "doesn't satisfy the grammar"  # what the library says of such a token, in words of its own
 _NONE_LEFT = "no token that the grammar allows was left to choose"
 
 
@@ -182,7 +183,7 @@ class Constraint:
         if not went_on:
             trouble = self._trouble()
             if not self._goes_on_with(own):
-                return trouble or _NONE_LEFT
+                return _NONE_LEFT if _REFUSED in trouble else trouble or _NONE_LEFT
         self._taken += own
         return None
 
