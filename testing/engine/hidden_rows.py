@@ -31,9 +31,9 @@ class Rows:
         runner.model_runner.draws = False  # hidden states would stay inside
         run_model = runner.model_runner.run
 
-        def kept(*batch: Any) -> torch.Tensor:
-            hidden.append(run_model(*batch))
-            return hidden[-1]
+        def kept(ids: Any, positions: Any, entries: Any, rows: Any, read: torch.Tensor) -> torch.Tensor:
+            hidden.append(run_model(ids, positions, entries, rows))
+            return hidden[-1].index_select(0, read)
 
         runner.model_runner.run = kept  # type: ignore[method-assign, assignment]
 

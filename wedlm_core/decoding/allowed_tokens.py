@@ -56,6 +56,11 @@ class AllowedRows:
     bits_UW: Tensor
     line_R: Tensor
 
+    @property
+    def certain_R(self) -> Tensor:
+        """Bool: rows that may choose one token alone."""
+        return self.line_R < FREE
+
     def take(self, index_N: Tensor) -> AllowedRows:
         """The rows of ``index_N`` (int64)."""
         return replace(self, line_R=self.line_R.index_select(0, index_N))

@@ -47,29 +47,31 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
     return with_filters(choice, logits_RV, rows, mask_token_id=mask_token_id, vocab_limit=vocab_limit)
 
 
-def choose_again_cpu(choice: Choice, logits_RV: Tensor, refused: Refused) -> None:
+def choose_again_cpu(choice: Choice, logits_LV: Tensor, line_N: Tensor, refused: Refused) -> None:
     """Restrict greedy choices of :func:`choose_cpu` in place, where no filter or adjustment had a say.
 
     Args:
         choice: of all rows.
-        logits_RV: as for :func:`choose_cpu`, after it.
-        refused: the rows to choose again.
+        logits_LV: as for :func:`choose_cpu`, after it.
+        line_N: int64, the line of logits of each row to choose again.
+        refused: these rows.
     """
     from wedlm_core.kernels.cpu.sampling import choose_again
 
-    bits_UW, line_N = _bits(refused.allowed)
+    bits_UW, allowed_N = _bits(refused.allowed)
     choose_again(
-        logits_RV.numpy(), refused.row_N.numpy(), bits_UW, line_N, choice.token_R.numpy(), choice.logprob_R.numpy()
+        logits_LV.numpy(), line_N.numpy(), refused.row_N.numpy(), bits_UW, allowed_N, choice.token_R.numpy(),
+        choice.logprob_R.numpy(),
     )  # fmt: skip
 
 
-def rank_cpu(logits_RV: Tensor, rows: SamplingRows, row_N: Tensor, most: int) -> Tensor:
+def rank_cpu(logits_LV: Tensor, line_N: Tensor, rows: SamplingRows, most: int) -> Tensor:
     """What rows would choose, and what instead if that were not allowed, and so on; no filter or adjustment has a say.
 
     Args:
-        logits_RV: as for :func:`choose_cpu`, after it.
-        rows: sampling inputs of each row.
-        row_N: int64, the rows to rank.
+        logits_LV: as for :func:`choose_cpu`, after it.
+        line_N: int64, the line of logits of each row.
+        rows: sampling inputs of the N rows.
         most: tokens of each.
 
     Returns:
@@ -77,9 +79,9 @@ def rank_cpu(logits_RV: Tensor, rows: SamplingRows, row_N: Tensor, most: int) ->
     """
     from wedlm_core.kernels.cpu.sampling import rank_rows
 
-    token_NK = torch.empty(row_N.shape[0], most, dtype=torch.int64)
+    token_NK = torch.empty(line_N.shape[0], most, dtype=torch.int64)
     inputs = (rows.temperature_R, rows.seed_R, rows.position_R, token_NK)
-    rank_rows(logits_RV.numpy(), row_N.numpy(), *(one.numpy() for one in inputs))
+    rank_rows(logits_LV.numpy(), line_N.numpy(), *(one.numpy() for one in inputs))
     return token_NK
 
 

@@ -33,6 +33,7 @@ _MIN_THREAD_SECONDS = 2e-4  # seconds of work from which another thread pays off
 # Rough cost of the kernels on one core, in seconds per element ...
 _NORM, _GATE, _PLACE = 3e-10, 3e-10, 1e-9
 _ATTEND = 4e-11  # ... and per query element and cached token
+_SAME = np.empty(0, dtype=np.int64)  # rows of the stream: each its own
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -134,7 +135,15 @@ class DecoderCpu:
         self._q, self._context = _Both.zeros(rows, heads * dim), _Both.zeros(rows, heads * dim)
         self._hidden = _Both.zeros(rows, config.intermediate_size)
 
-    def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan) -> Tensor:
+    def __call__(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        entries: Tensor,
+        pool: KVPool,
+        plan: CpuPlan,
+        read_R: Tensor | None = None,
+    ) -> Tensor:
         """Packed rows -> hidden states after the final norm.
 
         Args:
@@ -143,9 +152,11 @@ class DecoderCpu:
             entries: int64 ``[T]`` KV entry of each row.
             pool: KV pool with transposed keys.
             plan: the attention plan of this forward.
+            read_R: int64, ascending, the rows whose states are wanted; None for all.
 
         Returns:
-            float32 ``[T', D]``, T' the padded row count; valid until the next call; padding rows are undefined.
+            float32 ``[R, D]``, or ``[T', D]``, T' the padded row count; valid until the next call; padding rows are
+            undefined.
         """
         rows, config = ids.shape[0], self._config
         padded = self.padding(rows)
@@ -170,13 +181,13 @@ class DecoderCpu:
             share(rows, placing, _bound(kernels.place_qkv, *arguments, q.array, *pool.blocks(number)))
             share(plan.sequences, attending, _bound(plan.run, number, q.array, context.array))
             delta = layer.o(context.tensor[:padded]).numpy()
-            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed.array))
+            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, layer.post_norm, eps, normed.array, _SAME))
             gate_up = layer.gate_up(normed.tensor[:padded]).numpy()
             share(rows, gating, _bound(kernels.silu_mul, gate_up, hidden.array))
             delta = layer.down(hidden.tensor[:padded]).numpy()
             following = self._final_norm if number == last else self._layers[number + 1].input_norm
-            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed.array))
-        return normed.tensor[:padded]
+            share(rows, norming, _bound(kernels.add_rms_norm, stream, delta, following, eps, normed.array, _SAME))
+        return normed.tensor[:padded] if read_R is None else normed.tensor.index_select(0, read_R)
 
     def _tables(self) -> tuple[Array, Array]:
         """The rotary tables in float32, as long as the decoder's."""

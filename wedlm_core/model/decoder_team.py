@@ -132,6 +132,7 @@ class DecoderTeam:
         self._plain_table = embed.weight.detach().contiguous().numpy() if floats else None
         self._head_bytes = self._head.data.numel() * self._head.data.element_size()
         self._reserved = 0  # rows that the scratch memory holds
+        self._read = self._last_spans = np.empty(0, dtype=np.int64)
         self._weights = sum(one.data.numel() * one.data.element_size() for layer in self._packed for one in layer)
         self._cos, self._sin = model.cos, model.sin
         self._fixed()
@@ -185,15 +186,27 @@ class DecoderTeam:
         """Hidden states to logits, float32 ``[R, V]``."""
         return self._head_team.product(self._head, hidden_RD)
 
-    def __call__(self, ids: Tensor, positions: Tensor, entries: Tensor, pool: KVPool, plan: CpuPlan) -> Tensor:
+    def __call__(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        entries: Tensor,
+        pool: KVPool,
+        plan: CpuPlan,
+        read_R: Tensor | None = None,
+    ) -> Tensor:
         """See :meth:`wedlm_core.model.decoder_cpu.DecoderCpu.__call__`."""
         rows, task = ids.shape[0], self._team.task
-        self._choice["picks"][0] = 0
+        self._reserve(rows)
+        self._choice["picks"][0], count = 0, rows if read_R is None else read_R.shape[0]
+        self._read[0] = -1 if read_R is None else count
+        if read_R is not None:
+            self._read[1 : 1 + count] = read_R.numpy()
         task["positions"], task["entries"] = positions.data_ptr(), entries.data_ptr()
         kept = plan.describe(task)
         self._run(ids, rows, pool, self._weights)
         del kept
-        return self._team.tensor("normed", rows, self._config.hidden_size)
+        return self._team.tensor("normed", count, self._config.hidden_size)
 
     def draw(self, rows: StepRows, pool: KVPool, draw: Draw) -> Drawn:
         """A call, the head and the choice of tokens at once: threads start once, and share the choice as well.
@@ -212,7 +225,7 @@ class DecoderTeam:
         fields["sequences"][0], fields["width"][0] = rows.sequences, score_width(pool, rows.longest)
         fields["out"][0] = team.scratch("logits", draw.picks.total * self._head.outputs)
         self._run(rows.row_3T[0], rows.total, pool, self._weights + self._head_bytes)
-        self._drawn.logits_N = team.held("logits")
+        self._drawn.logit_rows, self._drawn.logits_N = int(self._read[0]), team.held("logits")
         return self._drawn
 
     def _tell(self, draw: Draw) -> None:
@@ -223,6 +236,7 @@ class DecoderTeam:
             choice["tokens"][0], choice["entropies"][0], choice["logprobs"][0] = (
                 self._drawn.token_R.data_ptr(), self._drawn.entropy_R.data_ptr(), self._drawn.logprob_R.data_ptr(),
             )  # fmt: skip
+            choice["logit_picks"][0] = self._drawn.logit_pick_R.data_ptr()
         if columns is not self._columns:
             self._columns, choice["slots"][0] = columns, columns.seed_S.shape[0]
             choice["temperature"][0], choice["seeds"][0] = columns.temperature_S.data_ptr(), columns.seed_S.data_ptr()
@@ -287,6 +301,8 @@ class DecoderTeam:
         self._stream_TD = torch.empty(rows, config.hidden_size)
         self._stream = self._stream_TD.numpy()
         task["stream"] = self._stream_TD.data_ptr()
+        self._read, self._last_spans = np.empty(1 + rows, dtype=np.int64), np.empty(3 * rows, dtype=np.int64)
+        task["read"], task["last_spans"] = self._read.ctypes.data, self._last_spans.ctypes.data
         self._reserved = rows
 
     def _use(self, pool: KVPool) -> None:

@@ -104,12 +104,16 @@ class Drawn:
     Attributes:
         token_R, entropy_R, logprob_R: int64, and float32 nats.
         arrays: the same as arrays.
-        logits_N: float32, logits of these rows behind each other, and more.
+        logit_pick_R: int64, the place of each row of logits among these: those that may choose one token alone have
+            none.
+        logit_rows: rows of logits.
+        logits_N: float32, they behind each other, and more.
         vocab: logits of a row.
     """
 
     def __init__(self, rows: int, vocab: int) -> None:
         self.token_R = torch.empty(rows, dtype=torch.int64)
         self.entropy_R, self.logprob_R = torch.empty(rows), torch.empty(rows)
+        self.logit_pick_R = torch.empty(rows, dtype=torch.int64)
         self.arrays = (self.token_R.numpy(), self.entropy_R.numpy(), self.logprob_R.numpy())
-        self.logits_N, self.vocab = torch.empty(0), vocab
+        self.logit_rows, self.logits_N, self.vocab = 0, torch.empty(0), vocab

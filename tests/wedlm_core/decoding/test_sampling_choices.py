@@ -204,7 +204,7 @@ def test_a_greedy_choice_that_is_refused_becomes_the_restricted_one_bit_for_bit(
         logits_RV.clone(), replace(rows, allowed=AllowedRows(bits_UW=allowed.bits_UW, line_R=line_R)), **limits
     )
     assert not torch.equal(free.token_R, expected.token_R)
-    choose_again_cpu(free, logits_RV, Refused(row_N=row_N, allowed=allowed))
+    choose_again_cpu(free, logits_RV, row_N, Refused(row_N=row_N, allowed=allowed))
     for name in ("token_R", "entropy_R", "logprob_R"):
         assert torch.equal(getattr(free, name), getattr(expected, name)), name
 
@@ -228,7 +228,7 @@ def test_a_ranking_is_what_is_chosen_where_all_before_is_not_allowed(vocabulary:
     limits = {"mask_token_id": 3, "vocab_limit": vocabulary - 2}
     free = choose_cpu(logits_RV, rows, **limits)
     row_N = torch.tensor([8, 0, 4, 5, 1])
-    found_NK = rank_cpu(logits_RV, rows, row_N, 8)
+    found_NK = rank_cpu(logits_RV, row_N, rows.take(row_N), 8)
     word_V, bit_V = np.arange(vocabulary) // WORD, np.uint32(1) << (np.arange(vocabulary) % WORD).astype(np.uint32)
     for row, token_K in zip(row_N.tolist(), found_NK.tolist(), strict=True):
         bits_1W = np.zeros((1, words_of_vocabulary(vocabulary)), dtype=np.uint32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class PickedRows:
     """R rows that need logits, all int64.
 
     Attributes:
-        row_R: row of the forward.
+        row_R: row of the forward, or of what is given of it.
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
         special: picks of sequences with filters or adjustments at most; None where only the device knows.
@@ -50,6 +51,10 @@ class PickedRows:
     special: int | None = None
     topped: int | None = None
     longest: int | None = None
+
+    def alone(self) -> Self:
+        """The same where hidden states of other rows are not given."""
+        return replace(self, row_R=torch.arange(self.row_R.shape[0], device=self.row_R.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +191,11 @@ class Chooser:
         choice = Choice(
             token_R=drawn.token_R[:rows], entropy_R=drawn.entropy_R[:rows], logprob_R=drawn.logprob_R[:rows]
         )
-        logits_RV = drawn.logits_N[: rows * drawn.vocab].view(rows, drawn.vocab)
-        self._again(choice, logits_RV, slot_R, position_R, inputs, allowed.refusals, plain=True)
+        known = drawn.logit_rows
+        logits_RV = drawn.logits_N[: known * drawn.vocab].view(known, drawn.vocab)
+        line_R = torch.full((rows,), -1)
+        line_R[drawn.logit_pick_R[:known]] = torch.arange(known)
+        self._again(choice, logits_RV, line_R, slot_R, position_R, inputs, allowed.refusals, plain=True)
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
@@ -233,7 +241,12 @@ class Chooser:
                     return rows
 
                 plain = self._cpu_kernels and not adjustments
-                self._again(choice, logits_RV, slots, inputs.position_R, known, allowed.refusals, plain=plain)
+                line_R = torch.arange(logits_RV.shape[0], device=logits_RV.device)
+                self._again(choice, logits_RV, line_R, slots, inputs.position_R, known, allowed.refusals, plain=plain)
+            if inputs.allowed is not None:
+                certain_R = inputs.allowed.certain_R
+                for nats_R in (choice.entropy_R, choice.logprob_R):
+                    nats_R.masked_fill_(certain_R, 0.0)
             if not most:
                 yield part, Chosen(choice=choice)
                 continue
@@ -243,7 +256,8 @@ class Chooser:
     def _again(
         self,
         choice: Choice,
-        logits_RV: Tensor,
+        logits_LV: Tensor,
+        line_R: Tensor,
         slot_R: Tensor,
         position_R: Tensor,
         inputs: Callable[[], SamplingRows],
@@ -255,8 +269,9 @@ class Chooser:
 
         Args:
             choice: of all rows.
-            logits_RV: of the same rows, after they chose.
-            slot_R: their slots.
+            logits_LV: of those of them that may choose among several tokens, after they chose.
+            line_R: int64, the line of logits of a row, where it has one.
+            slot_R: slots of all rows.
             position_R: positions of their tokens.
             inputs: gives the sampling inputs of the rows; asked if any choice is refused.
             refusals: holds choices against grammars.
@@ -264,14 +279,14 @@ class Chooser:
         """
 
         def ranking(row_N: Tensor, most: int) -> Tensor:
-            return rank_cpu(logits_RV, inputs(), row_N, most)
+            return rank_cpu(logits_LV, line_R.index_select(0, row_N), inputs().take(row_N), most)
 
         while (refused := refusals(slot_R, position_R, choice.token_R, ranking if plain else None)) is not None:
-            rows = inputs()
+            rows, line_N = inputs(), line_R.index_select(0, refused.row_N)
             if plain and not rows.sampled:
-                choose_again_cpu(choice, logits_RV, refused)
+                choose_again_cpu(choice, logits_LV, line_N, refused)
                 continue
             own = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
-            other = self._choose(logits_RV.index_select(0, refused.row_N), own, **self._limits)
+            other = self._choose(logits_LV.index_select(0, line_N), own, **self._limits)
             for f in fields(Choice):
                 getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))

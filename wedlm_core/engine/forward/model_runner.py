@@ -66,7 +66,14 @@ class ModelRunner:
             check_not_packed(model)
         self.draws: bool = getattr(self._decoder_cpu, "draws", False)
 
-    def run(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: PackedRows) -> Tensor:
+    def run(
+        self,
+        id_T: Tensor,
+        position_T: Tensor,
+        kv_entry_T: Tensor,
+        rows: PackedRows,
+        read_R: Tensor | None = None,
+    ) -> Tensor:
         """Hidden states after the final norm.
 
         Args:
@@ -74,14 +81,15 @@ class ModelRunner:
             position_T: int64 logical positions.
             kv_entry_T: int64 slots of the KV pool that the rows write.
             rows: what attention needs.
+            read_R: int64, ascending, the rows whose states are wanted; None for all.
 
         Returns:
-            ``[T', D]``, T' padded (:class:`RowPadding`); padding is any value.
+            ``[R, D]``, or ``[T', D]``, T' padded (:class:`RowPadding`); padding is any value.
         """
         heads = self.model.config.num_attention_heads
         if self._decoder_cpu is not None:
             plan_cpu = cast(CpuAttentionBackend, self.backend).plan(rows, self.pool, heads)
-            return self._decoder_cpu(id_T, position_T, kv_entry_T, self.pool, plan_cpu)
+            return self._decoder_cpu(id_T, position_T, kv_entry_T, self.pool, plan_cpu, read_R)
         plan = self.backend.plan(rows, self.pool, heads)
         total = id_T.shape[0]
         padding = (0, self.padding(total) - total)
@@ -91,7 +99,8 @@ class ModelRunner:
             self.pool.write(layer, pool_rows, k[:total], v[:total])
             return plan.attend(layer, q)
 
-        return self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
+        hidden_TD = self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
+        return hidden_TD if read_R is None else hidden_TD.index_select(0, read_R)
 
     def draw(self, rows: StepRows, draw: Draw) -> Drawn:
         """:meth:`run`, the head and the choice of tokens in one call."""

@@ -45,7 +45,7 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
     slots_D = _note_drafts(runner, plan)
     runner.profile.lap("pack")
     if not packed.picks.total:
-        _run_model(runner, packed.input())
+        _run_model(runner, packed.input(), torch.empty(0, dtype=torch.int64))
         return join([])
     draw, advancing = None, step.advancing(plan)
     if runner.model_runner.draws:
@@ -59,8 +59,9 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         runner.profile.lap("choose")
         choices, tops = Choices(*drawn.arrays), None
     else:
-        hidden_TD = _run_model(runner, packed.input())
-        chosen = runner.choose.by_row(hidden_TD, packed.picked(), runner.state, plan.slots_S)
+        picks = packed.picked()
+        hidden_RD = _run_model(runner, packed.input(), picks.row_R)
+        chosen = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = choices_of(chosen.choice), chosen.tops
     outcome = step.advance(plan, choices)
@@ -84,8 +85,8 @@ def _by_groups(
     packed, picks = step.pack_groups(plan, groups)
     _note_drafts(runner, plan)
     runner.profile.lap("pack")
-    hidden_TD = _run_model(runner, packed)
-    chosen_F = runner.choose(hidden_TD, picks, runner.state, plan.slots_S)
+    hidden_RD = _run_model(runner, packed, picks.row_R)
+    chosen_F = runner.choose(hidden_RD, picks.alone(), runner.state, plan.slots_S)
     runner.profile.lap("choose")
     parts, details = [], []
     for advance in runner.advance_groups(groups, chosen_F.choice):
@@ -105,7 +106,8 @@ def _note_drafts(runner: Runner, plan: ForwardPlan) -> IntArray:
     return slots_D
 
 
-def _run_model(runner: Runner, packed: PackedInput) -> torch.Tensor:
-    hidden_TD = runner.model_runner.run(packed.id_T, packed.position_T, packed.kv_entry_T, packed.rows)
+def _run_model(runner: Runner, packed: PackedInput, read_R: torch.Tensor) -> torch.Tensor:
+    """Hidden states of the rows that are read."""
+    hidden_RD = runner.model_runner.run(packed.id_T, packed.position_T, packed.kv_entry_T, packed.rows, read_R)
     runner.profile.lap("model")
-    return hidden_TD
+    return hidden_RD

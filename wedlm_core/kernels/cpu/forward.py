@@ -17,6 +17,7 @@ from wedlm_core.kernels.cpu.compiled import c_function, kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
 from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
+from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
 from wedlm_core.kernels.cpu.sampling import choose_row
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
 from wedlm_core.kernels.cpu.team import STATE_SIZE, call_for_number, meet, take
@@ -38,17 +39,19 @@ LAYER = _record(
 """``q_norm, k_norm``: 0 where the model has none. ``keys`` to ``value_scales``: of the KV pool."""
 CHOICE = _record(
     "picks pick_rows pick_slots pick_positions slots temperature seeds suppress bits bit_lines bit_words lines "
-    "mask_token vocab_limit tokens entropies logprobs",
+    "mask_token vocab_limit tokens entropies logprobs logit_picks",
 )
 """How tokens are chosen at the end of a forward.
 
-- ``picks``: rows that need a token; 0 ends the forward with ``normed``.
+- ``picks``: rows that need a token; 0 ends the forward with ``normed``. Only those that may choose among several need
+  logits.
 - ``pick_rows, pick_slots, pick_positions``: int64 ``[picks]``, the row, ascending, its engine slot, and the position of
   the token that is chosen.
 - ``temperature, seeds, suppress``: float32, int64 and bool ``[slots]``.
 - ``bits, bit_lines, bit_words, lines``: uint32 ``[bit_lines, bit_words]`` and int64 ``[picks]``, as in
   :func:`wedlm_core.kernels.cpu.sampling.choose_rows`; ``lines`` is 0 where no row is restricted.
 - ``tokens, entropies, logprobs``: int64, float32 and float32 ``[picks]``, written.
+- ``logit_picks``: int64 ``[picks]``, written: the pick of each row of logits.
 """
 ADVANCE = _record("decoding columns spans states mask places counts flags token nats early")
 """How windows advance behind the choice: what :func:`wedlm_core.kernels.cpu.step.advance_windows` takes.
@@ -63,7 +66,7 @@ TASK = _record(
     "stream normed q context gated qkv gate_up delta narrow row_scale row_sum "
     "cos sin reach positions entries "
     "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
-    "lines final_norm head out choice advance",
+    "lines final_norm head out read last_spans choice advance",
     eps=np.float32, scale=np.float32, head=PRODUCT, choice=CHOICE, advance=ADVANCE,
 )  # fmt: skip
 """Of a forward or of one product.
@@ -75,8 +78,11 @@ TASK = _record(
 - ``cos, sin``: float32 ``[reach, dim / 2]``.
 - ``blocks`` to ``scale``: the KV pool, and what :func:`wedlm_core.kernels.cpu.attention.attend` needs.
 - ``lines``: the layers.
-- ``head, out``: the product that gives logits, and its result ``[rows or picks, outputs]``: of the picked rows of
-  ``normed`` where tokens are chosen; with 0 layers of all of ``normed``, and nothing else is computed.
+- ``head, out``: the product that gives logits, and its result ``[rows, outputs]``: of the rows that are read where
+  tokens are chosen; with 0 layers of all of ``normed``, and nothing else is computed.
+- ``read``: int64 ``[1 + rows]``, how many rows are read behind the last layer, and which, ascending: written where tokens
+  are chosen, else told; -1 where all are. ``normed`` holds these at the end.
+- ``last_spans``: scratch, int64 ``[3, sequences]``.
 - ``choice, advance``: how tokens are chosen, and what follows.
 """
 
@@ -96,9 +102,9 @@ def _gather(x, rows, out, me, members):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _choose(choice, logits, state):  # type: ignore[no-untyped-def]
-    """Tokens of rows of logits, each taken by whoever is free; behind a :func:`meet`."""
-    picks, size = logits.shape
+def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
+    """Tokens of all picks, those of rows of logits each taken by whoever is free; behind a :func:`meet`."""
+    picks, (count, size) = choice.picks, logits.shape
     slots, positions = numbers_at(choice.pick_slots, picks), numbers_at(choice.pick_positions, picks)
     temperature, seeds = (
         array_at(choice.temperature, (choice.slots,), np.float32),
@@ -106,19 +112,42 @@ def _choose(choice, logits, state):  # type: ignore[no-untyped-def]
     )
     suppress = array_at(choice.suppress, (choice.slots,), np.uint8)
     bits = array_at(choice.bits, (choice.bit_lines, choice.bit_words), np.uint32)
-    lines = numbers_at(choice.lines, picks if choice.lines else 0)
+    lines, logit_picks = _lines_of(choice), numbers_at(choice.logit_picks, picks)
     tokens, entropies = numbers_at(choice.tokens, picks), array_at(choice.entropies, (picks,), np.float32)
     logprobs, flat = array_at(choice.logprobs, (picks,), np.float32), logits.reshape(logits.size)
+    if count < picks:
+        first, last = _part(picks, me, members)
+        take_only_tokens(lines, tokens, entropies, logprobs, first, last)
     scaled, noise = np.empty(size, dtype=np.float32), np.empty(32, dtype=np.float32)
     r = take(state)
-    while r < picks:
-        slot = slots[r]
-        line = lines[r] if len(lines) > 0 else -1
-        tokens[r], entropies[r], logprobs[r] = choose_row(
-            logits, flat, r, temperature[slot], seeds[slot], positions[r], suppress[slot] != 0, bits, line,
+    while r < count:
+        p = logit_picks[r]
+        slot = slots[p]
+        line = lines[p] if len(lines) > 0 else -1
+        tokens[p], entropies[p], logprobs[p] = choose_row(
+            logits, flat, r, temperature[slot], seeds[slot], positions[p], suppress[slot] != 0, bits, line,
             choice.mask_token, choice.vocab_limit, scaled, noise,
         )  # fmt: skip
         r = take(state)
+
+
+@kernel
+def _lines_of(choice):  # type: ignore[no-untyped-def]
+    """What picks may choose; empty where none is restricted."""
+    return numbers_at(choice.lines, choice.picks if choice.lines else 0)
+
+
+@kernel
+def _plan_last_layer(task):  # type: ignore[no-untyped-def]
+    """Find the rows that are read behind the last layer, and their spans."""
+    choice, read = task.choice, numbers_at(task.read, 1 + task.rows)
+    if choice.picks:
+        pick_rows = numbers_at(choice.pick_rows, choice.picks)
+        pick_rows_read(pick_rows, _lines_of(choice), read, numbers_at(choice.logit_picks, choice.picks))
+    if 0 <= read[0] < task.rows:
+        starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
+        spans = array_at(task.last_spans, (3, task.sequences), np.int64)
+        find_spans(numbers_at(task.read + 8, read[0]), starts, counts, numbers_at(task.cached, task.sequences), spans)
 
 
 @kernel
@@ -252,8 +281,8 @@ def _attending(held: str) -> Any:
     kept = _HELD[held]
 
     @kernel(label=f"_{held}")
-    def attend(task, layer, scores, space, members, state):  # type: ignore[no-untyped-def]
-        """Attention of groups of queries, each taken by whoever is free."""
+    def attend(task, layer, starts, counts, cached, scores, space, members, state):  # type: ignore[no-untyped-def]
+        """Attention of groups of queries of these spans, each taken by whoever is free."""
         rows, dim = task.rows, task.dim
         q, context = floats_at(task.q, rows, task.heads * dim), floats_at(task.context, rows, task.heads * dim)
         keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), kept)
@@ -261,8 +290,7 @@ def _attending(held: str) -> Any:
         key_scales = floats_at(layer.key_scales, task.kv_heads, task.kv_entries)
         value_scales = floats_at(layer.value_scales, task.kv_heads, task.kv_entries)
         pages = array_at(task.pages, (task.sequences, task.page_columns), np.int64)
-        starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
-        cached, group = numbers_at(task.cached, task.sequences), task.heads // task.kv_heads
+        group = task.heads // task.kv_heads
         passed, mine = 0, take(state)
         for s in range(task.sequences):
             groups = (counts[s] * group + QUERIES - 1) // QUERIES
@@ -301,42 +329,58 @@ def _runner(numbers: str, held: str) -> Any:
         if task.layers == 0:
             product(task, rows, task.normed, task.head, task.out, me, members, state)
             return
+        if me == 0:
+            _plan_last_layer(task)  # products meet before anyone reads that
         lines = array_at(task.lines, (task.layers,), LAYER)
         stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)
         gate_up, gated = floats_at(task.gate_up, rows, 2 * task.inner), floats_at(task.gated, rows, task.inner)
-        delta = floats_at(task.delta, rows, task.hidden)
+        delta, wide = floats_at(task.delta, rows, task.hidden), task.heads * task.dim
         scores, space = np.empty((QUERIES, task.width), dtype=np.float32), group_space(task.dim)
-        first, last = _part(rows, me, members)
+        starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
+        cached, places = numbers_at(task.cached, task.sequences), numbers_at(task.read, 0)
+        context, (first, last) = task.context, _part(rows, me, members)
         weight = array_at(lines[0].input_norm, (task.hidden,), np.float32)
         rms_norm(stream, weight, task.eps, normed, first, last)
         for number in range(task.layers):
             layer = lines[number]
             product(task, rows, task.normed, layer.qkv, task.qkv, me, members, state)
             place(task, layer, me, members)
+            read = numbers_at(task.read, 1 + rows)
+            narrows_down = number + 1 == task.layers and 0 <= read[0] < rows
+            if narrows_down:
+                rows = read[0]
+                if rows == 0:
+                    break
+                places = numbers_at(task.read + 8, rows)
+                spans = array_at(task.last_spans, (3, task.sequences), np.int64)
+                starts, counts, cached = spans[0], spans[1], spans[2]
             meet(state, members)
-            attend(task, layer, scores, space, members, state)
+            attend(task, layer, starts, counts, cached, scores, space, members, state)
             meet(state, members)
-            product(task, rows, task.context, layer.o, task.delta, me, members, state)
+            if narrows_down:
+                first, last = _part(rows, me, members)
+                context = task.qkv  # as wide at least, and read by no one any more
+                _gather(floats_at(task.context, task.rows, wide), places, floats_at(context, rows, wide), me, members)
+                if not narrows:
+                    meet(state, members)
+            product(task, rows, context, layer.o, task.delta, me, members, state)
             weight = array_at(layer.post_norm, (task.hidden,), np.float32)
-            add_rms_norm(stream, delta, weight, task.eps, normed, first, last)
+            add_rms_norm(stream, delta, weight, task.eps, normed, places, first, last)
             product(task, rows, task.normed, layer.gate_up, task.gate_up, me, members, state)
             silu_mul(gate_up, gated, first, last)
             if not narrows:
                 meet(state, members)
             product(task, rows, task.gated, layer.down, task.delta, me, members, state)
             following = task.final_norm if number + 1 == task.layers else lines[number + 1].input_norm
-            add_rms_norm(stream, delta, array_at(following, (task.hidden,), np.float32), task.eps, normed, first, last)
-        picks, x = task.choice.picks, task.normed
-        if picks == 0:
+            weight = array_at(following, (task.hidden,), np.float32)
+            add_rms_norm(stream, delta, weight, task.eps, normed, places, first, last)
+        if task.choice.picks == 0:
             return
-        if picks < rows:
+        if rows:
+            product(task, rows, task.normed, task.head, task.out, me, members, state)
+        else:
             meet(state, members)
-            x = task.delta
-            _gather(normed, numbers_at(task.choice.pick_rows, picks), floats_at(x, picks, task.hidden), me, members)
-            if not narrows:
-                meet(state, members)
-        product(task, picks, x, task.head, task.out, me, members, state)
-        _choose(task.choice, floats_at(task.out, picks, task.head.outputs), state)
+        _choose(task.choice, floats_at(task.out, rows, task.head.outputs), state, me, members)
         meet(state, members)  # the next task counts its members from 0 on
         if me == 0 and task.advance.decoding:
             _advance(task.advance, task.choice)

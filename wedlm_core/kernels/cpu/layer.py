@@ -36,17 +36,22 @@ def rms_norm(x, weight, eps, out, first, last):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def add_rms_norm(x, delta, weight, eps, out, first, last):  # type: ignore[no-untyped-def]
-    """``x += delta``, then :func:`rms_norm`."""
+def add_rms_norm(x, delta, weight, eps, out, places, first, last):  # type: ignore[no-untyped-def]
+    """``x += delta``, then :func:`rms_norm`.
+
+    ``places`` (int64) are the rows of x that those of delta and out belong to; empty where they are the same.
+    """
     size = x.shape[1]
     for t in range(first, last):
+        begin, row = t * size, (places[t] if len(places) > 0 else t) * size
         for i in range(0, size, LANES):
-            at, left = t * size + i, size - i
-            store(x, at, left, load(x, at, left, F32(0.0)) + load(delta, at, left, F32(0.0)))
-        scale = _inverse_rms(x, t * size, size, eps)
+            left = size - i
+            store(x, row + i, left, load(x, row + i, left, F32(0.0)) + load(delta, begin + i, left, F32(0.0)))
+        scale = _inverse_rms(x, row, size, eps)
         for i in range(0, size, LANES):
-            at, left = t * size + i, size - i
-            store(out, at, left, load(weight, i, left, F32(0.0)) * (load(x, at, left, F32(0.0)) * scale))
+            left = size - i
+            scaled = load(x, row + i, left, F32(0.0)) * scale
+            store(out, begin + i, left, load(weight, i, left, F32(0.0)) * scaled)
 
 
 @kernel

@@ -237,15 +237,16 @@ def choose_rows(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def choose_again(logits, rows, bits, lines, tokens, logprobs):  # type: ignore[no-untyped-def]
+def choose_again(logits, rows, picks, bits, lines, tokens, logprobs):  # type: ignore[no-untyped-def]
     """Restrict greedy choices of :func:`choose_rows` that a grammar refuses; entropies stay as they are.
 
     A free greedy choice is the largest logit, so its log-probability is the rest of the sum: nothing is summed again,
     and the result has the bits that :func:`choose_rows` gives with the same restriction.
 
     Args:
-        logits: ``[R, V]``.
-        rows: int64 ``[N]``, rows to choose again.
+        logits: ``[L, V]``.
+        rows: int64 ``[N]``, rows of logits to choose by again.
+        picks: int64 ``[N]``, places of their choices.
         bits: uint32 ``[U, W]``.
         lines: int64 ``[N]``, the line of ``bits`` that says what a row may choose; -2 - t for token t alone, whose
             logit is a number.
@@ -255,10 +256,10 @@ def choose_again(logits, rows, bits, lines, tokens, logprobs):  # type: ignore[n
     size = logits.shape[1]
     flat = logits.reshape(logits.size)
     for n in range(len(rows)):
-        r = rows[n]
+        r, p = rows[n], picks[n]
         token = _first_max_allowed(flat, r * size, size, bits, lines[n]) if lines[n] >= 0 else -2 - lines[n]
-        logprobs[r] = (logits[r, token] - logits[r, tokens[r]]) + logprobs[r]
-        tokens[r] = token
+        logprobs[p] = (logits[r, token] - logits[r, tokens[p]]) + logprobs[p]
+        tokens[p] = token
 
 
 @kernel
@@ -266,11 +267,11 @@ def rank_rows(logits, rows, temperature, seeds, positions, tokens):  # type: ign
     """The first choices of rows: what each would choose, what it would if that were not allowed, and so on.
 
     Args:
-        logits: ``[R, V]``, after :func:`choose_rows`.
+        logits: ``[L, V]``, after :func:`choose_rows`.
         rows: int64 ``[N]``, rows to rank.
-        temperature: ``[R]``; 0 is greedy.
-        seeds: int64 ``[R]``.
-        positions: int64 ``[R]``.
+        temperature: ``[N]``; 0 is greedy.
+        seeds: int64 ``[N]``.
+        positions: int64 ``[N]``.
         tokens: int64 ``[N, K]``, written; -1 where no token has a chance.
     """
     size, most = logits.shape[1], tokens.shape[1]
@@ -278,7 +279,7 @@ def rank_rows(logits, rows, temperature, seeds, positions, tokens):  # type: ign
     block, best = np.empty(32, dtype=np.float32), np.empty(most, dtype=np.float32)
     for n in range(len(rows)):
         r = rows[n]
-        heat, key = temperature[r], _key(seeds[r], positions[r])
+        heat, key = temperature[n], _key(seeds[n], positions[n])
         best[:], tokens[n] = F32(-np.inf), -1
         for begin in range(0, size, 32):
             count = min(32, size - begin)

@@ -37,7 +37,7 @@ def test_residual_and_norm(size: int) -> None:
     rms_norm(x.numpy(), weight, EPS, alone.numpy(), 1, 4)
     torch.testing.assert_close(alone[1:4], norm(x[1:4]).detach())
     assert not alone[[0, 4]].any(), "other rows are left alone"
-    add_rms_norm(kept.numpy(), delta.numpy(), weight, EPS, added.numpy(), 0, 5)
+    add_rms_norm(kept.numpy(), delta.numpy(), weight, EPS, added.numpy(), np.empty(0, dtype=np.int64), 0, 5)
     torch.testing.assert_close(added, norm(x + delta).detach())
     assert torch.equal(kept, x + delta)
 

@@ -1,0 +1,67 @@
+"""Which rows of a forward are read behind the last layer: no others need more of it than their keys and values.
+
+A row is read where a token is chosen on it. Rows of a prompt but for the last are not, nor are those on which a grammar
+allows one token alone.
+"""
+
+from __future__ import annotations
+
+from wedlm_core.kernels.cpu.compiled import kernel
+
+__all__ = ["find_spans", "pick_rows_read", "take_only_tokens"]
+
+
+@kernel
+def pick_rows_read(pick_rows, lines, rows, picks):  # type: ignore[no-untyped-def]
+    """Write the rows of picks that need logits.
+
+    Args:
+        pick_rows: int64 ``[P]``, ascending.
+        lines: int64 ``[P]``, what a pick may choose (``AllowedRows.line_R``), or empty where none is restricted.
+        rows: int64 ``[1 + P]``, written: how many there are, and each.
+        picks: int64 ``[P]``, written: their places among the picks.
+    """
+    count = 0
+    for p in range(len(pick_rows)):
+        if len(lines) == 0 or lines[p] > -2:
+            rows[1 + count], picks[count] = pick_rows[p], p
+            count += 1
+    rows[0] = count
+
+
+@kernel
+def find_spans(rows, starts, counts, cached, spans):  # type: ignore[no-untyped-def]
+    """Write the rows of each sequence from the first that is read to the last.
+
+    Args:
+        rows: int64 ``[N]``, rows that are read, ascending.
+        starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.
+        counts: int64 ``[S]``.
+        cached: int64 ``[S]``.
+        spans: int64 ``[3, S]``, written: the same three of the rows in question; none where no row is read.
+    """
+    at = 0
+    for s in range(len(starts)):
+        first, end = at, starts[s] + counts[s]
+        while at < len(rows) and rows[at] < end:
+            at += 1
+        skipped = rows[first] - starts[s] if at > first else 0
+        spans[0, s], spans[2, s] = starts[s] + skipped, cached[s] + skipped
+        spans[1, s] = rows[at - 1] + 1 - rows[first] if at > first else 0
+
+
+@kernel
+def take_only_tokens(lines, tokens, entropies, logprobs, first, last):  # type: ignore[no-untyped-def]
+    """The choices of picks that may choose one token alone: it is certain, whatever the model would say.
+
+    Args:
+        lines: int64 ``[P]`` (``AllowedRows.line_R``).
+        tokens: int64 ``[P]``, written.
+        entropies: float32 ``[P]``, written.
+        logprobs: float32 ``[P]``, written.
+        first: pick to begin with.
+        last: pick to end before.
+    """
+    for p in range(first, last):
+        if lines[p] <= -2:
+            tokens[p], entropies[p], logprobs[p] = -2 - lines[p], 0.0, 0.0
