@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wedlm_core.decoding.allowed_tokens import FREE, only
 from wedlm_core.decoding.compact import flagged_rows
 
 __all__ = ["Tops", "join_tops", "most_likely"]
@@ -19,7 +20,7 @@ class Tops:
 
     Attributes:
         token_RK: int64.
-        logprob_RK: float32.
+        logprob_RK: float32; -inf where no token has any probability, as behind one that is the only choice.
     """
 
     token_RK: Tensor
@@ -32,6 +33,23 @@ class Tops:
             token_RK=torch.zeros(rows, most, dtype=torch.int64, device=device),
             logprob_RK=torch.zeros(rows, most, device=device),
         )
+
+    def beside(self, line_R: Tensor, place_L: Tensor | None) -> Tops:
+        """These, of L rows, at their places among R, and of rows that may choose one token alone that token alone.
+
+        Args:
+            line_R: int64, what rows may choose (``AllowedRows.line_R``).
+            place_L: int64; None where these are all R.
+        """
+        tops = self
+        if place_L is not None:
+            tops = Tops.zeros(line_R.shape[0], self.token_RK.shape[1], line_R.device)
+            tops.put(place_L, self)
+        certain_R1 = (line_R < FREE)[:, None]
+        logprob_RK = tops.logprob_RK.masked_fill(certain_R1, -torch.inf)
+        token_RK = torch.where(certain_R1, only(line_R)[:, None], tops.token_RK)
+        logprob_RK[:, 0].masked_fill_(certain_R1[:, 0], 0.0)
+        return Tops(token_RK=token_RK, logprob_RK=logprob_RK)
 
     def put(self, place_N: Tensor, other: Tops) -> None:
         """Write the rows of ``other`` to these places (int64), different ones but for a place that no one reads."""

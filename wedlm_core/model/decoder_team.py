@@ -223,9 +223,9 @@ class DecoderTeam:
         fields["pages"][0], fields["page_columns"][0] = rows.page_N.data_ptr(), rows.page_columns
         fields["starts"][0], fields["counts"][0], fields["cached"][0] = spans, spans + wide, spans + 2 * wide
         fields["sequences"][0], fields["width"][0] = rows.sequences, score_width(pool, rows.longest)
-        fields["out"][0] = team.scratch("logits", draw.picks.total * self._head.outputs)
+        fields["out"][0] = team.scratch("logits", draw.logit_rows * self._head.outputs)
         self._run(rows.row_3T[0], rows.total, pool, self._weights + self._head_bytes)
-        self._drawn.logit_rows, self._drawn.logits_N = int(self._read[0]), team.held("logits")
+        self._drawn.logits_N = team.held("logits")
         return self._drawn
 
     def _tell(self, draw: Draw) -> None:

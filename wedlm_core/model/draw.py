@@ -84,6 +84,7 @@ class Draw:
         picks: the rows.
         columns: of the slots.
         bits_UW, line_R: int32 and int64, the tokens that a grammar allows (``AllowedRows``); None where none has one.
+        logit_rows: those of them that may choose among several tokens, and need logits.
         mask_token_id: id that suppressing slots never choose.
         vocab_limit: ids from here on are padding, which they never choose either.
         advance: what follows at once; None where choices may still change.
@@ -93,6 +94,7 @@ class Draw:
     columns: SlotColumns
     bits_UW: Tensor | None = None
     line_R: Tensor | None = None
+    logit_rows: int
     mask_token_id: int
     vocab_limit: int
     advance: Advance | None = None
@@ -106,8 +108,7 @@ class Drawn:
         arrays: the same as arrays.
         logit_pick_R: int64, the place of each row of logits among these: those that may choose one token alone have
             none.
-        logit_rows: rows of logits.
-        logits_N: float32, they behind each other, and more.
+        logits_N: float32, logits of rows behind each other, and more.
         vocab: logits of a row.
     """
 
@@ -116,4 +117,4 @@ class Drawn:
         self.entropy_R, self.logprob_R = torch.empty(rows), torch.empty(rows)
         self.logit_pick_R = torch.empty(rows, dtype=torch.int64)
         self.arrays = (self.token_R.numpy(), self.entropy_R.numpy(), self.logprob_R.numpy())
-        self.logit_rows, self.logits_N, self.vocab = 0, torch.empty(0), vocab
+        self.logits_N, self.vocab = torch.empty(0), vocab

@@ -138,6 +138,10 @@ class DeviceState:
         """Whether any slot uses a filter or an adjustment, or reports the most likely tokens."""
         return bool(self._special[slots_S].any())
 
+    def adjusts(self, slot_R: Tensor) -> Tensor:
+        """Bool ``[R]``: rows of slots (int64) that use an adjustment; on a CPU."""
+        return torch.from_numpy(self._adjusted[slot_R.numpy()])
+
     def allowed_tokens(self) -> AllowedTokens | None:
         """What grammars let the rows of this forward choose; waits until it is known. None where no row has one."""
         return None if self.allowed is None else self.allowed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows
-from wedlm_core.decoding.allowed_tokens import Refusals
+from wedlm_core.decoding.allowed_tokens import AllowedRows, Refusals, only
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
@@ -28,21 +28,26 @@ from wedlm_core.model.products import RowPadding
 
 __all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
 
+AnyPicks = TypeVar("AnyPicks", bound="PickedRows")
+
 _FILTERS = [(place, one) for place, one in enumerate(OPTIONAL) if one in FILTERS]
 _ADJUSTMENTS = [(place, one) for place, one in enumerate(OPTIONAL) if one in ADJUSTMENTS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PickedRows:
-    """R rows that need logits, all int64.
+    """R rows that need a token, all int64.
 
     Attributes:
-        row_R: row of the forward, or of what is given of it.
+        row_R: row of the hidden states that are given, where ``asked_N`` is None: of the whole forward, or of what was
+            read of it (:meth:`alone`).
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
         special: picks of sequences with filters or adjustments at most; None where only the device knows.
         topped: picks of sequences that report the most likely tokens at most; None likewise.
         longest: tokens of any of the sequences that are known, at most; None where it is not known.
+        asked_N: those of them that need logits, ascending, as all others may choose one token alone. Then their hidden
+            states are given, and no others. None where all need them.
     """
 
     row_R: Tensor
@@ -51,10 +56,26 @@ class PickedRows:
     special: int | None = None
     topped: int | None = None
     longest: int | None = None
+    asked_N: Tensor | None = None
+
+    @property
+    def read_N(self) -> Tensor:
+        """int64, rows of the forward whose hidden states are needed."""
+        return self.row_R if self.asked_N is None else self.row_R.index_select(0, self.asked_N)
 
     def alone(self) -> Self:
         """The same where hidden states of other rows are not given."""
-        return replace(self, row_R=torch.arange(self.row_R.shape[0], device=self.row_R.device))
+        return self if self.asked_N is not None else replace(self, row_R=torch.arange(self.row_R.shape[0]))
+
+    def parts(self, rows: int) -> Iterator[tuple[slice, slice]]:
+        """In parts of so many that need logits at most: of all, and of those that need them."""
+        total, asked = self.row_R.shape[0], None if self.asked_N is None else self.asked_N.tolist()
+        if asked is None:
+            yield from ((part, part) for part in (slice(start, start + rows) for start in range(0, total, rows)))
+            return
+        for start in range(0, max(len(asked), 1), rows):
+            begin, end = asked[start] if start else 0, asked[start + rows] if start + rows < len(asked) else total
+            yield slice(begin, end), slice(start, start + rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +161,15 @@ class Chooser:
         joined = {f.name: join_tensors([getattr(one.choice, f.name) for one in parts]) for f in fields(Choice)}
         return Chosen(choice=Choice(**joined), tops=join_tops([one.tops for one in parts if one.tops is not None]))
 
+    def asking(self, picks: AnyPicks, state: DeviceState) -> AnyPicks:
+        """The same picks, and which of them need logits; for a CPU, before the model runs."""
+        allowed = state.allowed_tokens()
+        if allowed is None:
+            return picks
+        asked_R = ~allowed.rows(picks.slot_R, picks.position_R).certain_R
+        asked_R |= state.adjusts(picks.slot_R)  # which may forbid the one token that a grammar allows
+        return picks if bool(asked_R.all()) else replace(picks, asked_N=asked_R.nonzero().squeeze(-1))
+
     def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray, advance: Advance | None) -> Draw | None:
         """How the decoder itself may choose the picked rows; None where that takes more than it does.
 
@@ -151,30 +181,34 @@ class Chooser:
             slots_S: the forward's slots.
             advance: what may follow at once if no choice is held against a grammar afterwards.
         """
-        if not self._cpu_kernels or not 0 < picks.total <= self._chunk or state.chooses_by_more(slots_S):
+        if not self._cpu_kernels or not picks.total or state.chooses_by_more(slots_S):
             return None
-        allowed, bits_UW, line_R = state.allowed_tokens(), None, None
+        allowed, bits_UW, line_R, logit_rows = state.allowed_tokens(), None, None, picks.total
         if allowed is not None:
             _, slot_R, position_R = picks.pick_3R[:, : picks.total]
             known = allowed.rows(slot_R, position_R)
             bits_UW, line_R = known.bits_UW, known.line_R
             advance = advance if allowed.refusals is None else None
+            logit_rows -= known.certain
+        if logit_rows > self._chunk:
+            return None
         return Draw(
             picks=picks,
             columns=state.slot_columns,
             bits_UW=bits_UW,
             line_R=line_R,
+            logit_rows=logit_rows,
             advance=advance,
             **self._limits,
         )
 
-    def again(self, drawn: Drawn, picks: StepPicks, state: DeviceState, slots_S: IntArray) -> None:
+    def again(self, draw: Draw, drawn: Drawn, state: DeviceState, slots_S: IntArray) -> None:
         """Choose again what grammars refuse of what the decoder chose, in place."""
         allowed = state.allowed_tokens()
         if allowed is None or allowed.refusals is None:
             return
-        rows = picks.total
-        _, slot_R, position_R = picks.pick_3R[:, :rows]
+        rows, known = draw.picks.total, draw.logit_rows
+        _, slot_R, position_R = draw.picks.pick_3R[:, :rows]
 
         @functools.cache
         def inputs() -> SamplingRows:
@@ -191,73 +225,59 @@ class Chooser:
         choice = Choice(
             token_R=drawn.token_R[:rows], entropy_R=drawn.entropy_R[:rows], logprob_R=drawn.logprob_R[:rows]
         )
-        known = drawn.logit_rows
-        logits_RV = drawn.logits_N[: known * drawn.vocab].view(known, drawn.vocab)
-        line_R = torch.full((rows,), -1)
-        line_R[drawn.logit_pick_R[:known]] = torch.arange(known)
-        self._again(choice, logits_RV, line_R, slot_R, position_R, inputs, allowed.refusals, plain=True)
+        logits = _Logits(
+            logits_LV=drawn.logits_N[: known * drawn.vocab].view(known, drawn.vocab),
+            line_R=_lines_of(drawn.logit_pick_R[:known], rows),
+        )
+        self._again(choice, logits, slot_R, position_R, inputs, allowed.refusals, plain=True)
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
     ) -> Iterator[tuple[slice, Chosen]]:
         """Chunks of the picks, and what is chosen on them."""
-        sampled, suppressing, *used = np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()
-        filters = [one.field for place, one in _FILTERS if used[place]]
-        adjustments = [one for place, one in _ADJUSTMENTS if used[place]]
-        most = int(state.tops[slots_S].max(initial=0))
-        longest = state.tokens_SL.shape[1] if picks.longest is None else picks.longest
+        stages, most = _Stages.of(picks, state, slots_S), int(state.tops[slots_S].max(initial=0))
         allowed = None  # asked for when the first logits are there: until then it is computed beside the model
-        for start in range(0, picks.row_R.shape[0], self._chunk):
-            part = slice(start, start + self._chunk)
-            rows, slots = picks.row_R[part], picks.slot_R[part]
-            missing = self._padding(rows.shape[0]) - rows.shape[0]
-            padded = F.pad(rows, (0, missing)) if missing else rows
-            logits_RV = self._head(hidden_TD.index_select(0, padded))[: rows.shape[0]]
-            allowed = state.allowed_tokens() if start == 0 else allowed
-            inputs = SamplingRows(
-                temperature_R=state.columns["temperature"].index_select(0, slots),
-                seed_R=state.columns["seed"].index_select(0, slots),
-                position_R=picks.position_R[part],
-                suppress_R=state.suppress_S.index_select(0, slots),
-                filters={name: state.columns[name].index_select(0, slots) for name in filters},
-                adjusted=AdjustedRows(
-                    tables=state.adjustments,
-                    slot_R=slots,
-                    position_R=picks.position_R[part],
-                    uses=adjustments,
-                    longest=longest,
-                )
-                if adjustments
-                else None,
-                allowed=None if allowed is None else allowed.rows(slots, picks.position_R[part]),
-                sampled=sampled,
-                suppressing=suppressing,
-                special_rows=picks.special,
-            )
-            choice = self._choose(logits_RV, inputs, **self._limits)
+        for number, (part, own) in enumerate(picks.parts(self._chunk)):
+            slot_R, position_R = picks.slot_R[part], picks.position_R[part]
+            logits_LV, place_L = self._logits(hidden_TD, picks, part, own)
+            allowed = state.allowed_tokens() if number == 0 else allowed
+            rows = None if allowed is None else allowed.rows(slot_R, position_R)
+            inputs = stages.rows(slot_R, position_R, rows)
+            choice = self._choose(logits_LV, inputs if place_L is None else inputs.take(place_L), **self._limits)
+            if place_L is not None and rows is not None:
+                choice = _among_certain(choice, place_L, rows)
             if allowed is not None and allowed.refusals is not None:
-
-                def known(rows: SamplingRows = inputs) -> SamplingRows:
-                    return rows
-
-                plain = self._cpu_kernels and not adjustments
-                line_R = torch.arange(logits_RV.shape[0], device=logits_RV.device)
-                self._again(choice, logits_RV, line_R, slots, inputs.position_R, known, allowed.refusals, plain=plain)
-            if inputs.allowed is not None:
-                certain_R = inputs.allowed.certain_R
+                line_R = None if place_L is None else _lines_of(place_L, slot_R.shape[0])
+                logits = _Logits(logits_LV=logits_LV, line_R=line_R)
+                known = functools.partial(_given, inputs)
+                plain = self._cpu_kernels and not stages.adjustments
+                self._again(choice, logits, slot_R, position_R, known, allowed.refusals, plain=plain)
+            if rows is not None:
                 for nats_R in (choice.entropy_R, choice.logprob_R):
-                    nats_R.masked_fill_(certain_R, 0.0)
+                    nats_R.masked_fill_(rows.certain_R, 0.0)
             if not most:
                 yield part, Chosen(choice=choice)
                 continue
-            flag_R = state.tops_S.index_select(0, slots) > 0
-            yield part, Chosen(choice=choice, tops=most_likely(logits_RV, flag_R, most, picks.topped))
+            flag_L = state.tops_S.index_select(0, slot_R if place_L is None else slot_R.index_select(0, place_L)) > 0
+            tops = most_likely(logits_LV, flag_L, most, picks.topped)
+            yield part, Chosen(choice=choice, tops=tops if rows is None else tops.beside(rows.line_R, place_L))
+
+    def _logits(self, hidden_TD: Tensor, picks: PickedRows, part: slice, own: slice) -> tuple[Tensor, Tensor | None]:
+        """The logits of a part of the picks, and the place in it of each row of them; None where all have some."""
+        if picks.asked_N is None:
+            rows, place_L = picks.row_R[part], None
+            missing = self._padding(rows.shape[0]) - rows.shape[0]
+            hidden_LD = hidden_TD.index_select(0, F.pad(rows, (0, missing)) if missing else rows)
+        else:
+            rows = place_L = picks.asked_N[own] - part.start
+            missing = self._padding(rows.shape[0]) - rows.shape[0]
+            hidden_LD = F.pad(hidden_TD[own], (0, 0, 0, missing)) if missing else hidden_TD[own]
+        return self._head(hidden_LD)[: rows.shape[0]], place_L
 
     def _again(
         self,
         choice: Choice,
-        logits_LV: Tensor,
-        line_R: Tensor,
+        logits: _Logits,
         slot_R: Tensor,
         position_R: Tensor,
         inputs: Callable[[], SamplingRows],
@@ -269,20 +289,20 @@ class Chooser:
 
         Args:
             choice: of all rows.
-            logits_LV: of those of them that may choose among several tokens, after they chose.
-            line_R: int64, the line of logits of a row, where it has one.
+            logits: of those that may choose among several tokens, after they chose.
             slot_R: slots of all rows.
             position_R: positions of their tokens.
             inputs: gives the sampling inputs of the rows; asked if any choice is refused.
             refusals: holds choices against grammars.
             plain: whether the CPU kernel chose, by logits that no adjustment had a say in.
         """
+        logits_LV = logits.logits_LV
 
         def ranking(row_N: Tensor, most: int) -> Tensor:
-            return rank_cpu(logits_LV, line_R.index_select(0, row_N), inputs().take(row_N), most)
+            return rank_cpu(logits_LV, logits.lines(row_N), inputs().take(row_N), most)
 
         while (refused := refusals(slot_R, position_R, choice.token_R, ranking if plain else None)) is not None:
-            rows, line_N = inputs(), line_R.index_select(0, refused.row_N)
+            rows, line_N = inputs(), logits.lines(refused.row_N)
             if plain and not rows.sampled:
                 choose_again_cpu(choice, logits_LV, line_N, refused)
                 continue
@@ -290,3 +310,96 @@ class Chooser:
             other = self._choose(logits_LV.index_select(0, line_N), own, **self._limits)
             for f in fields(Choice):
                 getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stages:
+    """Which stages of sampling the rows of a forward need.
+
+    Attributes:
+        state: sampling parameters.
+        sampled, suppressing, longest, special: as in :class:`SamplingRows` and :class:`PickedRows`.
+        filters, adjustments: names of those that any row uses.
+    """
+
+    state: DeviceState
+    sampled: bool
+    suppressing: bool
+    filters: list[str]
+    adjustments: list[str]
+    longest: int
+    special: int | None
+
+    @classmethod
+    def of(cls, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> _Stages:
+        """Those that the slots of a forward need."""
+        sampled, suppressing, *used = np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()
+        return cls(
+            state=state,
+            sampled=sampled,
+            suppressing=suppressing,
+            filters=[one.field for place, one in _FILTERS if used[place]],
+            adjustments=[one for place, one in _ADJUSTMENTS if used[place]],
+            longest=state.tokens_SL.shape[1] if picks.longest is None else picks.longest,
+            special=picks.special,
+        )
+
+    def rows(self, slot_R: Tensor, position_R: Tensor, allowed: AllowedRows | None) -> SamplingRows:
+        """The sampling inputs of rows."""
+        columns, adjusted = self.state.columns, None
+        if self.adjustments:
+            adjusted = AdjustedRows(
+                tables=self.state.adjustments,
+                slot_R=slot_R,
+                position_R=position_R,
+                uses=self.adjustments,
+                longest=self.longest,
+            )
+        return SamplingRows(
+            temperature_R=columns["temperature"].index_select(0, slot_R),
+            seed_R=columns["seed"].index_select(0, slot_R),
+            position_R=position_R,
+            suppress_R=self.state.suppress_S.index_select(0, slot_R),
+            filters={name: columns[name].index_select(0, slot_R) for name in self.filters},
+            adjusted=adjusted,
+            allowed=allowed,
+            sampled=self.sampled,
+            suppressing=self.suppressing,
+            special_rows=self.special,
+        )
+
+
+def _given(inputs: SamplingRows) -> SamplingRows:
+    return inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Logits:
+    """Logits of some of R rows.
+
+    Attributes:
+        logits_LV: the logits.
+        line_R: int64, the line of a row, where it has one; None where each row has its own.
+    """
+
+    logits_LV: Tensor
+    line_R: Tensor | None
+
+    def lines(self, row_N: Tensor) -> Tensor:
+        """int64 ``[N]``, the lines of rows."""
+        return row_N if self.line_R is None else self.line_R.index_select(0, row_N)
+
+
+def _lines_of(place_L: Tensor, rows: int) -> Tensor:
+    """The line of each of so many rows, from the rows of the lines; -1 where there is none."""
+    return torch.full((rows,), -1).index_copy_(0, place_L, torch.arange(place_L.shape[0]))
+
+
+def _among_certain(choice: Choice, place_L: Tensor, rows: AllowedRows) -> Choice:
+    """Choices of some rows at their places, among those of rows that may choose one token alone."""
+    nothing_R = torch.zeros(rows.line_R.shape[0])
+    return Choice(
+        token_R=only(rows.line_R).index_copy_(0, place_L, choice.token_R),
+        entropy_R=nothing_R.index_copy(0, place_L, choice.entropy_R),
+        logprob_R=nothing_R.index_copy(0, place_L, choice.logprob_R),
+    )

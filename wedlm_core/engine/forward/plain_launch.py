@@ -55,12 +55,12 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         runner.profile.lap("model")
         if draw.advance is not None:
             return advancing[1]
-        runner.choose.again(drawn, packed.picks, runner.state, plan.slots_S)
+        runner.choose.again(draw, drawn, runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = Choices(*drawn.arrays), None
     else:
-        picks = packed.picked()
-        hidden_RD = _run_model(runner, packed.input(), picks.row_R)
+        picks = runner.choose.asking(packed.picked(), runner.state)
+        hidden_RD = _run_model(runner, packed.input(), picks.read_N)
         chosen = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = choices_of(chosen.choice), chosen.tops
@@ -85,7 +85,8 @@ def _by_groups(
     packed, picks = step.pack_groups(plan, groups)
     _note_drafts(runner, plan)
     runner.profile.lap("pack")
-    hidden_RD = _run_model(runner, packed, picks.row_R)
+    picks = runner.choose.asking(picks, runner.state)
+    hidden_RD = _run_model(runner, packed, picks.read_N)
     chosen_F = runner.choose(hidden_RD, picks.alone(), runner.state, plan.slots_S)
     runner.profile.lap("choose")
     parts, details = [], []

@@ -47,7 +47,8 @@ class TopTokenTable:
         self._logprob[..., :width][there] = tops.logprob_HCK[member, place, :width]
 
     def of(self, slot: int, tokens: int, most: int) -> tuple[tuple[tuple[int, float], ...], ...]:
-        """The ``most`` most likely tokens at the first ``tokens`` places of a slot, with nats."""
+        """The ``most`` most likely tokens at the first ``tokens`` places of a slot, with nats, if they have a chance."""
         row = self._row[slot]
         ids, nats = self._token[row, :tokens, :most].tolist(), self._logprob[row, :tokens, :most].tolist()
-        return tuple(tuple(zip(*place, strict=True)) for place in zip(ids, nats, strict=True))
+        pairs = (zip(*place, strict=True) for place in zip(ids, nats, strict=True))
+        return tuple(tuple((token, nat) for token, nat in place if nat > -np.inf) for place in pairs)
