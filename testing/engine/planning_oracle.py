@@ -100,10 +100,13 @@ def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, r
     )
 
 
-def with_forced(run: LongRun, per_commit_S: FloatArray) -> LongRun:
-    """Add the tokens that a grammar forces behind those of a forward: a row and a commit each, whatever the window."""
+def with_forced(run: LongRun, per_commit_S: FloatArray, row_share: float = 1.0) -> LongRun:
+    """Add the tokens that a grammar forces behind those of a forward, whatever the window: a commit and a row each.
+
+    ``row_share`` is what such a row costs of another.
+    """
     more_S1 = per_commit_S[:, None]
-    return replace(run, commits_SW=run.commits_SW + more_S1, rows_SW=run.rows_SW + more_S1)
+    return replace(run, commits_SW=run.commits_SW + more_S1, rows_SW=run.rows_SW + row_share * more_S1)
 
 
 def with_ends(run: LongRun, outputs: OutputLengths) -> LongRun:

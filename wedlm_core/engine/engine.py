@@ -281,7 +281,9 @@ class Engine:
         cost = None if self.config.step_cost is not None else self._step_cost
         if cost is not None and self._planner.wants_forward():
             rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
-            self._planner.record_forward(rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, cost)
+            self._planner.record_forward(
+                rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, cost, unread=self._runner.unread_rows
+            )
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""

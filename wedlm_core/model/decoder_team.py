@@ -102,6 +102,8 @@ class DecoderTeam:
     Attributes:
         padding: of the rows of a forward: none.
         draws: whether :meth:`draw` can be called: layers and head hold the same numbers.
+        unread_row: what a row costs that is not read behind the last layer, of one on which a token is chosen: the
+            share of the weights that it meets.
     """
 
     def __init__(self, model: Decoder, *, keep_weights: bool = True) -> None:
@@ -133,7 +135,10 @@ class DecoderTeam:
         self._head_bytes = self._head.data.numel() * self._head.data.element_size()
         self._reserved = 0  # rows that the scratch memory holds
         self._read = self._last_spans = np.empty(0, dtype=np.int64)
-        self._weights = sum(one.data.numel() * one.data.element_size() for layer in self._packed for one in layer)
+        by_layer = [[one.data.numel() * one.data.element_size() for one in layer] for layer in self._packed]
+        self._weights = sum(map(sum, by_layer))
+        behind = sum(by_layer[-1][1:])  # of the last layer such a row meets the first product alone
+        self.unread_row = (self._weights - behind) / (self._weights + self._head_bytes)
         self._cos, self._sin = model.cos, model.sin
         self._fixed()
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows
+from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows, Adjustment
 from wedlm_core.decoding.allowed_tokens import AllowedRows, Refusals, only
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
@@ -326,7 +326,7 @@ class _Stages:
     sampled: bool
     suppressing: bool
     filters: list[str]
-    adjustments: list[str]
+    adjustments: list[Adjustment]
     longest: int
     special: int | None
 

@@ -51,6 +51,8 @@ class ModelRunner:
         padding: of the rows of a forward, and of those of the head.
         device: of the model.
         draws: whether :meth:`draw` is to be called where it can be.
+        unread_row: what a row costs that is not read behind the last layer, of one on which a token is chosen; 1 where
+            that saves nothing, or little.
     """
 
     def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend, *, keep_weights: bool = True) -> None:
@@ -65,6 +67,7 @@ class ModelRunner:
         else:
             check_not_packed(model)
         self.draws: bool = getattr(self._decoder_cpu, "draws", False)
+        self.unread_row: float = getattr(self._decoder_cpu, "unread_row", 1.0)
 
     def run(
         self,

@@ -52,6 +52,7 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         draw = runner.choose.draw(packed.picks, runner.state, plan.slots_S, advancing[0])
     if draw is not None:
         drawn = runner.model_runner.draw(packed.rows, draw)
+        runner.unread_rows = packed.rows.total - draw.logit_rows
         runner.profile.lap("model")
         if draw.advance is not None:
             return advancing[1]
@@ -110,5 +111,6 @@ def _note_drafts(runner: Runner, plan: ForwardPlan) -> IntArray:
 def _run_model(runner: Runner, packed: PackedInput, read_R: torch.Tensor) -> torch.Tensor:
     """Hidden states of the rows that are read."""
     hidden_RD = runner.model_runner.run(packed.id_T, packed.position_T, packed.kv_entry_T, packed.rows, read_R)
+    runner.unread_rows = packed.id_T.shape[0] - read_R.shape[0]
     runner.profile.lap("model")
     return hidden_RD

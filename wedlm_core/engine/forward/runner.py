@@ -75,6 +75,8 @@ class Runner:
         state: what the device keeps of each slot.
         profile: stopwatch of the phases; does nothing unless replaced.
         choose: logits and choices of picked rows.
+        unread_rows: rows of the last forward that were not read behind the last layer, and cost less for that
+            (``ModelRunner.unread_row``).
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Runner:
         )
         self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
         self.profile: StepProfile = NO_PROFILE
+        self.unread_rows = 0
 
     def over(self, state: DeviceState, config: EngineConfig) -> Runner:
         """A runner over other state, without a profile, that shares everything else with this one."""

@@ -29,7 +29,9 @@ class LongRun:
     kept_SW: IntArray
     sure_SW: FloatArray
 
-    def with_outputs(self, outputs: OutputLengths, *, forced_S: FloatArray | None = None) -> LongRun:
+    def with_outputs(
+        self, outputs: OutputLengths, *, forced_S: FloatArray | None = None, forced_row: float = 1.0
+    ) -> LongRun:
         """Count that outputs begin and end, and what grammars force.
 
         Each output begins with a forward of masks alone, whose rows bring what one row brings. The last forward takes
@@ -38,12 +40,13 @@ class LongRun:
 
         Args:
             outputs: how long they are.
-            forced_S: tokens that a grammar forces behind those of a forward, on average: a row and a commit each,
-                whatever the window.
+            forced_S: tokens that a grammar forces behind those of a forward, on average: a commit each, whatever the
+                window.
+            forced_row: what the row of such a token costs of one on which a token is chosen.
         """
         commits_SW, rows_SW = self.commits_SW.copy(), self.rows_SW.copy()
         forced_S = np.zeros(len(commits_SW)) if forced_S is None else forced_S
-        add_ends(outputs.tokens, outputs.spread, forced_S, commits_SW, rows_SW, self.sure_SW)
+        add_ends(outputs.tokens, outputs.spread, forced_S, forced_row, commits_SW, rows_SW, self.sure_SW)
         return replace(self, commits_SW=commits_SW, rows_SW=rows_SW)
 
 

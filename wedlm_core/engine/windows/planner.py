@@ -49,14 +49,23 @@ class WindowPlanner:
         widest: the largest window of any request.
         most_rows: the engine's row budget.
         tuning: constants.
+        unread_row: what a row costs on which no token is chosen, of one on which one is.
 
     Attributes:
         by_masks_2SW: float64, probability that masks' drafts up to each offset are all accepted (stale ones, valid
             ones), by slot, as of the last plan.
     """
 
-    def __init__(self, table: SlotTable, widest: int, most_rows: int, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
-        self._table, self._most_rows, self._tuning = table, most_rows, tuning
+    def __init__(
+        self,
+        table: SlotTable,
+        widest: int,
+        most_rows: int,
+        tuning: PlannerTuning = DEFAULT_TUNING,
+        *,
+        unread_row: float = 1.0,
+    ) -> None:
+        self._table, self._most_rows, self._tuning, self._unread_row = table, most_rows, tuning, unread_row
         # The last place stands for a sequence without a past: each plan says what the next new sequence gets.
         self._nobody = len(table.limit)
         self._acceptance = Acceptance(self._nobody + 1, max(1, widest), tuning)
@@ -126,7 +135,7 @@ class WindowPlanner:
         kept, tokens, rows = self._tuning.prefill_kept, float(np.add.reduce(emit_D)), int(np.add.reduce(rows_D))
         sequences = len(slots_D)
         self._commits = self._commits * kept + tokens + (1 - kept) * self._tuning.prior_commits
-        self._prefill_rows = self._prefill_rows * kept + prefill_rows
+        self._prefill_rows = self._prefill_rows * kept + prefill_rows * self._unread_row
         self._prefills = self._prefills * kept + (prefill_rows > 0)
         ended = int(np.count_nonzero(ended_D))
         self._ends = self._ends * kept + ended
@@ -174,10 +183,22 @@ class WindowPlanner:
         # As rare as plans are, while these change nothing.
         return self._timing or not self._age % (self._tuning.correction_interval * self._patience)
 
-    def record_forward(self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost) -> None:
-        """Take in what a forward of these rows took, where ``cost`` was measured."""
-        expected = float(cost(np.array([rows]), kv_tokens, sequences)[0])
-        self._correction.record(rows, seconds, expected, times=2 if self._timing else 1)  # of which there are few
+    def record_forward(
+        self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost, *, unread: int = 0
+    ) -> None:
+        """Take in what a forward of these rows took, where ``cost`` was measured of rows on which tokens are chosen.
+
+        Args:
+            rows: of the forward.
+            kv_tokens: cached tokens of its sequences.
+            sequences: of the forward.
+            seconds: that it took.
+            cost: what it was thought to take.
+            unread: rows on which no token was chosen.
+        """
+        alike = round(rows - unread + self._unread_row * unread)
+        expected = float(cost(np.array([alike]), kv_tokens, sequences)[0])
+        self._correction.record(alike, seconds, expected, times=2 if self._timing else 1)  # of which there are few
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
@@ -283,6 +304,7 @@ class WindowPlanner:
         run = run.with_outputs(
             self._ended.lengths(self._commits / max(self._ends, 1e-3)),
             forced_S=constrained_N * (self._forced / max(1.0, self._chosen)),
+            forced_row=self._unread_row,
         )
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())

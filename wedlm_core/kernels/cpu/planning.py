@@ -147,21 +147,23 @@ def long_runs(valid, stale, agree, row_price, commits, rows, kept, sure):  # typ
 
 
 @kernel
-def add_ends(tokens, spread, forced, commits, rows, sure):  # type: ignore[no-untyped-def]
+def add_ends(tokens, spread, forced, row_share, commits, rows, sure):  # type: ignore[no-untyped-def]
     """See :meth:`wedlm_core.engine.windows.long_run.LongRun.with_outputs`.
 
     Args:
         tokens: of an output, on average.
         spread: how far lengths lie apart.
         forced: float64 ``[S]``, tokens that a grammar forces behind those of a forward.
+        row_share: of a row that each of these takes.
         commits: float64 ``[S, W + 1]``, changed.
         rows: float64 ``[S, W + 1]``, changed.
         sure: float64 ``[S, W + 1]``.
     """
     for s in range(commits.shape[0]):
-        alone, alone_rows = commits[s, 0] + forced[s], rows[s, 0] + forced[s]
+        more = row_share * forced[s]
+        alone, alone_rows = commits[s, 0] + forced[s], rows[s, 0] + more
         for masks in range(commits.shape[1]):
-            own, taken, first = commits[s, masks] + forced[s], rows[s, masks] + forced[s], min(masks, 1)
+            own, taken, first = commits[s, masks] + forced[s], rows[s, masks] + more, min(masks, 1)
             behind = max(tokens - first * alone, 0.0)
             later, drafted = 0.0, 0.0
             if behind > 0:

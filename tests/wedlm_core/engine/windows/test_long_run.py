@@ -87,16 +87,18 @@ def sequences(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @settings(deadline=None)  # the first example compiles
 @given(
-    sequences(), st.floats(0.0, 0.5), st.floats(1.0, 100.0), st.sampled_from([0.0, 5.0, math.inf]), st.floats(0.0, 4.0)
-)
+    sequences(), st.floats(0.0, 0.5), st.floats(1.0, 100.0), st.sampled_from([0.0, 5.0, math.inf]), st.floats(0.0, 4.0),
+    st.sampled_from([1.0, 0.4]),
+)  # fmt: skip
 def test_runs_and_ends_are_those_of_arrays(
-    case: tuple[np.ndarray, np.ndarray, np.ndarray], price: float, tokens: float, spread: float, more: float
-) -> None:
+    case: tuple[np.ndarray, np.ndarray, np.ndarray], price: float, tokens: float, spread: float, more: float,
+    row: float,
+) -> None:  # fmt: skip
     outputs = OutputLengths(tokens=tokens, spread=spread)
     found, wanted = long_run(*case, price), planning_oracle.long_run(*case, price)
     forced_S = np.full(len(case[0]), more)
-    ended = planning_oracle.with_ends(planning_oracle.with_forced(wanted, forced_S), outputs)
-    pairs = ((found, wanted), (found.with_outputs(outputs, forced_S=forced_S), ended))
+    ended = planning_oracle.with_ends(planning_oracle.with_forced(wanted, forced_S, row), outputs)
+    pairs = ((found, wanted), (found.with_outputs(outputs, forced_S=forced_S, forced_row=row), ended))
     for own, other in pairs:
         np.testing.assert_array_equal(own.kept_SW, other.kept_SW)
         for name in ("commits_SW", "rows_SW", "sure_SW"):
