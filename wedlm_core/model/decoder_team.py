@@ -22,7 +22,7 @@ from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
-from wedlm_core.model.draw import Advance, Draw, Drawn, SlotColumns, StepRows
+from wedlm_core.model.draw import Advance, Draw, Drawn, SlotColumns, States, StepRows
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums
 from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLinear
 from wedlm_core.model.panels import PanelWeight, pack
@@ -117,6 +117,7 @@ class DecoderTeam:
         self._head = self._table or self._pack(model.lm_head, keep_weights)
         self.draws = self._head.numbers == self._numbers
         self._columns: SlotColumns | None = None
+        self._allowed: States | None = None
         self._drawn = Drawn(0, self._head.outputs)
         self._lines = np.zeros(len(layers), dtype=LAYER)
         self._kept: list[Tensor] = []
@@ -228,9 +229,9 @@ class DecoderTeam:
         fields["pages"][0], fields["page_columns"][0] = rows.page_N.data_ptr(), rows.page_columns
         fields["starts"][0], fields["counts"][0], fields["cached"][0] = spans, spans + wide, spans + 2 * wide
         fields["sequences"][0], fields["width"][0] = rows.sequences, score_width(pool, rows.longest)
-        fields["out"][0] = team.scratch("logits", draw.logit_rows * self._head.outputs)
+        fields["out"][0] = team.scratch("logits", draw.most_logits * self._head.outputs)
         self._run(rows.row_3T[0], rows.total, pool, self._weights + self._head_bytes)
-        self._drawn.logits_N = team.held("logits")
+        self._drawn.logit_rows, self._drawn.logits_N = int(self._read[0]), team.held("logits")
         return self._drawn
 
     def _tell(self, draw: Draw) -> None:
@@ -241,7 +242,9 @@ class DecoderTeam:
             choice["tokens"][0], choice["entropies"][0], choice["logprobs"][0] = (
                 self._drawn.token_R.data_ptr(), self._drawn.entropy_R.data_ptr(), self._drawn.logprob_R.data_ptr(),
             )  # fmt: skip
-            choice["logit_picks"][0] = self._drawn.logit_pick_R.data_ptr()
+            choice["lines"][0], choice["logit_picks"][0] = (
+                self._drawn.line_R.data_ptr(), self._drawn.logit_pick_R.data_ptr(),
+            )  # fmt: skip
         if columns is not self._columns:
             self._columns, choice["slots"][0] = columns, columns.seed_S.shape[0]
             choice["temperature"][0], choice["seeds"][0] = columns.temperature_S.data_ptr(), columns.seed_S.data_ptr()
@@ -250,10 +253,23 @@ class DecoderTeam:
         first, step = pick_3R.data_ptr(), 8 * pick_3R.shape[1]
         choice["picks"][0], choice["pick_rows"][0] = count, first
         choice["pick_slots"][0], choice["pick_positions"][0] = first + step, first + 2 * step
-        choice["lines"][0] = 0
-        if draw.bits_UW is not None and draw.line_R is not None:
-            choice["bits"][0], choice["lines"][0] = draw.bits_UW.data_ptr(), draw.line_R.data_ptr()
-            choice["bit_lines"][0], choice["bit_words"][0] = draw.bits_UW.shape
+        if draw.allowed is not self._allowed:
+            self._allowed = draw.allowed
+            self._tell_states(draw.allowed)
+
+    def _tell_states(self, allowed: States | None) -> None:
+        """Fill what the record of the choice says of grammars."""
+        choice = self._choice
+        choice["states"][0] = 0
+        if allowed is None:
+            return
+        choice["bits"][0], (choice["bit_lines"][0], choice["bit_words"][0]) = (
+            allowed.bits_UW.data_ptr(), allowed.bits_UW.shape,
+        )  # fmt: skip
+        choice["states"][0], choice["state_count"][0] = allowed.line_N.data_ptr(), allowed.line_N.shape[0]
+        choice["first_states"][0], choice["slot_states"][0], choice["state_positions"][0] = (
+            allowed.first_S.data_ptr(), allowed.count_S.data_ptr(), allowed.position_S.data_ptr(),
+        )  # fmt: skip
 
     def _tell_advance(self, advance: Advance | None, rows: StepRows) -> None:
         """Fill the record of what follows the choice."""

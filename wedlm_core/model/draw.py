@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Advance", "Draw", "Drawn", "SlotColumns", "StepPicks", "StepRows"]
+__all__ = ["Advance", "Draw", "Drawn", "SlotColumns", "States", "StepPicks", "StepRows"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,6 +76,22 @@ class Advance(NamedTuple):
     outcome: tuple[int, int, int, int, int]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class States:
+    """What grammars allow, by engine slot: see :class:`wedlm_core.decoding.allowed_tokens.AllowedTokens`.
+
+    Attributes:
+        bits_UW: int32.
+        line_N, first_S, count_S, position_S: int64.
+    """
+
+    bits_UW: Tensor
+    line_N: Tensor
+    first_S: Tensor
+    count_S: Tensor
+    position_S: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draw:
     """How tokens of R rows of a forward are chosen.
@@ -83,8 +99,8 @@ class Draw:
     Attributes:
         picks: the rows.
         columns: of the slots.
-        bits_UW, line_R: int32 and int64, the tokens that a grammar allows (``AllowedRows``); None where none has one.
-        logit_rows: those of them that may choose among several tokens, and need logits.
+        allowed: the tokens that grammars allow; None where no row has one.
+        most_logits: rows that may choose among several tokens, and need logits, at most.
         mask_token_id: id that suppressing slots never choose.
         vocab_limit: ids from here on are padding, which they never choose either.
         advance: what follows at once; None where choices may still change.
@@ -92,9 +108,8 @@ class Draw:
 
     picks: StepPicks
     columns: SlotColumns
-    bits_UW: Tensor | None = None
-    line_R: Tensor | None = None
-    logit_rows: int
+    allowed: States | None = None
+    most_logits: int
     mask_token_id: int
     vocab_limit: int
     advance: Advance | None = None
@@ -106,15 +121,17 @@ class Drawn:
     Attributes:
         token_R, entropy_R, logprob_R: int64, and float32 nats.
         arrays: the same as arrays.
+        line_R: int64, what each row might choose (``AllowedRows.line_R``), where grammars have a say.
         logit_pick_R: int64, the place of each row of logits among these: those that may choose one token alone have
             none.
-        logits_N: float32, logits of rows behind each other, and more.
+        logit_rows: rows of logits.
+        logits_N: float32, they behind each other, and more.
         vocab: logits of a row.
     """
 
     def __init__(self, rows: int, vocab: int) -> None:
         self.token_R = torch.empty(rows, dtype=torch.int64)
         self.entropy_R, self.logprob_R = torch.empty(rows), torch.empty(rows)
-        self.logit_pick_R = torch.empty(rows, dtype=torch.int64)
+        self.line_R, self.logit_pick_R = torch.empty(2, rows, dtype=torch.int64)
         self.arrays = (self.token_R.numpy(), self.entropy_R.numpy(), self.logprob_R.numpy())
-        self.logits_N, self.vocab = torch.empty(0), vocab
+        self.logit_rows, self.logits_N, self.vocab = 0, torch.empty(0), vocab

@@ -183,21 +183,19 @@ class Chooser:
         """
         if not self._cpu_kernels or not picks.total or state.chooses_by_more(slots_S):
             return None
-        allowed, bits_UW, line_R, logit_rows = state.allowed_tokens(), None, None, picks.total
+        allowed, most = state.allowed_tokens(), picks.total
         if allowed is not None:
-            _, slot_R, position_R = picks.pick_3R[:, : picks.total]
-            known = allowed.rows(slot_R, position_R)
-            bits_UW, line_R = known.bits_UW, known.line_R
             advance = advance if allowed.refusals is None else None
-            logit_rows -= known.certain
-        if logit_rows > self._chunk:
+            if most > self._chunk:
+                _, slot_R, position_R = picks.pick_3R[:, : picks.total]
+                most -= allowed.rows(slot_R, position_R).certain
+        if most > self._chunk:
             return None
         return Draw(
             picks=picks,
             columns=state.slot_columns,
-            bits_UW=bits_UW,
-            line_R=line_R,
-            logit_rows=logit_rows,
+            allowed=None if allowed is None else allowed.states,
+            most_logits=most,
             advance=advance,
             **self._limits,
         )
@@ -207,7 +205,7 @@ class Chooser:
         allowed = state.allowed_tokens()
         if allowed is None or allowed.refusals is None:
             return
-        rows, known = draw.picks.total, draw.logit_rows
+        rows, known = draw.picks.total, drawn.logit_rows
         _, slot_R, position_R = draw.picks.pick_3R[:, :rows]
 
         @functools.cache

@@ -52,7 +52,7 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         draw = runner.choose.draw(packed.picks, runner.state, plan.slots_S, advancing[0])
     if draw is not None:
         drawn = runner.model_runner.draw(packed.rows, draw)
-        runner.unread_rows = packed.rows.total - draw.logit_rows
+        runner.unread_rows = packed.rows.total - drawn.logit_rows
         runner.profile.lap("model")
         if draw.advance is not None:
             return advancing[1]

@@ -47,7 +47,7 @@ class TopTokenTable:
         self._logprob[..., :width][there] = tops.logprob_HCK[member, place, :width]
 
     def of(self, slot: int, tokens: int, most: int) -> tuple[tuple[tuple[int, float], ...], ...]:
-        """The ``most`` most likely tokens at the first ``tokens`` places of a slot, with nats, if they have a chance."""
+        """The ``most`` likeliest tokens at the first ``tokens`` places of a slot, with nats, if they have a chance."""
         row = self._row[slot]
         ids, nats = self._token[row, :tokens, :most].tolist(), self._logprob[row, :tokens, :most].tolist()
         pairs = (zip(*place, strict=True) for place in zip(ids, nats, strict=True))

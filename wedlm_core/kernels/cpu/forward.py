@@ -15,6 +15,7 @@ import numpy as np
 from wedlm_core.kernels.cpu.attention import QUERIES, attend_group, group_space
 from wedlm_core.kernels.cpu.compiled import c_function, kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
+from wedlm_core.kernels.cpu.grammar_rows import row_lines
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
 from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
 from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
@@ -38,8 +39,9 @@ LAYER = _record(
 )  # fmt: skip
 """``q_norm, k_norm``: 0 where the model has none. ``keys`` to ``value_scales``: of the KV pool."""
 CHOICE = _record(
-    "picks pick_rows pick_slots pick_positions slots temperature seeds suppress bits bit_lines bit_words lines "
-    "mask_token vocab_limit tokens entropies logprobs logit_picks",
+    "picks pick_rows pick_slots pick_positions slots temperature seeds suppress bits bit_lines bit_words "
+    "states state_count first_states slot_states state_positions lines mask_token vocab_limit tokens entropies logprobs "
+    "logit_picks",
 )
 """How tokens are chosen at the end of a forward.
 
@@ -48,8 +50,11 @@ CHOICE = _record(
 - ``pick_rows, pick_slots, pick_positions``: int64 ``[picks]``, the row, ascending, its engine slot, and the position of
   the token that is chosen.
 - ``temperature, seeds, suppress``: float32, int64 and bool ``[slots]``.
-- ``bits, bit_lines, bit_words, lines``: uint32 ``[bit_lines, bit_words]`` and int64 ``[picks]``, as in
-  :func:`wedlm_core.kernels.cpu.sampling.choose_rows`; ``lines`` is 0 where no row is restricted.
+- ``bits, bit_lines, bit_words``: uint32 ``[bit_lines, bit_words]``, as in
+  :func:`wedlm_core.kernels.cpu.sampling.choose_rows`.
+- ``states, state_count``, and ``first_states, slot_states, state_positions``: int64 ``[state_count]`` and ``[slots]``,
+  as in :func:`wedlm_core.kernels.cpu.grammar_rows.row_lines`; ``states`` is 0 where no row is restricted.
+- ``lines``: int64 ``[picks]``, written where rows are restricted: the line of each.
 - ``tokens, entropies, logprobs``: int64, float32 and float32 ``[picks]``, written.
 - ``logit_picks``: int64 ``[picks]``, written: the pick of each row of logits.
 """
@@ -80,8 +85,8 @@ TASK = _record(
 - ``lines``: the layers.
 - ``head, out``: the product that gives logits, and its result ``[rows, outputs]``: of the rows that are read where
   tokens are chosen; with 0 layers of all of ``normed``, and nothing else is computed.
-- ``read``: int64 ``[1 + rows]``, how many rows are read behind the last layer, and which, ascending: written where tokens
-  are chosen, else told; -1 where all are. ``normed`` holds these at the end.
+- ``read``: int64 ``[1 + rows]``, how many rows are read behind the last layer, and which, ascending: written where
+  tokens are chosen, else told; -1 where all are. ``normed`` holds these at the end.
 - ``last_spans``: scratch, int64 ``[3, sequences]``.
 - ``choice, advance``: how tokens are chosen, and what follows.
 """
@@ -134,7 +139,7 @@ def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
 @kernel
 def _lines_of(choice):  # type: ignore[no-untyped-def]
     """What picks may choose; empty where none is restricted."""
-    return numbers_at(choice.lines, choice.picks if choice.lines else 0)
+    return numbers_at(choice.lines, choice.picks if choice.states else 0)
 
 
 @kernel
@@ -142,8 +147,16 @@ def _plan_last_layer(task):  # type: ignore[no-untyped-def]
     """Find the rows that are read behind the last layer, and their spans."""
     choice, read = task.choice, numbers_at(task.read, 1 + task.rows)
     if choice.picks:
-        pick_rows = numbers_at(choice.pick_rows, choice.picks)
-        pick_rows_read(pick_rows, _lines_of(choice), read, numbers_at(choice.logit_picks, choice.picks))
+        picks, slots = choice.picks, choice.slots
+        if choice.states:
+            row_lines(
+                numbers_at(choice.pick_slots, picks), numbers_at(choice.pick_positions, picks),
+                numbers_at(choice.first_states, slots), numbers_at(choice.slot_states, slots),
+                numbers_at(choice.state_positions, slots), numbers_at(choice.states, choice.state_count), -1,
+                numbers_at(choice.lines, picks),
+            )  # fmt: skip
+        pick_rows = numbers_at(choice.pick_rows, picks)
+        pick_rows_read(pick_rows, _lines_of(choice), read, numbers_at(choice.logit_picks, picks))
     if 0 <= read[0] < task.rows:
         starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
         spans = array_at(task.last_spans, (3, task.sequences), np.int64)
