@@ -59,7 +59,7 @@ class AllowedRows:
     line_R: Tensor
 
     @property
-    def certain_R(self) -> Tensor:
+    def is_certain(self) -> Tensor:
         """Bool: rows that may choose one token alone."""
         return self.line_R < FREE
 

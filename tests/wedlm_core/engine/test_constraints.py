@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,48 @@ def test_forced_tokens_cost_no_forward_of_their_own() -> None:
     assert one.stats.decode_forwards <= 1 + one.stats.generated_tokens // 30
     assert one.stats.grammar_drafts_accepted >= one.stats.generated_tokens - one.stats.decode_forwards - 1
     assert one.stats.mask_drafts_accepted == 0
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "inside of the forward": {},
+    "step by step": {"attention": "tiled", "logits_chunk_rows": 2},
+    "by parts": {"logits_chunk_rows": 2},
+    "overlapping": {"overlap": True},
+    "traced": {"trace": True},
+}
+
+
+@pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
+@pytest.mark.parametrize("walks", [False, True], ids=["matchers", "automata"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_forced_is_certain_whatever_the_model_says(
+    strategy: str, walks: bool, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "_FEW", 0 if walks else 1 << 30)
+    model, tokenizer = loaded(resolve("tiny"))
+    engine = Engine(model, tokenizer, EngineConfig(max_window=4, step_cost=COST, **FORMS[form]))
+    wanted = StructuredOutputs(regex="the key is [0-9]{3}, the end is [a-z]{2} there")
+    plain = SamplingParams(max_tokens=TOKENS, strategy=strategy, structured_outputs=wanted, logprobs=True)
+    kinds: list[dict[str, Any]] = [{}, {"top_p": 0.9, "temperature": 1.0}, {"logprobs": 3}, {"presence_penalty": 0.5}]
+    prompt = tuple(tokenizer.encode("What is the key?"))
+    asked = [
+        Request(request_id=str(kind), prompt_token_ids=prompt, params=replace(plain, **kind), seed=1) for kind in kinds
+    ]
+    for some in (asked, asked[:1], asked[1:2]):  # each in its own company
+        for one in run(engine, some):
+            assert one.finish_reason is FinishReason.STOP
+            assert one.logprobs is not None
+            pieces = [tokenizer.decode([token]) for token in one.token_ids[:-1]]
+            text, certain = "", []
+            for piece in pieces:
+                inside = range(len(text), len(text) + len(piece))
+                certain.append(not any(at in (*range(11, 14), *range(27, 29)) for at in inside))
+                text += piece
+            assert re.fullmatch(str(wanted.regex), text)
+            assert [nats == 0.0 for nats in one.logprobs] == [*certain, True]
+            assert one.stats.mean_entropy > 0
+            for token, tops, sure in zip(one.token_ids, one.top_logprobs or (), [*certain, True], strict=False):
+                assert tops == ((token, 0.0),) if sure else len(tops) == 3
 
 
 def test_an_output_that_is_not_complete_has_no_stop() -> None:

@@ -169,7 +169,7 @@ def test_tokens_chosen_inside_of_a_forward_are_those_chosen_behind_it(
     """Prefill beside decode rows, greedy and sampling rows, rows with a grammar and without, a row with a filter."""
     if threads == 2:
         request.getfixturevalue("two_threads")
-    grammar = StructuredOutputs(regex="[a-z ]{2,30}")
+    grammar = StructuredOutputs(regex="key: [a-z ]{2,30} end")
     kinds = [
         {"temperature": 0}, {"temperature": 1}, {"temperature": 0.7, "structured_outputs": grammar},
         {"temperature": 0, "structured_outputs": grammar, "window_size": 3}, {"strategy": "autoregressive"},
@@ -198,6 +198,37 @@ def test_tokens_chosen_inside_of_a_forward_are_those_chosen_behind_it(
     tokenizer = Tokenizer.load(qwen3_folder)
     for some in (params, [replace(params[0], top_p=0.5), *params]):
         assert told(True, some[:10]) == told(False, some[:10])
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+@pytest.mark.parametrize("steps", [False, True], ids=["team", "single steps"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_read_are_the_same_whichever_others_are(
+    qwen3_folder: Path, weights: str, steps: bool, threads: int, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if threads == 2:
+        request.getfixturevalue("two_threads")
+    if steps:
+        monkeypatch.setattr(decoder_team, "why_no_team", lambda model: "the test says so")
+    model = load_model(qwen3_folder, max_positions=700, weight_dtype=weights)
+    config = EngineConfig(weight_dtype=weights, page_size=16, prefill_chunk=9)
+    engine = Engine(model, Tokenizer.load(qwen3_folder), config)
+    runner, rng, shares = engine._runner.model_runner, np.random.default_rng(0), []
+    runner.draws, run_model = False, runner.run
+
+    def compared(*batch: Any) -> torch.Tensor:
+        *inputs, read_R = batch
+        every_TD = run_model(*inputs).clone()
+        for share in (0.0, 0.3, 0.8, 1.0):
+            some_R = torch.from_numpy(np.flatnonzero(rng.random(len(batch[0])) < share))
+            assert torch.equal(run_model(*inputs, some_R), every_TD.index_select(0, some_R))
+            shares.append(some_R.shape[0] / len(batch[0]))
+        return run_model(*inputs, read_R)
+
+    runner.run = compared  # type: ignore[method-assign]
+    run(engine, requests_of([TARGET_PROMPTS[n] for n in (65, 1, 16, 5)], PARAMS))
+    assert len(shares) > 20
 
 
 @pytest.mark.parametrize(("dtype", "weights"), TABLES)

@@ -59,7 +59,7 @@ class PickedRows:
     asked_N: Tensor | None = None
 
     @property
-    def read_N(self) -> Tensor:
+    def read_rows(self) -> Tensor:
         """int64, rows of the forward whose hidden states are needed."""
         return self.row_R if self.asked_N is None else self.row_R.index_select(0, self.asked_N)
 
@@ -166,7 +166,7 @@ class Chooser:
         allowed = state.allowed_tokens()
         if allowed is None:
             return picks
-        asked_R = ~allowed.rows(picks.slot_R, picks.position_R).certain_R
+        asked_R = ~allowed.rows(picks.slot_R, picks.position_R).is_certain
         asked_R |= state.adjusts(picks.slot_R)  # which may forbid the one token that a grammar allows
         return picks if bool(asked_R.all()) else replace(picks, asked_N=asked_R.nonzero().squeeze(-1))
 
@@ -252,7 +252,7 @@ class Chooser:
                 self._again(choice, logits, slot_R, position_R, known, allowed.refusals, plain=plain)
             if rows is not None:
                 for nats_R in (choice.entropy_R, choice.logprob_R):
-                    nats_R.masked_fill_(rows.certain_R, 0.0)
+                    nats_R.masked_fill_(rows.is_certain, 0.0)
             if not most:
                 yield part, Chosen(choice=choice)
                 continue

@@ -61,7 +61,7 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         choices, tops = Choices(*drawn.arrays), None
     else:
         picks = runner.choose.asking(packed.picked(), runner.state)
-        hidden_RD = _run_model(runner, packed.input(), picks.read_N)
+        hidden_RD = _run_model(runner, packed.input(), picks.read_rows)
         chosen = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = choices_of(chosen.choice), chosen.tops
@@ -87,7 +87,7 @@ def _by_groups(
     _note_drafts(runner, plan)
     runner.profile.lap("pack")
     picks = runner.choose.asking(picks, runner.state)
-    hidden_RD = _run_model(runner, packed, picks.read_N)
+    hidden_RD = _run_model(runner, packed, picks.read_rows)
     chosen_F = runner.choose(hidden_RD, picks.alone(), runner.state, plan.slots_S)
     runner.profile.lap("choose")
     parts, details = [], []

@@ -40,8 +40,8 @@ LAYER = _record(
 """``q_norm, k_norm``: 0 where the model has none. ``keys`` to ``value_scales``: of the KV pool."""
 CHOICE = _record(
     "picks pick_rows pick_slots pick_positions slots temperature seeds suppress bits bit_lines bit_words "
-    "states state_count first_states slot_states state_positions lines mask_token vocab_limit tokens entropies logprobs "
-    "logit_picks",
+    "states state_count first_states slot_states state_positions lines mask_token vocab_limit tokens entropies "
+    "logprobs logit_picks",
 )
 """How tokens are chosen at the end of a forward.
 
