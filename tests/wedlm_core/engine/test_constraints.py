@@ -17,6 +17,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from testing.engine.engines import run
 from testing.engine.grammar_oracle import allowed_by
@@ -304,6 +305,34 @@ def test_what_is_forced_is_certain_whatever_the_model_says(
             assert one.stats.mean_entropy > 0
             for token, tops, sure in zip(one.token_ids, one.top_logprobs or (), [*certain, True], strict=False):
                 assert tops == ((token, 0.0),) if sure else len(tops) == 3
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_what_is_forced_needs_no_logits(top_p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_FEW", 0)
+    model, tokenizer = loaded(resolve("tiny"))
+    engine, rows = Engine(model, tokenizer, EngineConfig(step_cost=COST)), list[int]()
+    runner, choose = engine._runner.model_runner, engine._runner.choose
+    draw, head = runner.draw, choose._head
+
+    def drawn(*arguments: Any) -> Any:
+        found = draw(*arguments)
+        rows.append(found.logit_rows)
+        return found
+
+    def counted(hidden_RD: torch.Tensor) -> torch.Tensor:
+        rows.append(hidden_RD.shape[0])
+        return head(hidden_RD)
+
+    monkeypatch.setattr(runner, "draw", drawn)
+    monkeypatch.setattr(choose, "_head", counted)
+    params = SamplingParams(
+        max_tokens=TOKENS, strategy="autoregressive", temperature=1.0, top_p=top_p, logprobs=True,
+        structured_outputs=StructuredOutputs(regex="the key is [0-9]{3}, the end is [a-z]{2} there"),
+    )  # fmt: skip
+    (one,) = run(engine, [Request(request_id="a", prompt_token_ids=(5, 6, 7), params=params)])
+    assert one.logprobs is not None
+    assert sum(rows) == sum(nats < 0 for nats in one.logprobs) < len(one.logprobs) // 2
 
 
 def test_an_output_that_is_not_complete_has_no_stop() -> None:
