@@ -97,8 +97,8 @@ class SamplingParams:
         n: samples per prompt, 10,000 at most; each is a Generation of its own.
         logprobs: return the log-probability of each token under the next-token head (strategies
             ``verified`` and ``autoregressive``; nats, of the model's own distribution: at temperature 1, without
-            filters, penalties and biases). A number k from 1 to 100 returns the k most likely tokens too
-            (``Generation.top_logprobs``); 0 is True, None is False.
+            filters, penalties and biases; 0 for a token that ``structured_outputs`` forces). A number k from 1 to 100
+            returns the k most likely tokens too (``Generation.top_logprobs``); 0 is True, None is False.
         structured_outputs: what the output has to be: JSON of a schema, a match of a regex, a choice, a text of a
             grammar (:class:`StructuredOutputs`, or its fields as a mapping). For strategies that verify. It decides
             where the output ends, so it excludes ``stop``, ``stop_token_ids``, ``ignore_eos`` and ``min_tokens``.

@@ -77,7 +77,7 @@ class Generation:
         error: message when ``finish_reason`` is ``error``, else None.
         logprobs: nats per token when asked for, else None.
         top_logprobs: where ``logprobs=k`` asked for them, for each token the k most likely ones there, as pairs of
-            token id and nats, most likely first; else None.
+            token id and nats, most likely first; one alone where ``structured_outputs`` forces it; else None.
         prompt_token_ids: what was generated from.
         prompt: its text, where ``LLM`` was given text or a chat.
         trace: one mapping per decode forward when ``EngineConfig(trace=True)``, else None.
