@@ -197,17 +197,18 @@ class Scorer:
         id_T = np.concatenate([work.tokens[work.cached : work.cached + rows] for work, rows in chunks])
         next_T = np.concatenate([work.tokens[work.cached + 1 : work.cached + rows + 1] for work, rows in chunks])
         entry_T = pages_SP[sequence_T, position_T // size] * size + position_T % size
-        hidden_TD = self._runner.run(
+        first_S = np.array([work.first for work, _ in chunks], dtype=np.int64)
+        wanted_R = np.flatnonzero(position_T >= first_S[sequence_T])
+        hidden_RD = self._runner.run(
             to_device(id_T.astype(np.int64), self.device),
             to_device(position_T, self.device),
             to_device(entry_T, self.device),
             PackedRows(
                 counts_S=counts_S, cached_S=cached_S, starts_S=starts_S, pages_SP=to_device(pages_SP, self.device)
             ),
+            to_device(wanted_R, self.device),
         )
-        first_S = np.array([work.first for work, _ in chunks], dtype=np.int64)
-        wanted_R = np.flatnonzero(position_T >= first_S[sequence_T])
-        logprob_R, greedy_R = self._scores(hidden_TD, wanted_R, next_T.astype(np.int64)[wanted_R])
+        logprob_R, greedy_R = self._scores(hidden_RD, next_T.astype(np.int64)[wanted_R])
         edges = np.searchsorted(sequence_T[wanted_R], np.arange(len(chunks) + 1))
         for s, (work, rows) in enumerate(chunks):
             work.logprobs += logprob_R[edges[s] : edges[s + 1]].tolist()
@@ -216,22 +217,22 @@ class Scorer:
             if self._pages.prefix_caching and not any(map(_is_nan, work.logprobs)):
                 self._pages.seal(work.pages, work.tokens[:-1], work.cached)
 
-    def _scores(self, hidden_TD: Tensor, row_R: np.ndarray, target_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _scores(self, hidden_RD: Tensor, target_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-probability of each row's target, and whether it is the row's most likely token."""
-        if not len(row_R):
+        if not len(target_R):
             return np.empty(0, dtype=np.float32), np.empty(0, dtype=np.bool_)
-        rows, targets = to_device(row_R, self.device), to_device(target_R, self.device)
-        parts = list(self._chunks(hidden_TD, rows, targets))
+        parts = list(self._chunks(hidden_RD, to_device(target_R, self.device)))
         logprob_R, greedy_R = (torch.cat(one) for one in zip(*parts, strict=True))
         return logprob_R.cpu().numpy(), greedy_R.cpu().numpy()
 
-    def _chunks(self, hidden_TD: Tensor, row_R: Tensor, target_R: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _chunks(self, hidden_RD: Tensor, target_R: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """In chunks of rows, so that logits stay within ``logits_chunk_bytes``."""
-        for start in range(0, row_R.shape[0], self._chunk):
-            rows, targets = row_R[start : start + self._chunk], target_R[start : start + self._chunk]
-            count = rows.shape[0]
-            padded = F.pad(rows, (0, self._runner.padding(count) - count))
-            logits_RV = self._runner.head(hidden_TD.index_select(0, padded))[:count].float()
+        for start in range(0, target_R.shape[0], self._chunk):
+            targets = target_R[start : start + self._chunk]
+            count = targets.shape[0]
+            missing = self._runner.padding(count) - count
+            padded_RD = F.pad(hidden_RD[start : start + count], (0, 0, 0, missing))
+            logits_RV = self._runner.head(padded_RD)[:count].float()
             best_R = logits_RV.max(dim=-1).indices
             log_RV = torch.log_softmax(logits_RV, dim=-1)
             yield log_RV.gather(-1, targets[:, None]).squeeze(-1), best_R == targets
