@@ -31,12 +31,14 @@ class Parameter:
         dtype: of the column: int64 or float32.
         of: a request's value.
         unused: value of slots without a request.
+        own: whether requests with the same parameters have values of their own.
     """
 
     field: str
     dtype: torch.dtype
     of: Callable[[Request], float]
     unused: float = 0
+    own: bool = False
 
 
 def _threshold(request: Request) -> float:
@@ -48,7 +50,7 @@ def _threshold(request: Request) -> float:
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter(field="max_tokens", dtype=torch.int64, of=lambda r: r.params.max_tokens),
     Parameter(field="temperature", dtype=torch.float32, of=lambda r: r.params.temperature),
-    Parameter(field="seed", dtype=torch.int64, of=lambda r: r.seed),  # of this sample, not of the parameters
+    Parameter(field="seed", dtype=torch.int64, of=lambda r: r.seed, own=True),  # of this sample
     Parameter(field="entropy_threshold", dtype=torch.float32, of=_threshold),
     Parameter(field="position_penalty", dtype=torch.float32, of=lambda r: r.params.position_penalty),
     *(

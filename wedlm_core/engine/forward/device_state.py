@@ -18,10 +18,10 @@ from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import WindowParams, empty_windows
 from wedlm_core.engine.forward.shared_lists import SharedLists
-from wedlm_core.engine.forward.transfer import get, put, to_device
+from wedlm_core.engine.forward.transfer import get, put, put_line, to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
 from wedlm_core.model.draw import SlotColumns
-from wedlm_core.types import Request
+from wedlm_core.types import Request, SamplingParams
 
 __all__ = ["DeviceState"]
 
@@ -78,6 +78,8 @@ class DeviceState:
         self._adjusted = np.zeros(slots, dtype=np.bool_)
         self._windows_3S = torch.zeros(3, slots, dtype=torch.int64, device=device)
         self._host_windows_3S: IntArray = np.zeros((3, slots), dtype=np.int64)
+        if device.type == "cpu":
+            self._windows_3S = torch.from_numpy(self._host_windows_3S)
         self._first_windows: dict[tuple[float, ...], tuple[int, int]] = {}  # by all that they depend on
         self._blank = empty_windows(1, self.windows.token_SL.shape[1], torch.device("cpu"))
         self._blank.token_SL.fill_(mask_token_id)
@@ -88,6 +90,7 @@ class DeviceState:
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self._special = np.zeros(slots, dtype=np.bool_)
+        self._set: list[tuple[SamplingParams, Seq[int]] | None] = [None] * slots  # parameters and stop ids of each
         self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
@@ -196,8 +199,10 @@ class DeviceState:
 
     def set_windows(self, table: SlotTable) -> None:
         """Copy the windows of all slots to the device; they take effect when windows are refilled."""
-        self._host_windows_3S = np.stack([table.masks, table.keep_valid, table.keep_stale])
-        self._windows_3S.copy_(to_device(self._host_windows_3S, self.device))
+        for line, values in enumerate((table.masks, table.keep_valid, table.keep_stale)):
+            self._host_windows_3S[line] = values
+        if self._windows_3S.device.type != "cpu":  # there it is the same memory
+            self._windows_3S.copy_(to_device(self._host_windows_3S.copy(), self.device))
 
     def setup(
         self,
@@ -222,11 +227,12 @@ class DeviceState:
             int64 per request: decode rows of its first decode forward.
         """
         slots_S = np.array(slots, dtype=np.int64)
-        self._set_params(requests, slots_S, stop_ids)
-        self._set_adjustments(requests, slots, stop_ids, bad_words or [()] * len(slots))
+        if not self._set_own(requests, slots_S, stop_ids):
+            self._set_params(requests, slots_S, stop_ids)
+            self._set_adjustments(requests, slots, stop_ids, bad_words or [()] * len(slots))
         prompts = [request.prompt_token_ids for request in requests]
         for slot, prompt in zip(slots, prompts, strict=True):
-            self.tokens_SL[slot, : len(prompt)] = to_device(np.array(prompt, dtype=np.int64), self.device)
+            put_line(self.tokens_SL, slot, np.array(prompt, dtype=np.int64))
         group_S = np.array(groups, dtype=np.int64)
         first_S = [self._first_window(n, slot, r) for n, slot, r in zip(groups, slots, requests, strict=True)]
         length_S, lead_S = np.array(first_S, dtype=np.int64).T
@@ -269,6 +275,23 @@ class DeviceState:
             found = self._first_windows[key] = int(fresh.length_S.numpy()[0]), int(fresh.lead_S.numpy()[0])
         return found
 
+    def _set_own(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> bool:
+        """Write what requests have of their own, where all else is what was set last; False where it is not.
+
+        Rows of a job share their parameters, and a slot's next sequence has mostly those of the one before.
+        """
+        known = [self._set[slot] for slot in slots_S.tolist()]
+        same = all(
+            one is not None and one[0] is request.params and one[1] == ids
+            for one, request, ids in zip(known, requests, stop_ids, strict=True)
+        )
+        if not same or self._adjusted[slots_S].any():  # adjustments know the prompt
+            return False
+        for p in PARAMETERS:
+            if p.own:
+                put(self.columns[p.field], slots_S, np.array([p.of(one) for one in requests], dtype=_NUMPY[p.dtype]))
+        return True
+
     def _set_params(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> None:
         """Write the parameters of new sequences, one column of the table after the other."""
         uses: BoolArray = np.array(
@@ -290,6 +313,8 @@ class DeviceState:
             self.tops[slots_S] = tops
             put(self.tops_S, slots_S, tops)
         self._special[slots_S] = np.logical_or.reduce(uses, axis=1) | (tops > 0)
+        for slot, request, ids in zip(slots_S.tolist(), requests, stop_ids, strict=True):
+            self._set[slot] = request.params, ids
 
     def _set_adjustments(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["AsyncCopy", "get", "put", "to_device"]
+__all__ = ["AsyncCopy", "get", "put", "put_line", "to_device"]
 
 
 def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
@@ -32,6 +32,14 @@ def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
         column.numpy()[slots_S] = values
     else:
         _copy_in(column, slots_S, values)
+
+
+def put_line(table: Tensor, line: int, values: np.ndarray) -> None:
+    """Write values from the host to the beginning of a line of a table ``[S, L]``."""
+    if table.device.type == "cpu":
+        table.numpy()[line, : len(values)] = values
+    else:
+        table[line, : len(values)] = to_device(values, table.device)
 
 
 def get(column: Tensor, slots_S: np.ndarray) -> np.ndarray:

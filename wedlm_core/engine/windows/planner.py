@@ -77,8 +77,9 @@ class WindowPlanner:
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         # Of the forward observed last, if its host time is not known yet; sequences that came in with it.
         self._committed, self._drafted, self._admitted = 0.0, False, 0
-        # Forwards since one without drafts, and since one with as many rows again, of about as many sequences.
-        self._since_2 = [tuning.rival_interval, tuning.rival_interval]
+        # Forwards since one without drafts, a wide one counting as several, and since one with as many rows again, of
+        # about as many sequences.
+        self._since_2 = [float(tuning.rival_interval), float(tuning.rival_interval)]
         self._rival_wait = tuning.first_rival_interval  # of these that the next timing waits for
         self._timing, self._corrects = False, False  # the last plan is for timing these; forwards are timed at all
         self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
@@ -143,7 +144,11 @@ class WindowPlanner:
             self._ended.record(self._table.generated[slots_D[ended_D]])
         self._committed, self._drafted = tokens, rows > sequences
         kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
-        self._since_2 = [0 if of and as_many else since + 1 for of, since in zip(kinds, self._since_2, strict=True)]
+        passed = rows / max(1, sequences), 1.0  # in forwards of sequences that have a row each; in forwards
+        self._since_2 = [
+            0.0 if of and as_many else since + more
+            for of, since, more in zip(kinds, self._since_2, passed, strict=True)
+        ]
         self._age += 1
         self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
         if not self._drafted:  # heads alone tell nothing

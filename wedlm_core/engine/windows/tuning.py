@@ -32,7 +32,8 @@ class PlannerTuning:
         8  # forwards between plans at least: a plan takes a third of a millisecond, as small forwards do
     )
     first_rival_interval: int = 64  # forwards before the second time, twice as many each time: tables may be wrong
-    rival_interval: int = 1024  # forwards after which windows are closed, or opened, to time that: it costs half a %
+    rival_interval: int = 1024  # forwards after which windows are closed, or opened, to time that: it costs half a %.
+    # A forward with windows counts as often as a sequence has rows in it: so many without take as long
     rival_within: float = 0.6  # share of the best rate that is expected of it: by less the cost of rows is not wrong
     most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step
     sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.streaming import StreamingSwitches
@@ -26,11 +28,15 @@ def plain_with(params: SamplingParams, one: Filter | Adjustment) -> SamplingPara
     return replace(params, **given)
 
 
-def state_with(params: dict[int, SamplingParams]) -> tuple[DeviceState, list[Request]]:
-    """Slots set up for requests of these parameters."""
+def blank_state() -> DeviceState:
     config = EngineConfig(max_num_seqs=SLOTS, max_window=4, page_size=4, max_model_len=32, num_pages=8)
     decoding = decoding_of(Strategy.VERIFIED, StreamingSwitches())
-    state = DeviceState(config, [decoding], 0, 32, torch.device("cpu"))
+    return DeviceState(config, [decoding], 0, 32, torch.device("cpu"))
+
+
+def state_with(params: dict[int, SamplingParams]) -> tuple[DeviceState, list[Request]]:
+    """Slots set up for requests of these parameters."""
+    state = blank_state()
     requests = [
         Request(request_id=str(slot), prompt_token_ids=(1, 2, 3), params=p, seed=100 + slot)
         for slot, p in params.items()
@@ -59,3 +65,52 @@ def test_every_parameter_is_in_its_slot_and_nowhere_else() -> None:
         assert torch.equal(state.columns[parameter.field], expected), parameter.field
     assert state.params.limit_S.tolist() == [0, 9, 0, 5]
     assert state.params.threshold_S.tolist() == [0, 0.75, 0, 0.75]
+
+
+KINDS = [
+    SamplingParams(),
+    SamplingParams(temperature=1.0, top_p=0.5, max_tokens=9),
+    SamplingParams(temperature=1.0, logprobs=3, stop_token_ids=(5,)),
+    SamplingParams(presence_penalty=0.5, logit_bias={7: 2.0}),
+    SamplingParams(bad_words=("a",)),
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_a_slot_is_what_its_last_request_makes_it_whoever_had_it_before(seed: int) -> None:
+    rng, number = np.random.default_rng(seed), 0
+    state, last = blank_state(), dict[int, tuple[Request, list[int]]]()
+    for _ in range(8):
+        slots, new = rng.permutation(SLOTS)[: rng.choice([1, 1, 2, SLOTS])].tolist(), []
+        for slot in slots:
+            again, number = slot in last and rng.random() < 0.7, number + 1
+            params = last[slot][0].params if again else KINDS[rng.integers(len(KINDS))]
+            # Parameters that are alike are seldom the same object twice, and then too.
+            params = params if rng.random() < 0.8 else replace(params)
+            prompt = tuple(rng.integers(0, 20, rng.integers(1, 6)).tolist())
+            request = Request(request_id=str(number), prompt_token_ids=prompt, params=params, seed=number)
+            last[slot] = request, last[slot][1] if again and rng.random() < 0.8 else [2, 3][: rng.integers(0, 3)]
+            new.append(last[slot])
+        state.setup([one for one, _ in new], slots, [0] * len(slots), [ids for _, ids in new], bad_of(new))
+    fresh = blank_state()
+    own = list(last.values())
+    fresh.setup([one for one, _ in own], [*last], [0] * len(own), [ids for _, ids in own], bad_of(own))
+    slots_S = np.array([*last])
+    for name, column in fresh.columns.items():
+        if name in {one.field for one in OPTIONAL}:
+            using_S = fresh.uses_optional(slots_S)  # the columns of others are read by no one
+            assert torch.equal(state.columns[name][slots_S[using_S]], column[slots_S[using_S]]), name
+        else:
+            assert torch.equal(state.columns[name][slots_S], column[slots_S]), name
+    for name in ("uses", "tops", "_special", "_adjusted"):
+        np.testing.assert_array_equal(getattr(state, name)[slots_S], getattr(fresh, name)[slots_S], err_msg=name)
+    assert torch.equal(state.params.stop_SK[slots_S], fresh.params.stop_SK[slots_S])
+    adjusted_S = slots_S[fresh._adjusted[slots_S]]
+    for name in ("prompt_S", "uses_S"):
+        found, wanted = getattr(state.adjustments, name), getattr(fresh.adjustments, name)
+        assert torch.equal(found[adjusted_S], wanted[adjusted_S]), name
+
+
+def bad_of(new: list[tuple[Request, list[int]]]) -> list[list[list[int]]]:
+    return [[[7, 8]] if request.params.bad_words else [] for request, _ in new]
