@@ -13,7 +13,6 @@ next best token that the grammar allows: where the vocabulary is large a few are
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +22,6 @@ import torch
 from torch import Tensor
 
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
-from wedlm_core.model.draw import States
 
 __all__ = [
     "FREE", "WORD", "AllowedRows", "AllowedTokens", "Ranking", "Refusals", "Refused", "only", "restrict_logits",
@@ -115,17 +113,6 @@ class AllowedTokens:
     count_S: Tensor
     position_S: Tensor
     refusals: Refusals | None = None
-
-    @functools.cached_property
-    def states(self) -> States:
-        """The same without refusals, for a decoder that chooses by itself."""
-        return States(
-            bits_UW=self.bits_UW,
-            line_N=self.line_N,
-            first_S=self.first_S,
-            count_S=self.count_S,
-            position_S=self.position_S,
-        )
 
     def rows(self, slot_R: Tensor, position_R: Tensor) -> AllowedRows:
         """The lines of rows (int64 slots, and positions of the tokens that are chosen).

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows, Adjustment
-from wedlm_core.decoding.allowed_tokens import AllowedRows, Refusals, only
+from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, Refusals, only
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
@@ -23,7 +23,7 @@ from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
-from wedlm_core.model.draw import Advance, Draw, Drawn, StepPicks
+from wedlm_core.model.draw import Advance, Draw, Drawn, States, StepPicks
 from wedlm_core.model.products import RowPadding
 
 __all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
@@ -126,6 +126,7 @@ class Chooser:
         self._head, self._padding = head, padding
         self._choose, self._cpu_kernels = chooser(device, cpu_kernels=cpu_kernels), cpu_kernels
         self._chunk = chunk_rows
+        self._told: tuple[AllowedTokens, States] | None = None
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
     def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Chosen:
@@ -194,11 +195,18 @@ class Chooser:
         return Draw(
             picks=picks,
             columns=state.slot_columns,
-            allowed=None if allowed is None else allowed.states,
+            allowed=None if allowed is None else self._states_of(allowed),
             most_logits=most,
             advance=advance,
             **self._limits,
         )
+
+    def _states_of(self, allowed: AllowedTokens) -> States:
+        """What the decoder has to know of them; for the same ones the same record, whose addresses it knows then."""
+        if self._told is None or self._told[0] is not allowed:
+            given = {f.name: getattr(allowed, f.name) for f in fields(States)}
+            self._told = allowed, States(**given)
+        return self._told[1]
 
     def again(self, draw: Draw, drawn: Drawn, state: DeviceState, slots_S: IntArray) -> None:
         """Choose again what grammars refuse of what the decoder chose, in place."""
