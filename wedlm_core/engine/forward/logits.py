@@ -126,7 +126,7 @@ class Chooser:
         self._head, self._padding = head, padding
         self._choose, self._cpu_kernels = chooser(device, cpu_kernels=cpu_kernels), cpu_kernels
         self._chunk = chunk_rows
-        self._told: tuple[AllowedTokens, States] | None = None
+        self._stated: tuple[AllowedTokens, States] | None = None
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
     def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Chosen:
@@ -203,10 +203,10 @@ class Chooser:
 
     def _states_of(self, allowed: AllowedTokens) -> States:
         """What the decoder has to know of them; for the same ones the same record, whose addresses it knows then."""
-        if self._told is None or self._told[0] is not allowed:
+        if self._stated is None or self._stated[0] is not allowed:
             given = {f.name: getattr(allowed, f.name) for f in fields(States)}
-            self._told = allowed, States(**given)
-        return self._told[1]
+            self._stated = allowed, States(**given)
+        return self._stated[1]
 
     def again(self, draw: Draw, drawn: Drawn, state: DeviceState, slots_S: IntArray) -> None:
         """Choose again what grammars refuse of what the decoder chose, in place."""
