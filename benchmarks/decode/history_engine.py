@@ -6,8 +6,9 @@ The shipped model on held-out prompts of its corpus. *copying*: the prompt conta
 other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and letters. The
 *untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks propose what
 has nothing to do with the text, as those of a checkpoint that was never trained to fill masks do. The
-ways run in turns in one process on engines of their own, so each keeps its history from round to round, as a job does;
-ratios are taken within a round and their median is shown. Outputs of all ways are checked to be equal.
+ways run in one process on engines of their own, a few milliseconds each in turns; each keeps its history from round to
+round, as a job does. Ratios are taken within a round and their median is shown. Outputs of all ways are checked to be
+equal.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.common import positive, table, write_result
+from benchmarks.decode.turns import Passage, take_turns
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
@@ -66,24 +67,19 @@ def prompts_of(workload: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     ]
 
 
-def decode(
-    engine: Engine, way: str, prompts: Sequence[tuple[int, ...]], batch: int, ids: Iterator[int]
-) -> tuple[float, list[Generation]]:
-    """Seconds per token with ``batch`` sequences at once, and what came of it, by prompt."""
+def passage(engine: Engine, way: str, prompts: Sequence[tuple[int, ...]], batch: int, ids: Iterator[int]) -> Passage:
+    """The way of an engine through prompts, ``batch`` sequences at once."""
     params = SamplingParams(strategy=way.partition(" ")[0], max_tokens=96)
-    waiting, running = list(enumerate(prompts))[::-1], 0
-    done: list[Generation] = []
-    begin = time.perf_counter()
-    while waiting or running:
-        while waiting and running < batch:
-            number, prompt = waiting.pop()
-            engine.add(Request(request_id=f"{number}/{next(ids)}", prompt_token_ids=prompt, params=params, seed=number))
-            running += 1
-        finished = engine.step()
-        done += finished
-        running -= len(finished)
-    seconds = (time.perf_counter() - begin) / sum(len(one.token_ids) for one in done)
-    return seconds, sorted(done, key=lambda one: int(one.request_id.partition("/")[0]))
+    requests = [
+        Request(request_id=f"{number}/{next(ids)}", prompt_token_ids=prompt, params=params, seed=number)
+        for number, prompt in enumerate(prompts)
+    ]
+    return Passage(engine=engine, requests=requests, batch=batch)
+
+
+def number_of(one: Generation) -> int:
+    """The prompt of an output."""
+    return int(one.request_id.partition("/")[0])
 
 
 def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[object, ...]]:
@@ -94,28 +90,34 @@ def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[objec
     found = []
     for turn in range(rounds + 1):
         part = prompts[turn * each : (turn + 1) * each]
-        results = {way: decode(engine, way, part, batch, ids) for way, engine in subjects.items()}
-        outputs = {tuple(one.token_ids for one in done) for _, done in results.values()}
+        results = {way: passage(engine, way, part, batch, ids) for way, engine in subjects.items()}
+        take_turns(list(results.values()))
+        outputs = {tuple(one.token_ids for one in sorted(way.done, key=number_of)) for way in results.values()}
         if len(outputs) != 1:
             raise SystemExit(f"{workload}: the outputs of {', '.join(WAYS)} differ")
         found.append(results)
     found = found[1:]  # the first warms up
     lines: list[tuple[object, ...]] = []
     for way in WAYS:
-        seconds = [one[way][0] for one in found]
-        done = [generation for one in found for generation in one[way][1]]
+        seconds = [one[way].seconds_per_token for one in found]
+        done = [generation for one in found for generation in one[way].done]
         tokens = sum(len(one.token_ids) for one in done)
         forwards, rows, drafts, accepted = (
             sum(getattr(one.stats, name) for one in done)
             for name in ("decode_forwards", "rows_forwarded", "history_drafts", "history_drafts_accepted")
         )
-        over = [statistics.median(one[other][0] / one[way][0] for one in found) for other in (WAYS[1], WAYS[2])]
+        over = [statistics.median(ratios_to(other, way, found)) for other in (WAYS[1], WAYS[2])]
         lines.append((workload, masks, batch, way, f"{1 / statistics.median(seconds):.0f}",
                       f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", f"{over[0]:.2f}", f"{over[1]:.2f}",
                       f"{tokens / max(1, forwards):.2f}", f"{rows / tokens:.2f}", f"{drafts / tokens:.2f}",
                       f"{accepted / drafts:.2f}" if drafts else "-"))  # fmt: skip
         print(*lines[-1], sep=" | ", flush=True)
     return lines
+
+
+def ratios_to(other: str, way: str, found: Sequence[Mapping[str, Passage]]) -> list[float]:
+    """How many times as fast as another one a way was, by round."""
+    return [one[other].seconds_per_token / one[way].seconds_per_token for one in found]
 
 
 def main() -> None:

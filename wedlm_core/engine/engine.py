@@ -393,17 +393,16 @@ class Engine:
         history, state = self._history, self._runner.state
         slots_D = plan.slots_S[: len(over_D)]
         found = None
-        if history is not None:
+        if history is not None and history.wakes():
             with self._apart():
-                history.append(slots_D, outcome, emit_D)
-                found = history.suggest(slots_D, ~over_D)
+                found = history.suggest(slots_D, outcome, emit_D, ~over_D)
         failed = self._constraints.accept(
             plan.sequences, slots_D, plan.decode_S[: len(over_D)], outcome, emit_D, over_D, found, state
         )
         for i, reason in failed.items():
             plan.sequences[i].finish, plan.sequences[i].error = FinishReason.ERROR, reason
             over_D[i] = True
-        if history is not None:
+        if history is not None and (found is not None or history.placed):
             running, spare = self._scheduler.running_slots(), self.pages.num_free * self.config.page_size
             with self._apart():
                 history.draft(found, slots_D, ~over_D, outcome, running, spare, state)

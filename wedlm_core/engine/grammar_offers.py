@@ -59,11 +59,11 @@ def offers_of(
         kept_G: how many of these may become drafts.
     """
     paying_G, instead_G = np.zeros(len(slots_G), dtype=np.int64), np.zeros(len(slots_G))
-    line_G = np.zeros(0, dtype=np.int64) if found is None else _lines(found.slots_G, slots_G)
+    line_G = np.zeros(0, dtype=np.int64) if found is None else _lines(found.slots_D, slots_G)
     if found is None or not (line_G >= 0).any():
         nothing = np.zeros((len(slots_G), 1))
         return Offers(paying_G=paying_G, token_GD=nothing.astype(np.int64), acceptance_GD=nothing, instead_G=instead_G)
-    acceptance_GD = np.where((line_G >= 0)[:, None], found.acceptance_GD[line_G], 0.0)
+    acceptance_GD = np.where((line_G >= 0)[:, None], found.acceptance_DP[line_G], 0.0)
     pays_GD = acceptance_GD >= max(planner.row_price, LEAST_ACCEPTANCE)  # it falls along a sequence
     masks_GW = planner.mask_acceptance(slots_G, valid_G)
     promised_G = np.where(np.arange(masks_GW.shape[1]) < kept_G[:, None], masks_GW, 0.0).sum(axis=1)
@@ -71,7 +71,7 @@ def offers_of(
     paying_G[better_G] = pays_GD[better_G].sum(axis=1)
     instead_G[better_G] = (promised_G - planner.row_price * kept_G)[better_G]
     return Offers(
-        paying_G=paying_G, token_GD=found.token_GD[line_G].astype(np.int64), acceptance_GD=acceptance_GD,
+        paying_G=paying_G, token_GD=found.token_DP[line_G].astype(np.int64), acceptance_GD=acceptance_GD,
         instead_G=instead_G,
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import ConfigError
+from wedlm_core.kernels.cpu.purchase import buy_rows, step_seconds
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -165,11 +166,18 @@ def test_rows_are_bought_as_a_search_over_all_thresholds_buys_them() -> None:
     cost = StepCost.linear(fixed=1.0, per_row=0.05, floor_rows=6)
     planner.plan(np.arange(4), cost, 1 << 20)
     acceptance = np.random.default_rng(1).random((4, 6)).cumprod(axis=1)
-    bought = planner.buy(acceptance, 5.0, 12.0, 1 << 20)
+    prices = planner.prices
+    assert prices is not None
+    bought = buy_rows(prices._replace(seconds_per_commit=0.0), acceptance, 5.0, 12.0, 1 << 20)
     flat = np.sort(acceptance.reshape(-1))[::-1]
-    load = planner._load
-    assert load is not None
-    rates = [(5.0 + flat[:n].sum()) / load.seconds(np.array([12.0 + n]), 4)[0] for n in range(len(flat) + 1)]
+    seconds = [step_seconds(prices, 12.0 + n, True) for n in range(len(flat) + 1)]
+    commits = [5.0 + flat[:n].sum() for n in range(len(flat) + 1)]
     count = int((acceptance >= bought.threshold).sum())
-    assert rates[count] >= 0.999 * max(rates)
-    assert planner.buy(acceptance, 5.0, 12.0, 2).threshold >= flat[2], "no more than there is room for"
+    assert commits[count] / seconds[count] >= 0.999 * max(np.array(commits) / seconds)
+    assert buy_rows(prices, acceptance, 5.0, 12.0, 2).threshold >= flat[2], "no more than there is room for"
+
+    rich = prices._replace(seconds_per_commit=0.9 * seconds[count] / commits[count])  # the run is better than this
+    fewer = int((acceptance >= buy_rows(rich, acceptance, 5.0, 12.0, 1 << 20).threshold).sum())
+    net = np.array(commits) - np.array(seconds) / rich.seconds_per_commit
+    assert net[fewer] >= max(net) - 0.01 * commits[-1]
+    assert fewer <= count

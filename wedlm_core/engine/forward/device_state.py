@@ -20,6 +20,7 @@ from wedlm_core.decoding.window import WindowParams, empty_windows
 from wedlm_core.engine.forward.shared_lists import SharedLists
 from wedlm_core.engine.forward.transfer import get, put, put_line, to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
+from wedlm_core.kernels.cpu.recall_step import Windows
 from wedlm_core.model.draw import SlotColumns
 from wedlm_core.types import Request, SamplingParams
 
@@ -164,11 +165,18 @@ class DeviceState:
         put(windows.lead_S, slots_G, lead_G)
         put(windows.length_S, slots_G, length_G)
 
-    def drafts_of(self, slots_G: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Tokens ``[G, L]``, drafts and places of windows; waits for the device."""
-        parts = (self.windows.token_SL, self.windows.lead_S, self.windows.length_S)
-        token_GL, lead_G, length_G = (get(part, slots_G) for part in parts)
-        return token_GL, lead_G, length_G
+    def windows_of(self, slots_D: IntArray) -> Windows:
+        """Windows of these slots, to be changed: on a CPU those of all slots as they are; else waits for the device."""
+        windows = self.windows
+        parts = windows.token_SL, windows.filled_SL, windows.lead_S, windows.length_S
+        if self.device.type == "cpu":
+            return Windows(slots_D, *(part.numpy() for part in parts))
+        return Windows(np.arange(len(slots_D)), *(get(part, slots_D) for part in parts))
+
+    def set_windows_of(self, slots_D: IntArray, windows: Windows) -> None:
+        """Bring what :meth:`windows_of` gave to the device; none of these slots has a forward in flight."""
+        if self.device.type != "cpu":
+            self.set_drafts(slots_D, windows.token, windows.lead, windows.length)
 
     def note_drafts(self, slots_D: IntArray, context_D: IntArray | Tensor) -> None:
         """Put the drafts of the next forward behind the committed tokens, where its rows' adjustments look for them.

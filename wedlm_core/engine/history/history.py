@@ -61,6 +61,10 @@ class History:
         max_bytes: of all tables; they take the largest power of two of tokens that fits.
         tuning: constants.
 
+    Attributes:
+        memory: what kernels read and write of it.
+        most_drafts: D.
+
     Raises:
         ConfigError: ``max_bytes`` is too little for so many slots.
     """
@@ -75,6 +79,7 @@ class History:
         tuning: HistoryTuning = DEFAULT_TUNING,
     ) -> None:
         self._slots, self._tuning, orders = slots, tuning, len(tuning.orders)
+        self.most_drafts = most_drafts
         bits = (max_bytes // _token_bytes(tuning)).bit_length() - 1
         check_bytes(max_bytes, slots, tuning)
         self._bits = bits
@@ -108,6 +113,10 @@ class History:
         self._output = np.zeros(slots, np.int64)  # position of the first output token
         self._grows_at = np.zeros(slots, np.int64)  # tokens at which a log needs a larger region
         self._no_drafts = np.zeros((0, 0), np.int64)
+        self.memory = kernels.Memory(
+            self._logs, self._learned, self._offer, self._open, self._grows_at, tuning.walk, tuning.longest,
+            tuning.least_acceptance,
+        )  # fmt: skip
         self.reset()
 
     @property
@@ -169,7 +178,7 @@ class History:
         """
         self._check_open(slots_S)
         for slot in slots_S[self._logs.end[slots_S] + count_S > self._grows_at[slots_S]].tolist():
-            self._grow(slot, int(count_S[slots_S == slot][0]))
+            self.grow(slot, int(count_S[slots_S == slot][0]))
         kernels.append(self._logs, slots_S, token_SC, count_S, self._offer, self._learned)
 
     def propose(
@@ -268,8 +277,8 @@ class History:
         if start != self._home[slot]:
             self._regions.release(start, bits)
 
-    def _grow(self, slot: int, tokens: int) -> None:
-        """Move a log to a region where it has room for more tokens."""
+    def grow(self, slot: int, tokens: int) -> None:
+        """Move the log of an open slot to a region where it has room for more tokens, if there is one."""
         logs = self._logs
         start, bits, end = int(logs.start[slot]), int(logs.bits[slot]), int(logs.end[slot])
         held = logs.token[start : start + min(end, 1 << bits)].copy()  # a log that grows was never full

@@ -7,8 +7,6 @@ so it never waits for the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
@@ -20,24 +18,9 @@ from wedlm_core.engine.windows.output_lengths import EndedOutputs
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.kernels.cpu.grammar_rows import count_forced
+from wedlm_core.kernels.cpu.purchase import Prices
 
-__all__ = ["Purchase", "WindowPlanner"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Purchase:
-    """Rows that were bought for drafts.
-
-    Attributes:
-        threshold: drafts that are at least as likely get a row.
-        row_price: commits that one more row would have to bring.
-        saved_seconds: by which the commits that are expected of them come earlier than without them, the time of their
-            rows taken off.
-    """
-
-    threshold: float
-    row_price: float
-    saved_seconds: float
+__all__ = ["WindowPlanner"]
 
 
 class WindowPlanner:
@@ -89,6 +72,7 @@ class WindowPlanner:
         self._chosen_windows: IntArray = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
         self._row_price, self._seconds_per_commit = 0.0, 0.0  # in the last plan; of drafts, without prefill
         self._load: Load | None = None  # of the last plan
+        self._prices: Prices | None = None  # of the last plan, once they were asked for
         self.by_masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))
         self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
 
@@ -220,7 +204,7 @@ class WindowPlanner:
             return False
         waited, self._age, self._planned_for = self._age, 0, len(slots_R)
         least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
-        self._load = self._load_of(slots_R, slots_S, cost, spare_tokens)
+        self._load, self._prices = self._load_of(slots_R, slots_S, cost, spare_tokens), None
         before = self._chosen_windows
         tried = self._apply(slots_S, self._load, waited=waited, lasts=least)
         same = np.array_equal(self._chosen_windows, before)
@@ -246,34 +230,15 @@ class WindowPlanner:
         """``[G, W]``: probability that masks' drafts up to each offset are all accepted, as of the last plan."""
         return self.by_masks_2SW[valid_G.astype(np.int64), slots_G]
 
-    def buy(self, acceptance_GD: FloatArray, commits: float, rows: float, spare_tokens: int) -> Purchase:
-        """Buy as many rows, the likeliest first, as maximise commits per second.
-
-        Args:
-            acceptance_GD: probability that each draft is committed; it falls along a sequence.
-            commits: expected of the next forward without them.
-            rows: of that forward.
-            spare_tokens: KV entries that are free.
-        """
-        load = self._load
-        if load is None:
-            return Purchase(threshold=np.inf, row_price=0.0, saved_seconds=0.0)
-        likely_N = np.sort(acceptance_GD[acceptance_GD > 0])[::-1]
-        most = int(max(0, min(len(likely_N), self._most_rows - rows, spare_tokens)))
-        total_N = commits + np.append(0.0, likely_N[:most].cumsum())
-        seconds_N = load.seconds(rows + np.arange(most + 1.0), self._planned_for)
-        if rows <= self._planned_for:  # no sequence has drafts yet
-            seconds_N[0] -= load.spared_alone
-        rate_N = total_N / seconds_N
-        count = int((rate_N >= self._tuning.near_optimal * rate_N.max()).argmax())
-        rate = float(rate_N[count])
-        price = rate * load.slope(rows + count, self._planned_for)
-        more = float(seconds_N[count] - seconds_N[0])
-        return Purchase(
-            threshold=float(likely_N[count - 1]) if count else np.inf,
-            row_price=price,
-            saved_seconds=float(total_N[count] - total_N[0]) / float(rate_N[0]) - more,
-        )
+    @property
+    def prices(self) -> Prices | None:
+        """What rows cost and commits are worth, as of the last plan; None before the first."""
+        if self._prices is None and self._load is not None:
+            self._prices = self._load.prices(
+                self._planned_for, float(self._most_rows), near_optimal=self._tuning.near_optimal,
+                seconds_per_commit=self._seconds_per_commit, row_price=self._row_price,
+            )  # fmt: skip
+        return self._prices
 
     def _load_of(self, slots_R: IntArray, slots_S: IntArray, cost: StepCost, spare_tokens: int) -> Load:
         table = self._table

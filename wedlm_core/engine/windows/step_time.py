@@ -12,6 +12,7 @@ from wedlm_core.config.step_cost import FloatArray, StepCost
 from wedlm_core.engine.windows.step_cost import monotone
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.kernels.cpu.planning import forward_seconds
+from wedlm_core.kernels.cpu.purchase import Prices
 
 __all__ = ["CostCorrection", "HostTime", "Load"]
 
@@ -181,11 +182,26 @@ class Load:
 
     def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
         """Seconds of steps of ``rows [N]`` rows in the mean: they vary, so padding costs half a quantum more."""
-        cost, out_N = self.cost, np.empty(len(rows))
-        fixed = self.host_seconds + cost.per_sequence * sequences + cost.per_kv * self.kv_tokens
-        per_row = cost.per_row_kv * (self.kv_tokens / max(1, sequences))
-        forward_seconds(rows, *self._table, cost.quantum, fixed, per_row, out_N)
+        out_N = np.empty(len(rows))
+        forward_seconds(rows, *self._table, self.cost.quantum, *self._beside(sequences), out_N)
         return out_N
+
+    def _beside(self, sequences: int) -> tuple[float, float]:
+        """Seconds of a step besides its rows, and of each row besides those of the table."""
+        cost = self.cost
+        fixed = self.host_seconds + cost.per_sequence * sequences + cost.per_kv * self.kv_tokens
+        return fixed, cost.per_row_kv * (self.kv_tokens / max(1, sequences))
+
+    def prices(
+        self, sequences: int, most_rows: float, *, near_optimal: float, seconds_per_commit: float, row_price: float
+    ) -> Prices:
+        """The same for kernels, with what else they go by."""
+        knots, seconds = self._table
+        fixed, per_row = self._beside(sequences)
+        return Prices(
+            knots, seconds, float(self.cost.quantum), fixed, per_row, self.spared_alone, float(sequences), most_rows,
+            near_optimal, seconds_per_commit, row_price,
+        )  # fmt: skip
 
     def prefill_seconds(self, rows: FloatArray, commits: FloatArray, sequences: int) -> FloatArray:
         """Seconds of the prefill that comes with ``commits [N]`` and joins some forwards of ``rows [N]``."""

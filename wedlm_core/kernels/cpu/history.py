@@ -23,6 +23,7 @@ __all__ = [
     "SOURCES",
     "Learned",
     "Logs",
+    "Memory",
     "Offer",
     "append",
     "copy_log",
@@ -93,6 +94,23 @@ class Offer(NamedTuple):
     hazard: Array
     place: Array
     log: Array
+
+
+class Memory(NamedTuple):
+    """All of a history.
+
+    ``opened`` bool and ``grows_at`` int64 ``[slots]``: slots with a text, and tokens at which its log needs a larger
+    region. ``walk, longest, least``: as for :func:`propose`.
+    """
+
+    logs: Logs
+    learned: Learned
+    offer: Offer
+    opened: Array
+    grows_at: Array
+    walk: int
+    longest: int
+    least: float
 
 
 @kernel

@@ -12,6 +12,7 @@ from wedlm_core.kernels.cpu.compiled import kernel
 
 __all__ = [
     "acceptances", "add_ends", "forward_seconds", "hull_density", "job_hazards", "long_runs", "order_by_rows",
+    "seconds_at",
 ]  # fmt: skip
 
 
@@ -29,11 +30,17 @@ def forward_seconds(rows, knots, seconds, quantum, fixed, per_row, out):  # type
         out: float64 ``[N]``, written.
     """
     for n in range(len(rows)):
-        place = rows[n] / quantum + 0.5
-        below = np.floor(place)
-        low, high = below * quantum, (below + 1.0) * quantum
-        low, high = _table(low, knots, seconds) + per_row * low, _table(high, knots, seconds) + per_row * high
-        out[n] = fixed + low + (place - below) * (high - low)
+        out[n] = seconds_at(rows[n], knots, seconds, quantum, fixed, per_row)
+
+
+@kernel
+def seconds_at(rows, knots, seconds, quantum, fixed, per_row):  # type: ignore[no-untyped-def]
+    """:func:`forward_seconds` of one number of rows."""
+    place = rows / quantum + 0.5
+    below = np.floor(place)
+    low, high = below * quantum, (below + 1.0) * quantum
+    low, high = _table(low, knots, seconds) + per_row * low, _table(high, knots, seconds) + per_row * high
+    return fixed + low + (place - below) * (high - low)
 
 
 @kernel

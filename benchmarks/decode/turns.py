@@ -1,0 +1,72 @@
+"""Engines that decode side by side, each a few milliseconds in its turn.
+
+A machine whose speed changes from second to second slows all of them alike then, where passes one after the other would
+show its changes as differences between engines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wedlm_core import Generation, Request
+from wedlm_core.engine import Engine
+
+__all__ = ["Passage", "take_turns"]
+
+_TURN_SECONDS = 0.02
+
+
+@dataclass(kw_only=True)
+class Passage:
+    """One engine's way through requests.
+
+    Attributes:
+        engine: is empty before and after.
+        requests: in the order in which they enter.
+        batch: sequences in the engine at once; the next request enters when one ends.
+        seconds: spent so far in its turns.
+        done: what ended so far.
+    """
+
+    engine: Engine
+    requests: Sequence[Request]
+    batch: int
+    seconds: float = 0.0
+    done: list[Generation] = field(default_factory=list)
+    _entered: int = 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether all requests were served."""
+        return len(self.done) == len(self.requests)
+
+    @property
+    def tokens(self) -> int:
+        """Of what ended."""
+        return sum(len(one.token_ids) for one in self.done)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of the whole way, its beginning and end included."""
+        return self.seconds / self.tokens
+
+    def go_on(self, seconds: float) -> None:
+        """Step until so many seconds have passed, or all is done."""
+        begin = time.perf_counter()
+        until = begin + seconds
+        while not self.ends and time.perf_counter() < until:
+            while self._entered < len(self.requests) and self._entered - len(self.done) < self.batch:
+                self.engine.add(self.requests[self._entered])
+                self._entered += 1
+            self.done += self.engine.step()
+        self.seconds += time.perf_counter() - begin
+
+
+def take_turns(passages: Sequence[Passage]) -> None:
+    """Let all of them reach their end."""
+    while not all(one.ends for one in passages):
+        for one in passages:
+            if not one.ends:
+                one.go_on(_TURN_SECONDS)

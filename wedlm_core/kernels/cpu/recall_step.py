@@ -1,0 +1,291 @@
+"""What history does in a step, in two passes: take in what was committed and propose; then buy drafts and place them.
+
+Each is passes of :mod:`wedlm_core.kernels.cpu.history` and :mod:`wedlm_core.kernels.cpu.recall` one after the other, in
+one call: between forwards each call and each small array costs as much as the work on a sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.history import append, propose
+from wedlm_core.kernels.cpu.purchase import buy_rows, step_seconds
+from wedlm_core.kernels.cpu.recall import (
+    Worth,
+    best_prefixes,
+    cut_at_stops,
+    fill_windows,
+    find_broken,
+    open_windows,
+    weigh_sources,
+)
+from wedlm_core.statistics import DraftSource
+
+__all__ = ["Columns", "Committed", "Found", "Placed", "Windows", "follow", "place"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_HISTORY = int(DraftSource.HISTORY)
+
+
+class Columns(NamedTuple):
+    """Columns of :class:`wedlm_core.engine.scheduling.slots.SlotTable`; ``source`` and ``rows`` are written."""
+
+    source: Array
+    stop_ids: Array
+    widest: Array
+    limit: Array
+    generated: Array
+    rows: Array
+    masks: Array
+    constrained: Array
+    recalls: Array
+
+
+class Committed(NamedTuple):
+    """What a forward did for its D decoding sequences.
+
+    Attributes:
+        slots: int64 ``[D]``.
+        lives: bool ``[D]``, which of them go on.
+        committed, offered, next_valid: columns of ``StepOutcome``, of which the first is its ``count_D``.
+    """
+
+    slots: Array
+    lives: Array
+    committed: Array
+    offered: Array
+    next_valid: Array
+
+
+class Found(NamedTuple):
+    """What history proposes to D sequences: token int32 ``[D, P]``; acceptance float32 ``[D, P]``, 0 for no draft."""
+
+    token: Array
+    acceptance: Array
+
+
+class Windows(NamedTuple):
+    """Windows in X places, written.
+
+    Attributes:
+        place: int64 ``[D]``, where those of the decoding sequences are.
+        token: int64 ``[X, L]``: drafts, and the mask id behind them.
+        filled: bool ``[X, L]``, which of them are drafts.
+        lead: int64 ``[X]``, drafts.
+        length: int64 ``[X]``, drafts and masks.
+    """
+
+    place: Array
+    token: Array
+    filled: Array
+    lead: Array
+    length: Array
+
+
+class Placed(NamedTuple):
+    """What :func:`place` did: seconds that are saved, and whether any window has drafts of history now."""
+
+    saved_seconds: float
+    placed: bool
+
+
+@kernel
+def follow(memory, columns, slots, lives, committed, emit, found):  # type: ignore[no-untyped-def]
+    """Take in what D sequences emitted, and propose what follows to those that go on.
+
+    Args:
+        memory: :class:`wedlm_core.kernels.cpu.history.Memory`.
+        columns: :class:`Columns`.
+        slots: int64 ``[D]``; those that are not open are passed over.
+        lives: bool ``[D]``, which of them go on.
+        committed: integers ``[D, C]``, tokens of the forward.
+        emit: int64 ``[D]``, how many of each are output.
+        found: :class:`Found`, written.
+
+    Returns:
+        The place of a sequence whose log has to grow first, -1 for none: until then nothing is done. And to how many
+        sequences something may be proposed.
+    """
+    logs, asked = memory.logs, 0
+    own, budget = np.zeros(len(slots), np.int64), np.zeros(len(slots), np.int64)
+    for d in range(len(slots)):
+        slot = slots[d]
+        if not memory.opened[slot]:
+            continue
+        if logs.end[slot] + emit[d] > memory.grows_at[slot]:
+            return d, 0
+        own[d] = emit[d]
+        if lives[d]:
+            budget[d] = min(2 * columns.widest[slot], columns.limit[slot] - columns.generated[slot])
+            asked += 1
+    append(logs, slots, committed, own, memory.offer, memory.learned)
+    count, match = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
+    propose(
+        logs, slots, budget, np.empty((0, 0), np.int64), np.zeros(len(slots), np.int64), memory.walk, memory.longest,
+        memory.least, memory.learned, memory.offer, found.token, found.acceptance, count, match,
+    )  # fmt: skip
+    cut_at_stops(found.token, found.acceptance, count, columns.stop_ids[slots])
+    return -1, asked
+
+
+@kernel
+def place(forward, found, memory, columns, windows, by_masks, prices, least, running, spare, mask):  # type: ignore[no-untyped-def]
+    """Buy drafts for the next windows of the sequences that go on and have no grammar, and write the windows.
+
+    Args:
+        forward: :class:`Committed`.
+        found: :class:`Found`; of no places where nothing is proposed.
+        memory: :class:`wedlm_core.kernels.cpu.history.Memory`.
+        columns: :class:`Columns`.
+        windows: :class:`Windows`.
+        by_masks: float64 ``[2, slots, W]``, as for :func:`wedlm_core.kernels.cpu.recall.weigh_sources`.
+        prices: :class:`wedlm_core.kernels.cpu.purchase.Prices`.
+        least: acceptance below which no draft is worth its bookkeeping.
+        running: int64 ``[R]``, slots of all running sequences.
+        spare: KV entries that are free.
+        mask: its id.
+
+    Returns:
+        :class:`Placed`.
+    """
+    own = np.empty(len(forward.slots), np.int64)
+    count = 0
+    for d in range(len(forward.slots)):
+        slot = forward.slots[d]
+        if forward.lives[d] and columns.recalls[slot] and not columns.constrained[slot]:
+            own[count] = d
+            count += 1
+    own = own[:count]
+    slots, at = forward.slots[own], windows.place[own]
+    broken = np.empty(count, np.bool_)
+    any_broken = find_broken(slots, forward.committed[own], forward.offered[own], columns.source, broken)
+    offered = False
+    if found.acceptance.shape[1] > 0:
+        for g in range(count):
+            offered = offered or found.acceptance[own[g], 0] >= max(least, prices.row_price)
+    if not offered and not any_broken:
+        return Placed(0.0, False)
+    token, lead, length = windows.token[at], windows.lead[at], windows.length[at]
+    stops, most = columns.stop_ids[slots], np.empty(count, np.int64)
+    for g in range(count):
+        slot = slots[g]
+        most[g] = min(2 * columns.widest[slot], columns.limit[slot] - columns.generated[slot])
+    drafts, masks, ends = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_)
+    open_windows(token, lead, length, broken, columns.masks[slots], most, stops, drafts, masks, ends)
+    rows = 0
+    for slot in running:
+        rows += columns.rows[slot]
+    for g in range(count):
+        rows += 1 + drafts[g] + masks[g] - columns.rows[slots[g]]
+    width = found.acceptance.shape[1] if offered else 0
+    worth = Worth(np.zeros((count, width)), np.empty(count), np.empty(count), np.empty(count), np.ones(count, np.bool_))
+    theirs, threshold, price = np.empty((count, width), np.int32), np.inf, 0.0
+    if offered:
+        threshold, price = _choose(
+            slots, forward.next_valid[own], Found(found.token[own], found.acceptance[own]), memory, columns, by_masks,
+            prices, least, len(running), rows, spare, token, drafts, masks, most, ends, theirs, worth,
+        )  # fmt: skip
+    source = np.empty((count, columns.source.shape[1]), np.int8)
+    fill_windows(
+        slots, worth, threshold, price, theirs, by_masks, most, stops, mask, token, drafts, masks, lead, length, source
+    )
+    commits, after, placed = 0.0, np.int64(rows), False
+    for g in range(count):
+        recalled = _write(columns, windows, slots[g], at[g], token[g], lead[g], length[g], source[g])
+        after += length[g] - drafts[g] - masks[g]
+        if recalled:
+            placed = True
+            commits += _gained(worth, g, recalled, length[g] - lead[g], by_masks[1, slots[g]])
+    if not placed:
+        return Placed(0.0, False)
+    more = step_seconds(prices, after, True) - step_seconds(prices, rows, rows > prices.sequences)
+    return Placed(commits * prices.seconds_per_commit - more, True)
+
+
+@kernel
+def _choose(  # type: ignore[no-untyped-def]
+    slots, valid, found, memory, columns, by_masks, prices, least, running, rows, spare, token, drafts, masks, most,
+    ends, theirs, worth,
+):  # fmt: skip
+    """Choose between masks' drafts and history's, then buy the likeliest of history's rows.
+
+    Args:
+        slots: int64 ``[G]``.
+        valid: bool ``[G]``, the prefix of the masks' drafts is.
+        found: :class:`Found` of these.
+        memory: as for :func:`place`.
+        columns: likewise.
+        by_masks: likewise.
+        prices: likewise.
+        least: likewise.
+        running: sequences.
+        rows: of the next forward without drafts of history.
+        spare: KV entries that are free.
+        token: int64 ``[G, L]``, of the windows.
+        drafts: int64 ``[G]``, of the windows.
+        masks: int64 ``[G]``, of the windows.
+        most: int64 ``[G]``, drafts and masks at most.
+        ends: bool ``[G]``, the last draft is a stop token.
+        theirs: int32 ``[G, D]``, written: history's drafts.
+        worth: :class:`Worth`, written.
+
+    Returns:
+        Acceptance of the drafts that are bought, at least, and commits that one more row would have to bring.
+    """
+    weigh_sources(slots, valid, drafts, masks, by_masks, found.acceptance, prices.row_price, worth)
+    theirs[:] = found.token
+    commits, base = float(running), float(rows)
+    behind = np.flatnonzero(~worth.replaces)
+    for g in range(len(slots)):
+        # History takes the place of masks' drafts where it promises more; else it follows them.
+        if worth.replaces[g]:
+            base -= drafts[g]
+        else:
+            commits += worth.value[g]
+    if len(behind) > 0:
+        room = np.empty(len(behind), np.int64)
+        for n in range(len(behind)):
+            room[n] = 0 if ends[behind[n]] else max(most[behind[n]] - drafts[behind[n]], 0)
+        followed, likely = found.token[behind], found.acceptance[behind]
+        count, match = np.empty(len(behind), np.int64), np.empty(len(behind), np.int64)
+        propose(
+            memory.logs, slots[behind], room, token[behind], drafts[behind], memory.walk, memory.longest, memory.least,
+            memory.learned, memory.offer, followed, likely, count, match,
+        )  # fmt: skip
+        cut_at_stops(followed, likely, count, columns.stop_ids[slots[behind]])
+        theirs[behind] = followed
+        best_prefixes(behind, likely, prices.row_price, worth)
+    bought = buy_rows(prices, worth.acceptance, commits, base, spare)
+    return max(bought.threshold, least), bought.row_price
+
+
+@kernel
+def _write(columns, windows, slot, at, token, lead, length, source):  # type: ignore[no-untyped-def]
+    """Write one window; how many drafts of history it has."""
+    recalled = 0
+    for j in range(len(token)):
+        windows.token[at, j], windows.filled[at, j] = token[j], j < lead
+    for j in range(len(source)):
+        columns.source[slot, j] = source[j]
+        recalled += source[j] == _HISTORY
+    windows.lead[at], windows.length[at] = lead, length
+    columns.rows[slot] = 1 + length
+    return recalled
+
+
+@kernel
+def _gained(worth, g, recalled, behind, following):  # type: ignore[no-untyped-def]
+    """Commits that a window's drafts of history bring, in this forward and by the masks behind, over those without."""
+    gained = 0.0
+    for j in range(recalled):
+        gained += worth.acceptance[g, j]
+    reached = worth.acceptance[g, recalled - 1]
+    for j in range(min(behind, len(following))):
+        gained += reached * following[j]
+    if worth.replaces[g]:
+        gained -= worth.value[g]
+    return gained - worth.reached[g] * worth.later[g]
