@@ -24,8 +24,8 @@ from torch import Tensor
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
 
 __all__ = [
-    "FREE", "WORD", "AllowedRows", "AllowedTokens", "Ranking", "Refusals", "Refused", "only", "restrict_logits",
-    "words_of_vocabulary",
+    "FREE", "WORD", "AllowedRows", "AllowedTokens", "Ranking", "Refusals", "Refused", "only", "refused_tokens",
+    "restrict_logits", "words_of_vocabulary",
 ]  # fmt: skip
 
 WORD = 32
@@ -142,10 +142,20 @@ class AllowedTokens:
 
 def restrict_logits(logits_RV: Tensor, allowed: AllowedRows) -> Tensor:
     """A copy of the logits, -inf where a row may not choose the token."""
-    token_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
+    return logits_RV.masked_fill(~_may(allowed, logits_RV.shape[1]), -torch.inf)
+
+
+def refused_tokens(allowed: AllowedRows, vocab_size: int) -> Tensor:
+    """int64 ``[R]``: a token that a row may not choose; any token where it may choose all."""
+    return _may(allowed, vocab_size).to(torch.uint8).argmin(dim=-1)
+
+
+def _may(allowed: AllowedRows, vocab_size: int) -> Tensor:
+    """Bool ``[R, V]``: whether a row may choose a token."""
+    token_V = torch.arange(vocab_size, device=allowed.line_R.device)
     may_RV = token_V == only(allowed.line_R)[:, None]
     if allowed.bits_UW.shape[0]:
         word_RV = allowed.bits_UW.index_select(0, allowed.line_R.clamp(min=0)).index_select(1, token_V // WORD)
         bit_RV = ((word_RV >> (token_V % WORD).to(torch.int32)) & 1) != 0
         may_RV = torch.where((allowed.line_R >= 0)[:, None], bit_RV, may_RV)
-    return logits_RV.masked_fill(~may_RV & (allowed.line_R != FREE)[:, None], -torch.inf)
+    return may_RV | (allowed.line_R == FREE)[:, None]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import AdjustedRows, adjust_logits
-from wedlm_core.decoding.allowed_tokens import AllowedRows, restrict_logits
+from wedlm_core.decoding.allowed_tokens import AllowedRows, refused_tokens, restrict_logits
 from wedlm_core.decoding.compact import flagged_rows
 from wedlm_core.decoding.filters import filter_logits, is_filtered
 from wedlm_core.decoding.noise import gumbel_noise
@@ -96,8 +96,8 @@ def _entropy(logits_RV: Tensor, log_RV: Tensor) -> Tensor:
 def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
     """Choose one token per row: ``argmax(filter(adjusted / T) + gumbel(seed, position))``, argmax at T = 0.
 
-    Rows with a grammar choose among the tokens that it allows. Where it and the adjustments leave none, the choice is
-    token 0, which the grammar then refuses.
+    Rows with a grammar choose among the tokens that it allows. Where it and the adjustments leave none, the choice is a
+    token that the grammar refuses, if there is any.
 
     Args:
         logits_RV: floating point ``[R, V]``; computed with in float32.
@@ -125,6 +125,9 @@ def choose(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_l
         token_R = torch.where(greedy_R, token_R, (kept_RV + noise_RV).argmax(dim=-1))
         if rows.suppressing:
             entropy_R = torch.where(rows.suppress_R & ~greedy_R, entropy_of(kept_RV), entropy_R)
+    if rows.allowed is not None and rows.adjusted is not None:
+        nothing_R = adjusted_RV.max(dim=-1).values == -torch.inf
+        token_R = torch.where(nothing_R, refused_tokens(rows.allowed, logits_RV.shape[-1]), token_R)
     logprob_R = log_RV.gather(-1, token_R[:, None]).squeeze(-1)
     return Choice(token_R=token_R, entropy_R=entropy_R, logprob_R=logprob_R)
 

@@ -14,7 +14,7 @@ import numpy as np
 from wedlm_core.decoding.allowed_tokens import WORD, only, words_of_vocabulary
 from wedlm_core.grammar.automaton import Automaton
 from wedlm_core.grammar.constraint import take_forced
-from wedlm_core.kernels.cpu.grammar_walk import TABLES, allowed_bits, forced_text, insert_text
+from wedlm_core.kernels.cpu.grammar_walk import TABLES, allowed_bits, follows, forced_text, insert_text
 
 __all__ = ["KnownStates"]
 
@@ -111,7 +111,7 @@ class KnownStates:
         return int(forced_text(self.record, self._number(grammar, state), last))
 
     def learn_text(self, grammar: int, state: int, last: int, matcher: Any) -> bool:
-        """Ask which text is forced behind a token; False if that cannot be kept.
+        """Ask which text is forced behind a token; False if that cannot be kept, or is not what the state's bytes say.
 
         Args:
             grammar: number of the automaton.
@@ -121,6 +121,8 @@ class KnownStates:
         """
         text = take_forced(matcher)
         if matcher.is_error() or self._keys >= _MOST_TEXTS or any(self._is_eos_V[token] for token in text):
+            return False
+        if not follows(self.record, grammar, state, np.array(text, dtype=np.int64)):
             return False
         number = 0
         if text:

@@ -20,9 +20,10 @@ from wedlm_core.grammar.regular import (
     sequence,
 )
 
-__all__ = ["float_text", "integers", "numbers"]
+__all__ = ["float_text", "integers", "is_exact", "numbers"]
 
 _LARGEST = 2**53
+_SURE_DIGITS = 15  # significant ones, which any reading of a numeral keeps
 _MOST_DECIMALS = 18  # more are read in another way
 _MINUS = Text(text=b"-")
 _ZERO = Text(text=b"0")
@@ -44,9 +45,14 @@ _ANY_NUMBER = sequence(
 )
 
 
+def is_exact(value: float) -> bool:
+    """Whether the backend reads a number as what it is: of the 16th and 17th digit of a fraction it may lose some."""
+    return isinstance(value, int) or len(Decimal(repr(value)).normalize().as_tuple().digits) <= _SURE_DIGITS
+
+
 def float_text(value: float) -> str | None:
     """A number as the backend spells it, without an exponent; None where that is not known."""
-    if abs(value) > _LARGEST or (value == 0 and math.copysign(1, value) < 0):
+    if abs(value) > _LARGEST or (value == 0 and math.copysign(1, value) < 0) or not is_exact(value):
         return None
     return str(int(value)) if value == int(value) else format(Decimal(repr(float(value))), "f")
 

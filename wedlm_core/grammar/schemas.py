@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from wedlm_core.errors import RequestError, explain
+from wedlm_core.grammar.numerals import is_exact
 from wedlm_core.grammar.patterns import pattern_fault, with_python_classes
 
 __all__ = ["ENFORCED", "FORMATS", "NOTES", "check_schema", "for_backend"]
@@ -125,6 +126,8 @@ def _check_numbers(place: _Place) -> None:
             if _is_number(value):
                 _require(abs(value) <= _LARGEST_NUMBER, place, keyword, value, "a number from -2**53 to 2**53: larger "
                          "ones would be rounded", 'Use a string with a "pattern".')  # fmt: skip
+                _require(is_exact(value), place, keyword, value, "a number of at most 15 significant digits: "
+                         "longer ones may be rounded", "Round it.")  # fmt: skip
     for inclusive, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         _require(inclusive not in schema or exclusive not in schema, place, exclusive, schema.get(exclusive),
                  f"beside {inclusive} one of them would not be enforced", "Keep the narrower one.")  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -139,18 +140,29 @@ def test_verified_is_autoregressive_token_for_token(
 
 
 @pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
-@pytest.mark.parametrize("limit", ["states", "answers", "room"])
+@pytest.mark.parametrize("limit", ["states", "answers", "texts", "room"])
 def test_where_automata_end_matchers_go_on(strategy: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A matcher that does not say what the automaton says, one that says nothing any more, and a table that is full."""
+    clear, cleared = KnownStates.clear, itertools.count()
     folder, turns = resolve("tiny"), itertools.count()
     expected = plainly(folder, 1.0)
     monkeypatch.setattr(compiler, "_FEW", 0)
-    ways = {"states": ("learn_line", 7), "answers": ("learn_text", 4), "room": ("learn_line", 1 << 30)}
-    name, each = ways[limit]
-    learn = getattr(KnownStates, name)
-    monkeypatch.setattr(KnownStates, name, lambda *given: next(turns) % each != each - 1 and learn(*given))
+    ways = {"states": ("learn_line", 7), "answers": ("learn_text", 4)}
+    if limit in ways:
+        name, each = ways[limit]
+        learn = getattr(KnownStates, name)
+        monkeypatch.setattr(KnownStates, name, lambda *given: next(turns) % each != each - 1 and learn(*given))
+    if limit == "texts":  # now and then with a token that cannot come
+
+        def other(matcher: Any) -> list[int]:
+            text = take_forced(matcher)
+            return [*text[:-1], text[-1] ^ 1] if text and next(turns) % 3 == 2 else text
+
+        take_forced = known_states.take_forced
+        monkeypatch.setattr(known_states, "take_forced", other)
     if limit == "room":
         monkeypatch.setattr(known_states, "_MOST_STATES", 300)
+        monkeypatch.setattr(KnownStates, "clear", lambda known: (next(cleared), clear(known)))
     engine = Engine(*loaded(folder), EngineConfig(max_window=16, step_cost=COST, **TIGHT))
     for turn in range(2):
         done = run(engine, requests(folder, strategy, 1.0)[turn::2])
@@ -164,6 +176,7 @@ def test_where_automata_end_matchers_go_on(strategy: str, limit: str, monkeypatc
     assert automata is not None
     assert bool(automata._doubted) == (limit != "room")
     assert not automata.walks.any()
+    assert (next(cleared) > 1) == (limit == "room"), "more than once: what walks end, room is made"
 
 
 def test_windows_that_a_forward_filled_by_an_older_plan_are_replaced(folder: Path) -> None:
@@ -361,6 +374,30 @@ def test_a_grammar_that_other_rules_leave_nothing_of_fails_alone(
     assert failed.finish_reason is FinishReason.ERROR
     assert failed.error is not None
     assert failed.error.startswith("structured_outputs.choice=('yes',): no token that the grammar allows was left")
+
+
+@pytest.mark.parametrize("walks", [False, True])
+@pytest.mark.parametrize("wanted", [{"choice": ["!"]}, {"regex": "[!?]{3}"}])
+def test_a_word_that_is_banned_does_not_come_where_it_is_token_0(
+    wanted: dict[str, Any], walks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "_FEW", 0 if walks else 1 << 30)
+    shutil.copytree(resolve("tiny"), tmp_path / "swapped")
+    path = tmp_path / "swapped/tokenizer.json"
+    words = json.loads(path.read_text())
+    vocab = words["model"]["vocab"]
+    (first,) = (word for word, number in vocab.items() if number == 0)
+    vocab[first], vocab["!"] = vocab["!"], 0
+    for added in words["added_tokens"]:
+        added["id"] = vocab[added["content"]]
+    path.write_text(json.dumps(words))
+    tokenizer = Tokenizer.load(tmp_path / "swapped")
+    assert tokenizer.decode([0]) == "!"
+    engine = Engine(loaded(resolve("tiny"))[0], tokenizer, EngineConfig(max_window=16, step_cost=COST))
+    for strategy in ("verified", "autoregressive"):
+        params = SamplingParams(structured_outputs=StructuredOutputs(**wanted), bad_words=["!", "?"], max_tokens=9)
+        (one,) = run(engine, [Request(request_id=strategy, prompt_token_ids=(5, 6), params=params)])
+        assert (one.finish_reason, one.text) == (FinishReason.ERROR, "")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def engine_of(
 ) -> Engine:
     """One for all strategies: what an earlier row left behind must harm none."""
     model = load_model(folder)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone(), requires_grad=False)  # its own
     if damaged is not None:
         model.embed.weight[BAD] = damaged
     quantise(model, weight_dtype)
@@ -87,6 +88,22 @@ def test_under_a_grammar_too_the_error_names_the_logits(strategy: str) -> None:
     done = run(engine, requests_of([[5, 6, 7], [8, 9]], [params] * 2))
     assert [one.finish_reason for one in done] == [FinishReason.ERROR] * 2
     assert all(one.error and one.error.startswith("logits") for one in done)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("attention", ["compiled", "tiled", "sdpa"])
+def test_what_a_grammar_forces_leaves_no_keys_behind_that_are_no_numbers(attention: str, overlap: bool) -> None:
+    """None of its rows chooses, so perhaps no one looks at their logits."""
+    forced = SamplingParams(max_tokens=24, structured_outputs=StructuredOutputs(choice=["the answer is yes"]))
+    before = requests_of([[5, BAD, 7] + [9] * 60, [6, BAD] * 15], [forced] * 2)
+    free = SamplingParams(max_tokens=12, ignore_eos=True)
+    after = requests_of([[5, 6, 7], [9] * 20, [11, 12], [13] * 30] * 2, [free] * 8)
+    expected = run(engine_of(resolve("tiny"), attention), after)
+    engine = engine_of(resolve("tiny"), attention, overlap=overlap, damaged=NAN)
+    for one in run(engine, before):
+        assert one.text == "the answer is yes" or (one.error or "").startswith("logits"), "never blamed on the grammar"
+    for ours, theirs in zip(run(engine, after), expected, strict=True):
+        assert BAD in theirs.token_ids or ours.token_ids == theirs.token_ids
 
 
 def test_a_damaged_head_makes_an_error_of_every_row(qwen3_folder: Path) -> None:

@@ -73,6 +73,8 @@ def test_only_what_validators_take_is_an_output(schema: dict[str, Any], wrong: s
         ({"type": "number", "minimum": -3.5, "allOf": [{"exclusiveMaximum": -3}]}, "less than 1 away"),
         ({"type": "integer", "minimum": 10**25}, "rounded"),
         ({"const": 1e30}, "rounded"),
+        ({"enum": ["x", {"price": 98.49919442923573}]}, "98.49919442923573.*15 significant digits.*Round it"),
+        ({"type": "number", "maximum": 13320.139040138245}, "15 significant digits"),
         ({"enum": [{"a": [2**70]}]}, "rounded"),
         ({"type": "number", "multipleOf": 0.1}, "computes? in binary"),
         ({"type": "object", "required": 5}, "required"),

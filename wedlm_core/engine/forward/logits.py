@@ -259,8 +259,8 @@ class Chooser:
                 plain = self._cpu_kernels and not stages.adjustments
                 self._again(choice, logits, slot_R, position_R, known, allowed.refusals, plain=plain)
             if rows is not None:
-                for nats_R in (choice.entropy_R, choice.logprob_R):
-                    nats_R.masked_fill_(rows.is_certain, 0.0)
+                for nats_R in (choice.entropy_R, choice.logprob_R):  # what is no number says that the logits are none
+                    nats_R.masked_fill_(rows.is_certain & ~nats_R.isnan(), 0.0)
             if not most:
                 yield part, Chosen(choice=choice)
                 continue

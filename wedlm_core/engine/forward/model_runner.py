@@ -51,6 +51,7 @@ class ModelRunner:
         padding: of the rows of a forward, and of those of the head.
         device: of the model.
         draws: whether :meth:`draw` is to be called where it can be.
+        skips: whether rows that are not read are left out behind the last layer's keys and values.
         unread_row: what a row costs that is not read behind the last layer, of one on which a token is chosen; 1 where
             that saves nothing, or little.
     """
@@ -66,6 +67,7 @@ class ModelRunner:
             self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
         else:
             check_not_packed(model)
+        self.skips = self._decoder_cpu is not None
         self.draws: bool = getattr(self._decoder_cpu, "draws", False)
         self.unread_row: float = getattr(self._decoder_cpu, "unread_row", 1.0)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from wedlm_core.engine.forward.groups import gather_groups
+from wedlm_core.engine.forward.logits import PickedRows
 from wedlm_core.engine.forward.outcome import fetch, join
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput, choices_of
 from wedlm_core.engine.forward.runner import Runner, StepDetail
@@ -17,6 +19,8 @@ from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.kernels.cpu.step import Choices
 
 __all__ = ["PlainLaunch"]
+
+AnyPicks = TypeVar("AnyPicks", bound=PickedRows)
 
 
 class PlainLaunch:
@@ -60,7 +64,7 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         runner.profile.lap("choose")
         choices, tops = Choices(*drawn.arrays), None
     else:
-        picks = runner.choose.asking(packed.picked(), runner.state)
+        picks = _asking(runner, packed.picked())
         hidden_RD = _run_model(runner, packed.input(), picks.read_rows)
         chosen = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
@@ -86,7 +90,7 @@ def _by_groups(
     packed, picks = step.pack_groups(plan, groups)
     _note_drafts(runner, plan)
     runner.profile.lap("pack")
-    picks = runner.choose.asking(picks, runner.state)
+    picks = _asking(runner, picks)
     hidden_RD = _run_model(runner, packed, picks.read_rows)
     chosen_F = runner.choose(hidden_RD, picks.alone(), runner.state, plan.slots_S)
     runner.profile.lap("choose")
@@ -106,6 +110,15 @@ def _note_drafts(runner: Runner, plan: ForwardPlan) -> IntArray:
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
     runner.state.note_drafts(slots_D, (plan.cached_S + plan.prefill_S)[: len(slots_D)])
     return slots_D
+
+
+def _asking(runner: Runner, picks: AnyPicks) -> AnyPicks:
+    """The picks, and which of them need logits.
+
+    Where all states are computed anyway, all rows get logits: they are how keys and values are noticed that are no
+    numbers, and must not stay in a page of which other sequences mask entries.
+    """
+    return runner.choose.asking(picks, runner.state) if runner.model_runner.skips else picks
 
 
 def _run_model(runner: Runner, packed: PackedInput, read_R: torch.Tensor) -> torch.Tensor:

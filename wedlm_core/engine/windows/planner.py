@@ -70,6 +70,7 @@ class WindowPlanner:
         self._wait = 0  # forwards from the last plan to the next
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
         self._chosen_windows: IntArray = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
+        self._learned, self._kept_plans = True, 0  # since the last full plan: drafts were seen; plans that stayed
         self._row_price, self._seconds_per_commit = 0.0, 0.0  # in the last plan; of drafts, without prefill
         self._load: Load | None = None  # of the last plan
         self._prices: Prices | None = None  # of the last plan, once they were asked for
@@ -137,6 +138,7 @@ class WindowPlanner:
         self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
         if not self._drafted:  # heads alone tell nothing
             return
+        self._learned = True
         own_D = self._table.adaptive[slots_D] & (rows_D > 1)
         self._acceptance.observe(
             slots_D,
@@ -202,8 +204,12 @@ class WindowPlanner:
         slots_S = slots_R[self._table.adaptive[slots_R]]
         if not len(slots_S):
             return False
-        waited, self._age, self._planned_for = self._age, 0, len(slots_R)
         least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
+        if self._stays(slots_R, slots_S):
+            waited, self._age, self._kept_plans = self._age, 0, self._kept_plans + 1
+            return self._probe_again(slots_S, waited, least)
+        waited, self._age, self._planned_for = self._age, 0, len(slots_R)
+        self._learned, self._kept_plans = False, 0
         self._load, self._prices = self._load_of(slots_R, slots_S, cost, spare_tokens), None
         before = self._chosen_windows
         tried = self._apply(slots_S, self._load, waited=waited, lasts=least)
@@ -211,6 +217,32 @@ class WindowPlanner:
         self._patience = min(2 * self._patience, self._tuning.most_patience) if same else 1
         self._wait = least if tried else least * self._patience
         return True
+
+    def _stays(self, slots_R: IntArray, slots_S: IntArray) -> bool:
+        """Whether a plan without any masks would be made again: nothing was learned, and nothing is due to be timed."""
+        table, tuning = self._table, self._tuning
+        return (
+            not self._learned
+            and self._new_windows == (0, 0)
+            and self._kept_plans < tuning.most_kept_plans
+            and not self._chosen_windows.any()
+            and not table.masks[slots_S].any()
+            and 8 * abs(len(slots_R) - self._planned_for) <= self._planned_for
+            and not (self._corrects and self._since_2[1] >= self._rival_wait)
+        )
+
+    def _probe_again(self, slots_S: IntArray, waited: int, lasts: int) -> bool:
+        """A plan that changes nothing but for a probe, if one is due; True in that case."""
+        table = self._table
+        masks_S = np.zeros(len(slots_S), dtype=np.int64)
+        widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
+        self._timing = False
+        tried = self._probe(masks_S, widest_S, waited, lasts)
+        if tried:
+            table.masks[slots_S] = table.keep_valid[slots_S] = masks_S
+        self._patience = min(2 * self._patience, self._tuning.most_patience)
+        self._wait = lasts if tried else lasts * self._patience
+        return tried
 
     # ---- drafts from elsewhere ------------------------------------------------------------------------
 

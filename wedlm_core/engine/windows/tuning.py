@@ -36,6 +36,7 @@ class PlannerTuning:
     # A forward with windows counts as often as a sequence has rows in it: so many without take as long
     rival_within: float = 0.6  # share of the best rate that is expected of it: by less the cost of rows is not wrong
     most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step
+    most_kept_plans: int = 8  # plans that stay as they are, while no draft tells anything, before one is made anew
     sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them
     prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out
     prior_commits: float = 500.0  # commits without prefill among these counts: a job begins with a burst of prefill

@@ -19,7 +19,7 @@ from wedlm_core.statistics import DraftSource
 
 __all__ = [
     "DONE", "ENDS_EARLY", "NO_LINE", "NO_TEXT", "PLACES", "REFUSED", "TABLES", "Drafted", "Proposed", "allowed_bits",
-    "draft_windows", "forced_text", "insert_text",
+    "draft_windows", "follows", "forced_text", "insert_text",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -220,6 +220,16 @@ def _follow(tables, grammar, state, token):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def follows(records, grammar, state, tokens):  # type: ignore[no-untyped-def]
+    """Whether the bytes of tokens can follow a state, counted from the grammar's first; ``records`` as elsewhere."""
+    for token in tokens:
+        state = _follow(records[0], grammar, state, token)
+        if state < 0:
+            return False
+    return True
+
+
+@kernel
 def _has_bit(tables, line, token):  # type: ignore[no-untyped-def]
     bits = array_at(tables.bits, (tables.lines, tables.words), np.int32)
     return (bits[line, token // 32] >> np.int32(token % 32)) & 1 != 0
@@ -359,6 +369,8 @@ def _draft(tables, places, wanted, chosen, theirs, drafts, sources, state, last,
         count += 1
         state, text, done = _move(tables, grammar, state, token, text, done)
         last = token
+        if state < 0:  # what is kept as known fits the automaton, so it cannot be
+            return REFUSED, count, False, state, last
         if text < 0:
             return NO_TEXT, count, False, state, last
 

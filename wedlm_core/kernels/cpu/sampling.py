@@ -186,7 +186,7 @@ def choose_row(  # type: ignore[no-untyped-def]
                 store(scaled, i, size - i, load(scaled, i, size - i, F32(0.0)) + logit / heat)
             token = _first_max(scaled, 0, size)
     if alone >= 0:
-        token = alone if logits[r, alone] > F32(-np.inf) else 0
+        token = 0 if logits[r, alone] == F32(-np.inf) else alone
     return token, entropy, logits[r, token] - top - log_mass
 
 

@@ -123,3 +123,62 @@ def test_what_a_draft_has_to_bring_does_not_depend_on_prefill(prompt: int) -> No
     alone = float(cost(np.array([COUNT]), 0, COUNT)[0])
     assert planner.seconds_of(COUNT) == pytest.approx(alone, rel=0.05)
     assert planner.row_price == pytest.approx(COUNT * 0.1 / alone, rel=0.05)
+
+
+def planned(unread_row: float = 1.0, running: int = COUNT) -> tuple[WindowPlanner, SlotTable]:
+    """A planner of drafts that are never right, after a plan that gives no masks."""
+    table, slots = SlotTable(COUNT, WIDE), np.arange(running)
+    table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, WIDE, 10**6, 1
+    dear = StepCost.linear(fixed=1e-3, per_row=1e-3)
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0), unread_row=unread_row)
+    planner.admit(slots, running)
+    assert planner.plan(slots, dear, 1 << 20)
+    return planner, table
+
+
+def observe_heads(planner: WindowPlanner, table: SlotTable, *, prefill_rows: int = 0, drafts: int = 0) -> None:
+    """A forward of heads, each with so many drafts that are wrong."""
+    one, none, empty = np.ones(COUNT, np.int64), np.zeros(COUNT, np.int64), np.zeros((COUNT, 0))
+    yes = one.astype(np.bool_)
+    outcome = StepOutcome(
+        count_D=one, next_rows_D=one, context_D=one, drafts_D=none + drafts, agreed_D=none, offered_D=none + drafts,
+        valid_D=yes, next_valid_D=yes, token_DC=empty.astype(np.int64), early_DC=empty.astype(np.bool_),
+        entropy_DC=empty.astype(np.float32), logprob_DC=empty.astype(np.float32),
+    )  # fmt: skip
+    source_DC = np.zeros((COUNT, 2 * WIDE), np.int8)
+    planner.observe(
+        np.arange(COUNT), one + drafts, outcome, one, ~yes, prefill_rows, source_DC
+    )  # fmt: skip
+
+
+def test_while_nothing_is_learned_a_plan_without_masks_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, table = planned()
+    made: list[int] = []
+    monkeypatch.setattr(planner, "_apply", lambda slots, *_, **__: made.append(len(slots)) or True)
+    slots, dear = np.arange(COUNT), StepCost.linear(fixed=1e-3, per_row=1e-3)
+
+    def plans(forwards: int, running: int = COUNT, drafts: int = 0) -> int:
+        """How many are made anew within so many forwards."""
+        made.clear()
+        for _ in range(forwards):
+            observe_heads(planner, table, drafts=drafts)
+            planner.plan(slots[:running], dear, 1 << 20)
+        return len(made)
+
+    assert plans(300) == 0
+    assert plans(300) == 1, "now and then all the same"
+    assert plans(80, drafts=1) >= 1, "drafts tell something"
+    assert plans(64, running=COUNT // 2) >= 1, "so does another number of sequences"
+
+
+@pytest.mark.parametrize("unread_row", [0.25, 1.0])
+def test_rows_that_choose_no_token_cost_their_share(unread_row: float) -> None:
+    planner, table = planned(unread_row)
+    cost = StepCost.linear(fixed=0.0, per_row=1e-3)
+    for _ in range(20):
+        planner.record_forward(100, 0, 1, 1e-3 * (20 + unread_row * 80), cost, unread=80)
+    for rows in (20, 100):
+        assert planner._correction.corrected(cost)(np.array([rows]), 0, 1)[0] == pytest.approx(1e-3 * rows, rel=0.1)
+    for _ in range(3000):
+        observe_heads(planner, table, prefill_rows=16)
+    assert planner._prefill_rows / planner._commits == pytest.approx(16 * unread_row / COUNT, rel=0.2)
