@@ -13,7 +13,7 @@ import pytest
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine import Engine
+from wedlm_core.engine import Engine, history_drafts
 from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
@@ -99,7 +99,7 @@ def test_text_that_was_seen_takes_fewer_forwards() -> None:
         config = EngineConfig(max_window=16, step_cost=dear, history_drafts=history)
         engine = Engine(load_model(folder), Tokenizer.load(folder), config)
         same = requests("verified", 0.0)[:3]
-        for turn in range(6):  # the same rows again: all of the text is known, and trusted after some turns
+        for turn in range(20):  # the same rows again: all of the text is known, and trusted after some turns
             done = run(engine, [Request(request_id=f"{turn}{r.request_id}", prompt_token_ids=r.prompt_token_ids,
                                         params=r.params, seed=r.seed) for r in same], 1)  # fmt: skip
         forwards[history] = sum(one.stats.decode_forwards for one in done)
@@ -123,7 +123,7 @@ def test_texts_that_are_not_asked_for_are_taken_in_later(asked_again: bool) -> N
             engine.add(request)
             engine.step()
             if paused and asked_again and number % 2:
-                assert not drafts._open.any()
+                assert drafts._history is None or not drafts._history._open.any()
                 drafts._pause = 0
             while engine.has_work():
                 engine.step()
@@ -131,12 +131,36 @@ def test_texts_that_are_not_asked_for_are_taken_in_later(asked_again: bool) -> N
         history = drafts._history
         assert history is not None
         assert not drafts._prompts
-        assert drafts._opened == 0
+        assert not drafts._waiting
+        assert not history._open.any()
         assert bool(drafts._ended) == paused or asked_again, "they wait until it is asked"
-        drafts._take_in_ended()
+        drafts._take_in()
         shared.append(history._logs.token[len(history._logs.token) // 2 :].copy())
     assert np.array_equal(*shared)
     assert (shared[0] != 0).sum() > 500
+
+
+def test_a_pause_ends_when_it_was_long_enough_for_what_a_trial_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    dear, folder, now = StepCost.linear(fixed=1e-6, per_row=1.0), resolve("tiny"), [0.0]
+    engine = Engine(load_model(folder), Tokenizer.load(folder), EngineConfig(step_cost=dear))
+    drafts = engine._history
+    assert drafts is not None
+    monkeypatch.setattr(history_drafts.time, "perf_counter", lambda: now[0])
+    params = SamplingParams(max_tokens=400, ignore_eos=True)
+    engine.add(Request(request_id="a", prompt_token_ids=(5, 6, 7), params=params))
+    while not drafts._pause:  # a forward takes a second, all that is asked for as well
+        now[0] += 1.0
+        drafts._spent_since += 1.0
+        engine.step()
+    assert drafts._rests_until == pytest.approx(now[0] + 50 * 4 * 1.0, rel=0.2), "a trial asks four times"
+    assert drafts._waiting, "meanwhile nothing is taken in"
+    asked, began, suggest = [], now[0], drafts.suggest
+    monkeypatch.setattr(drafts, "suggest", lambda *given: asked.append(now[0] - began) or suggest(*given))
+    while not asked:
+        now[0] += 1.0
+        engine.step()
+    assert 200 <= asked[0] <= 220
+    assert not drafts._waiting
 
 
 def test_nothing_is_drafted_from_a_sequence_that_was_aborted() -> None:
