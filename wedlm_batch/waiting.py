@@ -1,8 +1,7 @@
 """How threads wait between parallel sections: asleep. Imports the standard library only.
 
 OpenMP threads that spin while they wait take the CPU from other processes, and the sections themselves wait for threads
-that got none: beside busy processes, decoding with two threads is many times slower
-(``python -m benchmarks.decode.contention``).
+that got none. The compiled decoder's own threads look after themselves (:mod:`wedlm_core.model.team`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Decoding with two threads beside busy processes, with threads that sleep while they wait and with ones that spin.
+"""Decoding beside busy processes, with one thread and with two that run each forward together.
 
-    python -m benchmarks.decode.contention [--rounds 3] [--threads 2]
+    python -m benchmarks.decode.contention [--rounds 3]
 
-Every measurement is a process of its own, since OpenMP reads its policy once, when torch is imported. Policies and
-numbers of busy processes alternate within a round. A busy process computes without pause, as another actor would.
+Every measurement is a process of its own. Numbers of threads and of busy processes alternate within a round. A busy
+process computes without pause, as another actor would.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -21,45 +20,45 @@ from benchmarks.common import table, write_result
 
 __all__ = ["main"]
 
-POLICIES = {"spin": "ACTIVE", "sleep": "PASSIVE"}
+THREADS = (1, 2)
 BUSY = (0, 1, 2)
 _MODELS = ("tiny", "25M")
-_WARM, _SECONDS = 2.0, 6.0
+_WARM, _SECONDS = 2.0, 4.0
 
 
 def main() -> None:
     """Measure all combinations and write the table; or, as a child, measure one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--child", choices=_MODELS, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         _measure(args.child, args.threads)
         return
-    found: dict[tuple[str, int, str], list[float]] = {}
+    found: dict[tuple[str, int, int], list[float]] = {}
     for _ in range(args.rounds):
         for model in _MODELS:
             for busy in BUSY:
-                for policy in POLICIES:
+                for threads in THREADS:
                     with _busy(busy):
-                        rate = _in_a_process(model, policy, args.threads)
-                    found.setdefault((model, busy, policy), []).append(rate)
-                    print(model, busy, policy, f"{rate:.0f} tokens/s", flush=True)
-    header = ("model", "busy processes", "spin, tokens/s", "sleep, tokens/s", "sleep over spin", "ranges")
+                        rate = _in_a_process(model, threads)
+                    found.setdefault((model, busy, threads), []).append(rate)
+                    print(model, busy, threads, f"{rate:.0f} tokens/s", flush=True)
+    header = ("model", "busy processes", "one thread, tokens/s", "two threads, tokens/s", "two over one",
+              "two over two without busy processes", "ranges")  # fmt: skip
     rows = []
     for model in _MODELS:
         for busy in BUSY:
-            spin, sleep = (found[model, busy, policy] for policy in POLICIES)
-            middle = statistics.median(spin), statistics.median(sleep)
-            ranges = f"{min(spin):.0f}-{max(spin):.0f}, {min(sleep):.0f}-{max(sleep):.0f}"
-            rows.append((model, busy, f"{middle[0]:.0f}", f"{middle[1]:.0f}", f"{middle[1] / middle[0]:.2f}", ranges))
+            one, two = (found[model, busy, threads] for threads in THREADS)
+            middle, idle = [statistics.median(rates) for rates in (one, two)], statistics.median(found[model, 0, 2])
+            ranges = f"{min(one):.0f}-{max(one):.0f}, {min(two):.0f}-{max(two):.0f}"
+            rows.append((model, busy, f"{middle[0]:.0f}", f"{middle[1]:.0f}", f"{middle[1] / middle[0]:.2f}",
+                         f"{middle[1] / idle:.2f}", ranges))  # fmt: skip
     body = f"{table(header, rows)}\n\nMedians of {args.rounds} processes each, alternating; 8 sequences, "
-    body += f"autoregressive, float32, {_SECONDS:.0f} s after {_WARM:.0f} s of warming up. Others used the machine: "
-    body += f"its load over the last 15 minutes was {os.getloadavg()[2]:.1f}."
+    body += f"autoregressive, float32, {_SECONDS:.0f} s after {_WARM:.0f} s of warming up."
     write_result("contention", "Decoding beside busy processes",
-                 f"python -m benchmarks.decode.contention --rounds {args.rounds} --threads {args.threads}", body,
-                 threads=args.threads)  # fmt: skip
+                 f"python -m benchmarks.decode.contention --rounds {args.rounds}", body, threads=2)  # fmt: skip
 
 
 @contextmanager
@@ -74,11 +73,9 @@ def _busy(count: int) -> Iterator[None]:
             one.wait()
 
 
-def _in_a_process(model: str, policy: str, threads: int) -> float:
+def _in_a_process(model: str, threads: int) -> float:
     command = [sys.executable, "-m", "benchmarks.decode.contention", "--child", model, "--threads", str(threads)]
-    env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME")}
-    env["OMP_WAIT_POLICY"] = POLICIES[policy]
-    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout.split()[-1])
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+import os
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,21 @@ import torch
 from torch import Tensor
 
 from wedlm_core.kernels.cpu.forward import TASK, entry_of
-from wedlm_core.kernels.cpu.team import STATE_SIZE
+from wedlm_core.kernels.cpu.team import POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
 
 __all__ = ["Team"]
 
 _TEAM_BYTES = 1 << 19
 """Weights times rows from which a second thread pays off."""
+_LOOKS = 2000
+"""Looks at the gate before a forward begins without helpers, some 50 microseconds."""
+_FAR_LONGER, _AWAY = 1.5, 1e-3  # times as long as usual, and seconds more: what a slice of the system is, at least
+_DRIFT = 0.02  # of the usual time towards longer ones
+_FEW_ALONE, _MANY_ALONE = 8, 512  # forwards that are run alone, at first and at most
+_CALM = 64  # forwards in a row that took about as long as usual, after which few are run alone again
+_WORK_OF_A_LOOK = 1 << 15
+"""Bytes of weights times rows for which one look more is worth it: about a tenth of what a helper saves."""
 
 
 class Team:
@@ -65,7 +73,7 @@ class Team:
             held: numbers of keys and values.
         """
         members = min(torch.get_num_threads(), 1 + work // _TEAM_BYTES)
-        _run_members(entry_of(numbers, held), self.fields, self._address, members)
+        _POOL.run(entry_of(numbers, held), self._address, members, work)
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""
@@ -89,23 +97,6 @@ class Team:
         return out_RO
 
 
-def _run_members(entry: int, fields: Mapping[str, np.ndarray], address: int, members: int) -> None:
-    """Call ``entry(address)`` in so many threads and wait for them."""
-    fields["team_size"][0], fields["members"][0] = 0, members
-    if members == 1:
-        _function(entry)(address)
-    elif (library := _threads_of_torch()) is not None:
-        fields["team_size"][0] = library.size
-        library.run(entry, address, members, 0)
-    else:
-        function = _function(entry)
-        pool = _pool(members - 1)
-        waiting = [pool.submit(function, address) for _ in range(members - 1)]
-        function(address)
-        for future in waiting:
-            future.result()
-
-
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
@@ -114,31 +105,89 @@ def _function(entry: int) -> Any:
     return _FUNCTION(entry)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Library:
-    """``run(entry, address, threads, 0)`` calls an entry in threads; ``size`` is the function that counts these."""
+class Company:
+    """Whether it pays to work together, or other processes take the cores from some of those who wait for each other.
 
-    run: Any
-    size: int
+    A thread that loses its core is away for milliseconds, as long as tens of small forwards take, and the others wait.
+    So after a forward that took far longer than its like, and after one to which a helper did not come, some are run
+    alone: twice as many each time.
+    """
+
+    def __init__(self) -> None:
+        self._usual: dict[int, float] = {}  # seconds of forwards together, by the binary length of their work
+        self._alone, self._next, self._calm = 0, _FEW_ALONE, 0
+
+    def pays(self) -> bool:
+        """Whether to work together on the next forward."""
+        if self._alone:
+            self._alone -= 1
+            return False
+        return True
+
+    def record(self, work: int, seconds: float, *, all_there: bool) -> None:
+        """Take in what a forward together took."""
+        size = work.bit_length()
+        usual = self._usual.get(size, seconds)
+        if all_there and seconds <= _FAR_LONGER * usual + _AWAY:
+            self._usual[size] = seconds if seconds < usual else usual + _DRIFT * (seconds - usual)
+            self._calm += 1
+            if self._calm >= _CALM:
+                self._next = _FEW_ALONE
+            return
+        self._alone, self._calm = self._next, 0
+        self._next = min(2 * self._next, _MANY_ALONE)
 
 
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="team")
+class _Pool:
+    """Threads of this process that help with tasks, one task at a time."""
+
+    def __init__(self) -> None:
+        self._numbers = np.zeros(POOL_SIZE, dtype=np.int64)
+        self._own = np.zeros(3, dtype=np.int64)
+        self._threads: list[threading.Thread] = []
+        self._leads = threading.Lock()
+        self._company = Company()
+
+    def run(self, entry: int, address: int, members: int, work: int) -> None:
+        """Call ``entry`` with a task in at most so many threads, this one included, and wait for them.
+
+        Helpers are waited for as long as may pay for so much work. Where others are being helped there are none.
+        """
+        if members == 1 or not self._company.pays() or not self._leads.acquire(blocking=False):
+            alone = np.array([address, 0, 1], dtype=np.int64)
+            _function(entry)(alone.ctypes.data)
+            return
+        try:
+            if len(self._threads) < members - 1:
+                self._start(members - 1)
+            begin = time.perf_counter()
+            there = lead(self._numbers, entry, address, self._own, members - 1, _LOOKS + work // _WORK_OF_A_LOOK)
+            self._company.record(work, time.perf_counter() - begin, all_there=there == members)
+        finally:
+            self._leads.release()
+
+    def _start(self, helpers: int) -> None:
+        serve = _function(serve_entry())
+        while len(self._threads) < helpers:
+            thread = threading.Thread(target=serve, args=(self._numbers.ctypes.data,), daemon=True, name="team")
+            thread.start()
+            self._threads.append(thread)
+
+    def end(self) -> None:
+        """Let the threads end: they read memory that goes away with the process's modules."""
+        dismiss(self._numbers)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
 
 
-@functools.cache
-def _threads_of_torch() -> _Library | None:
-    """The library that runs torch's own threads, if it is GNU's: they are there, and start in a few microseconds."""
-    folder = Path(torch.__file__).parent
-    found = [*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")]
-    if not found:
-        return None
-    try:
-        library = ctypes.CDLL(str(found[0]))
-        library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        library.GOMP_parallel.restype = None
-        size = ctypes.cast(library.omp_get_num_threads, ctypes.c_void_p).value
-    except (OSError, AttributeError):
-        return None
-    return _Library(run=library.GOMP_parallel, size=size) if size else None
+_POOL = _Pool()
+atexit.register(_POOL.end)
+
+
+def _begin_again() -> None:
+    """In a child process, to which no thread was copied."""
+    _POOL.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_begin_again)

@@ -48,6 +48,8 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     monkeypatch.setattr(team, "_TEAM_BYTES", 1)
+    monkeypatch.setattr(team.Company, "pays", lambda _: True)  # though other tests take the cores
+    monkeypatch.setattr(team, "_LOOKS", 1 << 22)
     yield
     torch.set_num_threads(before)
 
@@ -97,10 +99,7 @@ def test_floats_are_near_and_a_row_is_the_same_in_any_company(
 
 
 @pytest.mark.parametrize("numbers", numbers_here())
-@pytest.mark.parametrize("library", [True, False])
-def test_two_threads_give_the_bits_of_one(
-    numbers: str, library: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_threads_give_the_bits_of_one(numbers: str, request: pytest.FixtureRequest) -> None:
     weight_OI, scale_O = some_rows(300, 70, 1), None
     if numbers in WHOLE:
         layer = Int8Linear.of(nn.Linear(70, 300))
@@ -108,8 +107,6 @@ def test_two_threads_give_the_bits_of_one(
     packed = pack(weight_OI.bfloat16() if numeric_kind(numbers) == "bfloat16" else weight_OI, numbers, scale_O=scale_O)
     found = {rows: Team().product(packed, some_rows(rows, 70, rows)) for rows in (1, 2, 13, 64)}
     request.getfixturevalue("two_threads")
-    if not library:
-        monkeypatch.setattr(team, "_threads_of_torch", lambda: None)
     for rows, one in found.items():
         for _ in range(20):
             assert torch.equal(Team().product(packed, some_rows(rows, 70, rows)), one)

@@ -21,7 +21,7 @@ from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, numeric
 from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
 from wedlm_core.kernels.cpu.sampling import choose_row
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
-from wedlm_core.kernels.cpu.team import STATE_SIZE, call_for_number, meet, take
+from wedlm_core.kernels.cpu.team import STATE_SIZE, meet, take
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
 __all__ = ["ADVANCE", "CHOICE", "LAYER", "PRODUCT", "TASK", "entry_of"]
@@ -67,7 +67,7 @@ ADVANCE = _record("decoding columns spans states mask places counts flags token 
 - ``places``: C of the outcome, whose arrays are the others.
 """
 TASK = _record(
-    "state members team_size rows layers hidden inner heads kv_heads dim eps "
+    "state rows layers hidden inner heads kv_heads dim eps "
     "stream normed q context gated qkv gate_up delta narrow row_scale row_sum "
     "cos sin reach positions entries "
     "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
@@ -76,7 +76,7 @@ TASK = _record(
 )  # fmt: skip
 """Of a forward or of one product.
 
-- ``state``: of the team. ``members``: its threads, or ``team_size``: a function that tells how many they are.
+- ``state``: of the team.
 - ``stream``: float32 ``[rows, hidden]``, the embedded rows, changed.
 - ``normed, q, context, gated, qkv, gate_up, delta``: float32 scratch as wide as the model has them.
 - ``narrow, row_scale, row_sum``: scratch for rows in the numbers of the weights.
@@ -388,13 +388,14 @@ def _runner(numbers: str, held: str) -> Any:
             weight = array_at(following, (task.hidden,), np.float32)
             add_rms_norm(stream, delta, weight, task.eps, normed, places, first, last)
         if task.choice.picks == 0:
+            meet(state, members)  # the leader goes on when all are done
             return
         if rows:
             product(task, rows, task.normed, task.head, task.out, me, members, state)
         else:
             meet(state, members)
         _choose(task.choice, floats_at(task.out, rows, task.head.outputs), state, me, members)
-        meet(state, members)  # the next task counts its members from 0 on
+        meet(state, members)
         if me == 0 and task.advance.decoding:
             _advance(task.advance, task.choice)
 
@@ -405,18 +406,13 @@ _RUNNERS = {(numbers, held): _runner(numbers, held) for numbers in _PARTS for he
 
 
 def _joined(label: str, run: Any) -> Any:
-    """What each thread of a team calls with the address of the task."""
+    """What each thread of a team calls with the address of three numbers: of the task, its own, and of the members."""
 
     @kernel(label=label)
     def join(address):  # type: ignore[no-untyped-def]
-        task = array_at(address, (1,), TASK)[0]
-        state = numbers_at(task.state, STATE_SIZE)
-        members = task.members
-        if task.team_size:
-            members = call_for_number(task.team_size)
-        me = take(state)
-        meet(state, members)
-        run(task, state, me, members)
+        task_at, me, members = numbers_at(address, 3)
+        task = array_at(task_at, (1,), TASK)[0]
+        run(task, numbers_at(task.state, STATE_SIZE), me, members)
 
     return join
 
@@ -444,7 +440,7 @@ _int8_amx_kv_int8: Any = _JOINED.get(("int8_amx", "int8"))
 
 # A function for each: what is kept on disk is found again only if it depends on no variable of an enclosing function.
 def run_float32(address):  # type: ignore[no-untyped-def]
-    """Compute a task, given by the address of its record, as one of its members."""
+    """Compute a task as one of its members, given by the address of three numbers (:func:`_joined`)."""
     _float32(address)
 
 
@@ -549,7 +545,7 @@ _FUNCTIONS = {
 
 @functools.cache
 def entry_of(numbers: str, held: str = "float32") -> int:
-    """The address of the compiled function of two kinds of numbers: ``void (int64 address of a record)``, as in C.
+    """The address of the compiled function of two kinds of numbers: ``void (int64 address)``, as in C.
 
     Args:
         numbers: of weights.
