@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.kernels.cpu.forward import TASK, entry_of
-from wedlm_core.kernels.cpu.team import POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
+from wedlm_core.kernels.cpu.team import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
 
 __all__ = ["Team"]
@@ -25,6 +25,7 @@ _TEAM_BYTES = 1 << 19
 _LOOKS = 2000
 """Looks at the gate before a forward begins without helpers, some 50 microseconds."""
 _FAR_LONGER, _AWAY = 1.5, 1e-3  # times as long as usual, and seconds more: what a slice of the system is, at least
+_LARGE = 50e-3  # seconds of forwards of which a slice is no great part
 _DRIFT = 0.02  # of the usual time towards longer ones
 _FEW_ALONE, _MANY_ALONE = 8, 512  # forwards that are run alone, at first and at most
 _CALM = 64  # forwards in a row that took about as long as usual, after which few are run alone again
@@ -73,7 +74,7 @@ class Team:
             held: numbers of keys and values.
         """
         members = min(torch.get_num_threads(), 1 + work // _TEAM_BYTES)
-        _POOL.run(entry_of(numbers, held), self._address, members, work)
+        _POOL.run(entry_of(numbers, held), self._address, members, work, self.state)
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""
@@ -105,7 +106,7 @@ def _function(entry: int) -> Any:
     return _FUNCTION(entry)
 
 
-class Company:
+class Attendance:
     """Whether it pays to work together, or other processes take the cores from some of those who wait for each other.
 
     A thread that loses its core is away for milliseconds, as long as tens of small forwards take, and the others wait.
@@ -124,11 +125,18 @@ class Company:
             return False
         return True
 
-    def record(self, work: int, seconds: float, *, all_there: bool) -> None:
-        """Take in what a forward together took."""
+    def record(self, work: int, seconds: float, *, all_there: bool, waited: bool) -> None:
+        """Take in what a forward together took.
+
+        Args:
+            work: bytes of weights times rows.
+            seconds: that it took.
+            all_there: whether all helpers came.
+            waited: whether any member waited for long.
+        """
         size = work.bit_length()
         usual = self._usual.get(size, seconds)
-        if all_there and seconds <= _FAR_LONGER * usual + _AWAY:
+        if all_there and not (waited and _FAR_LONGER * usual + _AWAY < seconds < _LARGE):
             self._usual[size] = seconds if seconds < usual else usual + _DRIFT * (seconds - usual)
             self._calm += 1
             if self._calm >= _CALM:
@@ -146,23 +154,31 @@ class _Pool:
         self._own = np.zeros(3, dtype=np.int64)
         self._threads: list[threading.Thread] = []
         self._leads = threading.Lock()
-        self._company = Company()
+        self._attendance = Attendance()
 
-    def run(self, entry: int, address: int, members: int, work: int) -> None:
+    def run(self, entry: int, address: int, members: int, work: int, state: np.ndarray) -> None:
         """Call ``entry`` with a task in at most so many threads, this one included, and wait for them.
 
         Helpers are waited for as long as may pay for so much work. Where others are being helped there are none.
+
+        Args:
+            entry: address of a function.
+            address: of the task.
+            members: threads at most.
+            work: bytes of weights times rows.
+            state: of the team.
         """
-        if members == 1 or not self._company.pays() or not self._leads.acquire(blocking=False):
+        if members == 1 or not self._attendance.pays() or not self._leads.acquire(blocking=False):
             alone = np.array([address, 0, 1], dtype=np.int64)
             _function(entry)(alone.ctypes.data)
             return
         try:
             if len(self._threads) < members - 1:
                 self._start(members - 1)
-            begin = time.perf_counter()
+            begin, waits = time.perf_counter(), int(state[LONG])
             there = lead(self._numbers, entry, address, self._own, members - 1, _LOOKS + work // _WORK_OF_A_LOOK)
-            self._company.record(work, time.perf_counter() - begin, all_there=there == members)
+            seconds, waited = time.perf_counter() - begin, int(state[LONG]) != waits
+            self._attendance.record(work, seconds, all_there=there == members, waited=waited)
         finally:
             self._leads.release()
 

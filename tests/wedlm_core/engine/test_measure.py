@@ -46,7 +46,7 @@ def test_kernels_that_the_first_forward_compiles_take_no_time_from_the_others() 
     class Bench:
         forwards, now = 1, 0.0
 
-        def run(self, rows: int, sequences: int, context: int) -> float:
+        def run(self, rows: int, sequences: int, context: int, *, before: int = 0) -> float:
             took = 1e-5 * rows if self.now else 30.0
             self.now += took
             return took
@@ -79,9 +79,9 @@ def test_the_first_default_request_runs_in_an_engine_of_any_size(
     seen: list[int] = []
     plain = Bench.run
 
-    def watched(self: Bench, rows: int, sequences: int, context: int) -> float:
+    def watched(self: Bench, rows: int, sequences: int, context: int, *, before: int = 0) -> float:
         seen.append(sequences)
-        return plain(self, rows, sequences, context)
+        return plain(self, rows, sequences, context, before=before)
 
     monkeypatch.setattr(Bench, "run", watched)
     engine = Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), EngineConfig(overlap=overlap, **settings))

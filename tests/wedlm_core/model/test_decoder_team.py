@@ -1,4 +1,4 @@
-"""All layers in one call: products on panels equal their oracles, and neither threads nor company change a bit."""
+"""All layers in one call: products on panels equal their oracles, and neither threads nor attendance change a bit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     monkeypatch.setattr(team, "_TEAM_BYTES", 1)
-    monkeypatch.setattr(team.Company, "pays", lambda _: True)  # though other tests take the cores
+    monkeypatch.setattr(team.Attendance, "pays", lambda _: True)  # though other tests take the cores
     monkeypatch.setattr(team, "_LOOKS", 1 << 22)
     yield
     torch.set_num_threads(before)
@@ -82,7 +82,7 @@ def test_whole_numbers_give_the_bits_of_the_layer(
 @pytest.mark.parametrize("numbers", FLOATS)
 @given(**SIZES, seed=st.integers(0, 2**31), bias=st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_floats_are_near_and_a_row_is_the_same_in_any_company(
+def test_floats_are_near_and_a_row_is_the_same_in_any_attendance(
     numbers: str, rows: int, inputs: int, outputs: int, seed: int, bias: bool
 ) -> None:
     dtype = getattr(torch, numeric_kind(numbers))

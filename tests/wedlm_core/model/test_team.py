@@ -15,7 +15,7 @@ import torch
 
 from wedlm_core.model import team
 from wedlm_core.model.panels import PanelWeight, pack
-from wedlm_core.model.team import Company, Team
+from wedlm_core.model.team import Attendance, Team
 
 WORK, USUAL = 1 << 20, 1e-3
 
@@ -34,51 +34,52 @@ def a_product(seed: int = 0) -> tuple[PanelWeight, torch.Tensor]:
     return pack(torch.randn(300, 70, generator=generator), "float32"), torch.randn(13, 70, generator=generator)
 
 
-def in_a_row(company: Company, forwards: int) -> list[bool]:
-    return [company.pays() for _ in range(forwards)]
+def in_a_row(attendance: Attendance, forwards: int) -> list[bool]:
+    return [attendance.pays() for _ in range(forwards)]
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_after_a_forward_that_was_disturbed_some_are_run_alone_and_twice_as_many_each_time(late: bool) -> None:
-    company = Company()
+    attendance = Attendance()
     for _ in range(100):
-        assert company.pays()
-        company.record(WORK, USUAL, all_there=True)
+        assert attendance.pays()
+        attendance.record(WORK, USUAL, all_there=True, waited=False)
     for alone in (8, 16, 32, 64, 128, 256, 512, 512):
-        company.record(WORK, USUAL if late else 5e-3, all_there=not late)
-        assert in_a_row(company, alone + 2) == [False] * alone + [True] * 2
+        attendance.record(WORK, USUAL if late else 5e-3, all_there=not late, waited=not late)
+        assert in_a_row(attendance, alone + 2) == [False] * alone + [True] * 2
     for _ in range(64):
-        company.record(WORK, USUAL, all_there=True)
-    company.record(WORK, 5e-3, all_there=True)
-    assert in_a_row(company, 9) == [False] * 8 + [True], "few again, after a while without"
+        attendance.record(WORK, USUAL, all_there=True, waited=False)
+    attendance.record(WORK, 5e-3, all_there=True, waited=True)
+    assert in_a_row(attendance, 9) == [False] * 8 + [True], "few again, after a while without"
 
 
-def test_what_takes_long_for_its_work_or_gets_slower_bit_by_bit_is_not_disturbed() -> None:
-    company = Company()
+def test_what_takes_long_without_long_waits_is_not_disturbed() -> None:
+    attendance = Attendance()
     for turn in range(400):
-        company.record(WORK, 10e-3 * (1 + turn / 400), all_there=True)
-        company.record(WORK << 5, 0.3, all_there=True)
-        assert company.pays()
+        attendance.record(WORK, 10e-3 * (1 + turn / 400), all_there=True, waited=False)
+        attendance.record(WORK << 5, 0.3 * (1 + turn % 3), all_there=True, waited=True)  # a slice is no part of that
+        attendance.record(WORK << 2, 2e-3 * (1 + turn % 5), all_there=True, waited=False)  # more to attend to
+        assert attendance.pays()
 
 
 def test_helpers_that_sleep_are_woken() -> None:
     weight, x_RI = a_product()
     expected = Team().product(weight, x_RI)
     found, lead = [], team.lead
-    company, looks = Company(), 1 << 24
+    attendance, looks = Attendance(), 1 << 24
 
     def counted(*given: object) -> int:
         found.append(lead(*given[:-1], looks))
         return found[-1]
 
     pool = team._Pool()
-    pool._company = company
+    pool._attendance = attendance
     team_of_pool, before = Team(), team._POOL
     try:
         team._POOL, team.lead = pool, counted
         for pause in (0.0, 0.05, 0.05):
             time.sleep(pause)
-            company._alone = 0
+            attendance._alone = 0
             assert torch.equal(team_of_pool.product(weight, x_RI), expected)
     finally:
         team._POOL, team.lead = before, lead

@@ -24,11 +24,13 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.compiled import c_function, kernel
 from wedlm_core.kernels.cpu.views import numbers_at
 
-__all__ = ["POOL_SIZE", "STATE_SIZE", "dismiss", "lead", "meet", "serve_entry", "take"]
+__all__ = ["LONG", "POOL_SIZE", "STATE_SIZE", "dismiss", "lead", "meet", "serve_entry", "take"]
 
 STATE_SIZE = 40
-"""int64 of a team's state, zero before the first use: three counters in cache lines of their own."""
+"""int64 of a team's state, zero before the first use: three counters in cache lines of their own, and :data:`LONG`."""
 _ARRIVED, _ROUND, _NEXT = 0, 16, 32
+LONG = 39
+"""Place in it of the number of long waits so far: over 100 microseconds, so that someone was away, or has much more."""
 POOL_SIZE = 80
 """int64 of a pool of helpers, zero before the first use: gate, turn and bell have cache lines of their own."""
 _GATE, _GO, _BELL, _SLEEPERS, _WANTED, _ENTRY, _TASK, _STOP = 0, 16, 32, 48, 64, 65, 66, 67
@@ -182,6 +184,8 @@ def meet(state, members):  # type: ignore[no-untyped-def]
         if spins < _SPINS:
             _rest()
         elif spins < _SPINS + _YIELDS:
+            if spins == _SPINS:
+                _add(state, LONG, 1)
             _offer()
         else:
             _sleep(_SLEEP)
