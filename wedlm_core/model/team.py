@@ -27,8 +27,9 @@ _LOOKS = 2000
 _FAR_LONGER, _AWAY = 1.5, 1e-3  # times as long as usual, and seconds more: what a slice of the system is, at least
 _LARGE = 50e-3  # seconds of forwards of which a slice is no great part
 _DRIFT = 0.02  # of the usual time towards longer ones
-_FEW_ALONE, _MANY_ALONE = 8, 512  # forwards that are run alone, at first and at most
-_CALM = 64  # forwards in a row that took about as long as usual, after which few are run alone again
+_SHORTLY, _AT_LONGEST = 5e-3, 0.2  # seconds for which forwards are run alone, at first and at most
+_CALM = 64  # forwards in a row that took about as long as usual, after which it is short again
+_DIGITS = 3  # of the work: forwards are alike that differ by a quarter at most
 _WORK_OF_A_LOOK = 1 << 15
 """Bytes of weights times rows for which one look more is worth it: about a tenth of what a helper saves."""
 
@@ -110,20 +111,17 @@ class Attendance:
     """Whether it pays to work together, or other processes take the cores from some of those who wait for each other.
 
     A thread that loses its core is away for milliseconds, as long as tens of small forwards take, and the others wait.
-    So after a forward that took far longer than its like, and after one to which a helper did not come, some are run
-    alone: twice as many each time.
+    So after a forward that took far longer than its like, and after one to which a helper did not come, forwards are
+    run alone for a while: twice as long each time.
     """
 
     def __init__(self) -> None:
-        self._usual: dict[int, float] = {}  # seconds of forwards together, by the binary length of their work
-        self._alone, self._next, self._calm = 0, _FEW_ALONE, 0
+        self._usual: dict[int, float] = {}  # seconds of forwards together, by the first binary digits of their work
+        self._until, self._while, self._calm = 0.0, _SHORTLY, 0
 
     def pays(self) -> bool:
         """Whether to work together on the next forward."""
-        if self._alone:
-            self._alone -= 1
-            return False
-        return True
+        return time.perf_counter() >= self._until
 
     def record(self, work: int, seconds: float, *, all_there: bool, waited: bool) -> None:
         """Take in what a forward together took.
@@ -134,16 +132,17 @@ class Attendance:
             all_there: whether all helpers came.
             waited: whether any member waited for long.
         """
-        size = work.bit_length()
+        digits = max(0, work.bit_length() - _DIGITS)
+        size = (digits << _DIGITS) + (work >> digits)
         usual = self._usual.get(size, seconds)
         if all_there and not (waited and _FAR_LONGER * usual + _AWAY < seconds < _LARGE):
             self._usual[size] = seconds if seconds < usual else usual + _DRIFT * (seconds - usual)
             self._calm += 1
             if self._calm >= _CALM:
-                self._next = _FEW_ALONE
+                self._while = _SHORTLY
             return
-        self._alone, self._calm = self._next, 0
-        self._next = min(2 * self._next, _MANY_ALONE)
+        self._until, self._calm = time.perf_counter() + self._while, 0
+        self._while = min(2 * self._while, _AT_LONGEST)
 
 
 class _Pool:

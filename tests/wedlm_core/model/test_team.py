@@ -34,23 +34,37 @@ def a_product(seed: int = 0) -> tuple[PanelWeight, torch.Tensor]:
     return pack(torch.randn(300, 70, generator=generator), "float32"), torch.randn(13, 70, generator=generator)
 
 
-def in_a_row(attendance: Attendance, forwards: int) -> list[bool]:
-    return [attendance.pays() for _ in range(forwards)]
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, in an array of one."""
+    found = [100.0]
+    monkeypatch.setattr(team.time, "perf_counter", lambda: found[0])
+    return found
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_after_a_forward_that_was_disturbed_some_are_run_alone_and_twice_as_many_each_time(late: bool) -> None:
+def test_after_a_forward_that_was_disturbed_others_are_run_alone_and_twice_as_long_each_time(
+    late: bool, now: list[float]
+) -> None:
     attendance = Attendance()
+
+    def alone() -> float:
+        """Seconds for which it does not pay."""
+        begin = now[0]
+        while not attendance.pays():
+            now[0] += 1e-4
+        return now[0] - begin
+
     for _ in range(100):
         assert attendance.pays()
         attendance.record(WORK, USUAL, all_there=True, waited=False)
-    for alone in (8, 16, 32, 64, 128, 256, 512, 512):
+    for seconds in (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.2, 0.2):
         attendance.record(WORK, USUAL if late else 5e-3, all_there=not late, waited=not late)
-        assert in_a_row(attendance, alone + 2) == [False] * alone + [True] * 2
+        assert alone() == pytest.approx(seconds, rel=0.05)
     for _ in range(64):
         attendance.record(WORK, USUAL, all_there=True, waited=False)
     attendance.record(WORK, 5e-3, all_there=True, waited=True)
-    assert in_a_row(attendance, 9) == [False] * 8 + [True], "few again, after a while without"
+    assert alone() == pytest.approx(0.005, rel=0.05), "short again, after a while without"
 
 
 def test_what_takes_long_without_long_waits_is_not_disturbed() -> None:
@@ -79,7 +93,7 @@ def test_helpers_that_sleep_are_woken() -> None:
         team._POOL, team.lead = pool, counted
         for pause in (0.0, 0.05, 0.05):
             time.sleep(pause)
-            attendance._alone = 0
+            attendance._until = 0.0
             assert torch.equal(team_of_pool.product(weight, x_RI), expected)
     finally:
         team._POOL, team.lead = before, lead
