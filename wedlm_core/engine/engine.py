@@ -324,7 +324,7 @@ class Engine:
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""
-        if self._table.adaptive.any():
+        if self._planner.is_due and self._table.adaptive.any():
             spare = self.pages.num_free * self.config.page_size
             if self._planner.plan(self._scheduler.running_slots(), self.measure_step_cost(), spare):
                 self._runner.state.set_windows(self._table)

@@ -91,7 +91,7 @@ class HistoryDrafts:
         # Seconds saved and spent of late; spent since the last forward that was asked for any.
         self._value, self._spent, self._spent_since = 0.0, 0.0, 0.0
         self._taking_in, self._rests_until = 0.0, 0.0  # seconds behind the last pause; when this one may end
-        self._has_paused, self._resumes = False, False
+        self._has_paused, self._resumes, self._learns_last = False, False, False
         self._loaded: set[str] = set()
 
     # ---- texts ----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class HistoryDrafts:
     # ---- windows --------------------------------------------------------------------------------------
 
     def wakes(self) -> bool:
-        """Whether it is worth asking behind this forward, which counts as one of a pause."""
+        """Whether :meth:`suggest` is due behind this forward, which counts as one of a pause."""
         if not self._prompts:
             return False
         if not self._pause:
@@ -154,7 +154,7 @@ class HistoryDrafts:
         self._pause -= 1
         if not self._pause and time.perf_counter() < self._rests_until:
             self._pause = _LONGER
-        return False
+        return self._learns_last
 
     def suggest(
         self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray, lives_D: BoolArray
@@ -169,21 +169,24 @@ class HistoryDrafts:
         """
         assert self._history is not None
         begin = time.perf_counter()
-        if self._waiting:
+        if self._waiting and not self._learns_last:
             # What the table says of their output has that of the forward.
             emit_D = np.where([slot in self._waiting for slot in slots_D.tolist()], 0, emit_D)
             self._take_in()
             if self._resumes:  # once after a pause, so it does not say whether drafts pay
                 self._taking_in, self._resumes, begin = time.perf_counter() - begin, False, time.perf_counter()
-        history = self._history
+        history, ends = self._history, self._learns_last
         places = len(slots_D), history.most_drafts
         found = Found(np.empty(places, dtype=np.int32), np.empty(places, dtype=np.float32))
-        columns = self._columns()
+        columns, lives_D = self._columns(), np.zeros_like(lives_D) if ends else lives_D
         while True:
             grows, asked = follow(history.memory, columns, slots_D, lives_D, outcome.token_DC, emit_D, found)
             if grows < 0:
                 break
             history.grow(int(slots_D[grows]), int(emit_D[grows]))
+        if ends:
+            self._put_away()
+            return None
         self._spend(begin, "suggest")
         if not asked:
             return None
@@ -250,17 +253,21 @@ class HistoryDrafts:
         if self._pause:
             self._rest(asks=(_TRIED - self._asked) / max(1, sequences // _AS_ONE))
 
+    def _put_away(self) -> None:
+        """Take in no more from now on: who runs is taken in anew behind the pause."""
+        assert self._history is not None
+        self._learns_last = False
+        for slot in self._prompts.keys() - self._waiting:
+            self._history.close(slot, keep=False)
+            self._waiting.add(slot)
+
     def _rest(self, asks: float) -> None:
-        """Begin a pause, in which nothing is taken in: who runs is taken in anew behind it.
+        """Begin a pause; its first forward still tells whether the last proposals were right.
 
         Args:
             asks: forwards that will be asked for drafts behind it, before it is known whether these pay.
         """
-        assert self._history is not None
         trial = self._taking_in + asks * (1 - _KEPT) * self._spent
         self._rests_until = time.perf_counter() + _REST * trial
         self._value, self._spent = 0.0, 0.0
-        self._has_paused = self._resumes = True
-        for slot in self._prompts:
-            self._history.close(slot, keep=False)
-            self._waiting.add(slot)
+        self._has_paused = self._resumes = self._learns_last = True

@@ -191,6 +191,11 @@ class WindowPlanner:
         expected = float(cost(np.array([alike]), kv_tokens, sequences)[0])
         self._correction.record(alike, seconds, expected, times=2 if self._timing else 1)  # of which there are few
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to :meth:`plan`."""
+        return self._new_windows is None or self._age >= self._wait
+
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
 
@@ -199,7 +204,7 @@ class WindowPlanner:
             cost: of forwards.
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
-        if self._new_windows is not None and self._age < self._wait:
+        if not self.is_due:
             return False
         slots_S = slots_R[self._table.adaptive[slots_R]]
         if not len(slots_S):
