@@ -245,6 +245,8 @@ class Engine:
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
         self._consume(plan, outcome, details)
+        if self._history is not None:
+            self._history.record_step(clock() - begin)
         self._planner.record_host_time(forward - begin + clock() - back - self._seconds_apart)
         self._correct_cost(plan, back - forward)
 
@@ -393,7 +395,7 @@ class Engine:
         history, state = self._history, self._runner.state
         slots_D = plan.slots_S[: len(over_D)]
         found = None
-        if history is not None and history.wakes():
+        if history is not None and history.wakes(emit_D):
             with self._apart():
                 found = history.suggest(slots_D, outcome, emit_D, ~over_D)
         failed = self._constraints.accept(

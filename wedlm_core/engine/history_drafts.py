@@ -5,13 +5,12 @@ where earlier text goes on, its drafts stand behind the masks' drafts or take th
 kept only where they still pay. Rows of all sequences are bought together, the likeliest first, as many as maximise
 expected commits per second.
 
-Where drafts from history do not pay, the engine stops asking for a while, and takes no text in until it asks again:
-then those of the sequences that run, and the last of those that have ended.
+Where drafts from history do not pay, the engine stops asking (:mod:`wedlm_core.engine.history_trials`), and takes no
+text in until it asks again: then those of the sequences that run, and the last of those that have ended.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.history import History, check_bytes
+from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
@@ -31,16 +31,6 @@ LEAST_ACCEPTANCE = 0.05
 """Probability of acceptance below which no row is worth its bookkeeping."""
 
 _MOST_DRAFTS = 32  # of a sequence in a forward
-_KEPT = 0.9  # share of the running means kept per forward
-_TRIED = 4  # forwards with proposals, at least, before it is asked whether they pay for the time they take
-_TRIED_SHARE = 16  # of a pause's forwards, one for so many: trust grows with what was proposed, bought or not
-_AS_ONE = 4  # sequences of a forward that count as one that asks
-_AT_FIRST = 32  # more of them at the beginning, when there is no earlier text yet
-_PAUSE = 32  # forwards without proposals where they do not; twice as many each time, or four times where
-_HOPELESS = 8  # times as much time is spent as saved
-_LONGEST_PAUSE = 1024
-_LONGER = 16  # forwards more of a pause, again and again, until it has taken
-_REST = 50  # times as long as a trial did: trials that tell nothing cost 2% at most
 _MOST_ENDED = 64  # texts that wait to be taken in: the last ones, as taking in takes time for what does not pay
 
 
@@ -87,12 +77,9 @@ class HistoryDrafts:
         self._ended = deque[tuple[tuple[int, ...], list[int]]](maxlen=_MOST_ENDED)  # and texts that ended before
         self.placed = False
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
-        self._pause, self._next_pause, self._asked = 0, _PAUSE, -_AT_FIRST
-        # Seconds saved and spent of late; spent since the last forward that was asked for any.
-        self._value, self._spent, self._spent_since = 0.0, 0.0, 0.0
-        self._taking_in, self._rests_until = 0.0, 0.0  # seconds behind the last pause; when this one may end
-        self._has_paused, self._resumes, self._learns_last = False, False, False
-        self._loaded: set[str] = set()
+        self._trials, self._asks = Trials(), True
+        self._learns_last = False  # the forward behind the last that was asked for any says if these were right
+        self._forward = 0, 0  # tokens that are output of the last one, and its sequences
 
     # ---- texts ----------------------------------------------------------------------------------------
 
@@ -126,35 +113,32 @@ class HistoryDrafts:
         """Forget the text of a sequence that ended, or let later ones draw on it."""
         if self._history is None or slot < 0 or slot not in self._prompts:
             return
-        begin, prompt = time.perf_counter(), self._prompts.pop(slot)
+        prompt = self._prompts.pop(slot)
         if slot in self._waiting:
             self._waiting.remove(slot)
             if keep:
                 self._ended.append((self._history.end_of(prompt), self._table.tokens_of(slot)))
         else:
             self._history.close(slot, keep=keep)
-            self._spend(begin, "close")
         self._table.recalls[slot] = False
         self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
 
-    def _spend(self, begin: float, on: str) -> None:
-        """Count the time since ``begin`` as what drafts from history take; not the first time, which loads kernels."""
-        if on in self._loaded:
-            self._spent_since += time.perf_counter() - begin
-        self._loaded.add(on)
-
     # ---- windows --------------------------------------------------------------------------------------
 
-    def wakes(self) -> bool:
-        """Whether :meth:`suggest` is due behind this forward, which counts as one of a pause."""
+    def wakes(self, emit_D: IntArray) -> bool:
+        """Whether :meth:`suggest` is due behind a forward, of whose commits so many are output."""
+        self._forward = 0, 0
         if not self._prompts:
             return False
-        if not self._pause:
-            return True
-        self._pause -= 1
-        if not self._pause and time.perf_counter() < self._rests_until:
-            self._pause = _LONGER
-        return self._learns_last
+        self._forward, before = (int(np.add.reduce(emit_D)), len(emit_D)), self._asks
+        self._asks = self._trials.asks
+        self._learns_last = self._learns_last or (before and not self._asks)
+        return self._asks or self._learns_last
+
+    def record_step(self, seconds: float) -> None:
+        """Take in what the whole step of that forward took."""
+        if self._prompts:
+            self._trials.record(seconds, *self._forward)
 
     def suggest(
         self, slots_D: IntArray, outcome: StepOutcome, emit_D: IntArray, lives_D: BoolArray
@@ -168,14 +152,11 @@ class HistoryDrafts:
             lives_D: which of the sequences go on.
         """
         assert self._history is not None
-        begin = time.perf_counter()
-        if self._waiting and not self._learns_last:
+        history, ends = self._history, not self._asks
+        if self._waiting and not ends:
             # What the table says of their output has that of the forward.
             emit_D = np.where([slot in self._waiting for slot in slots_D.tolist()], 0, emit_D)
             self._take_in()
-            if self._resumes:  # once after a pause, so it does not say whether drafts pay
-                self._taking_in, self._resumes, begin = time.perf_counter() - begin, False, time.perf_counter()
-        history, ends = self._history, self._learns_last
         places = len(slots_D), history.most_drafts
         found = Found(np.empty(places, dtype=np.int32), np.empty(places, dtype=np.float32))
         columns, lives_D = self._columns(), np.zeros_like(lives_D) if ends else lives_D
@@ -187,7 +168,6 @@ class HistoryDrafts:
         if ends:
             self._put_away()
             return None
-        self._spend(begin, "suggest")
         if not asked:
             return None
         return Suggestions(slots_D=slots_D, token_DP=found.token, acceptance_DP=found.acceptance, asked=asked)
@@ -205,8 +185,6 @@ class HistoryDrafts:
     ) -> None:  # fmt: skip
         """Buy drafts for the next windows of the sequences that go on and have no grammar, and write the windows.
 
-        Then decide whether to rest, by all that was taken of ``found``, under grammars as well.
-
         Args:
             found: what history proposes.
             slots_D: the sequences of the forward that completed.
@@ -219,7 +197,6 @@ class HistoryDrafts:
         prices = self._planner.prices
         if prices is None or self._history is None:
             return
-        begin = time.perf_counter()
         forward = Committed(slots_D, lives_D, outcome.count_D, outcome.offered_D, outcome.next_valid_D)
         windows = state.windows_of(slots_D)
         placed = place(
@@ -229,29 +206,8 @@ class HistoryDrafts:
         )  # fmt: skip
         state.set_windows_of(slots_D, windows)
         self.placed = placed.placed or (self.placed and bool((self._table.source == DraftSource.HISTORY).any()))
-        self._spend(begin, "draft")
         if found is not None:
-            self._settle(found.saved_seconds + placed.saved_seconds, found.asked)
-
-    def _settle(self, saved: float, sequences: int) -> None:
-        """Pause where drafts from history save fewer seconds than they take; one more forward asked for some.
-
-        Behind a pause a forward of many sequences tells as much as several of a few.
-        """
-        self._value = self._value * _KEPT + saved
-        self._spent = self._spent * _KEPT + self._spent_since
-        self._spent_since = 0.0
-        self._asked += max(1, sequences // _AS_ONE) if self._has_paused else 1
-        if self._asked < _TRIED:
-            return
-        if self._spent > self._value:
-            longer = 2 if self._spent < _HOPELESS * self._value else 4
-            self._pause, self._next_pause = self._next_pause, min(longer * self._next_pause, _LONGEST_PAUSE)
-        else:
-            self._next_pause = _PAUSE
-        self._asked = min(0, _TRIED - self._pause // _TRIED_SHARE)
-        if self._pause:
-            self._rest(asks=(_TRIED - self._asked) / max(1, sequences // _AS_ONE))
+            self._trials.gained(found.saved_seconds + placed.saved_seconds)
 
     def _put_away(self) -> None:
         """Take in no more from now on: who runs is taken in anew behind the pause."""
@@ -260,14 +216,3 @@ class HistoryDrafts:
         for slot in self._prompts.keys() - self._waiting:
             self._history.close(slot, keep=False)
             self._waiting.add(slot)
-
-    def _rest(self, asks: float) -> None:
-        """Begin a pause; its first forward still tells whether the last proposals were right.
-
-        Args:
-            asks: forwards that will be asked for drafts behind it, before it is known whether these pay.
-        """
-        trial = self._taking_in + asks * (1 - _KEPT) * self._spent
-        self._rests_until = time.perf_counter() + _REST * trial
-        self._value, self._spent = 0.0, 0.0
-        self._has_paused = self._resumes = self._learns_last = True

@@ -13,8 +13,9 @@ import pytest
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine import Engine, history_drafts
+from wedlm_core.engine import Engine
 from wedlm_core.engine.history_drafts import HistoryDrafts
+from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import ConfigError
@@ -61,6 +62,13 @@ def tokens(done: list[Generation]) -> dict[str, Any]:
     return {one.request_id: (one.token_ids, one.finish_reason, one.logprobs) for one in done}
 
 
+class Given(Trials):
+    """Asks as it is told."""
+
+    def record(self, seconds: float, tokens: int, sequences: int) -> None:
+        """Nothing changes."""
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("at_once", [1, 8])
 def test_the_output_does_not_depend_on_drafts_from_history(temperature: float, at_once: int) -> None:
@@ -83,12 +91,12 @@ def test_with_grammars_alone_too_history_rests_only_where_it_does_not_pay(pays: 
     cost = COST if pays else StepCost.linear(fixed=1e-3, per_row=1.0)
     folder, words = resolve("tiny"), StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
     engine = Engine(load_model(folder), Tokenizer.load(folder), EngineConfig(max_window=16, step_cost=cost))
-    for turn in range(3 if pays else 1):  # the same prompts again: all of their outputs were seen
+    for turn in range(3):  # the same prompts again: all of their outputs were seen
         asked = [replace(one, request_id=f"{turn}/{one.request_id}") for one in requests("verified", 0.0, words)]
         done = run(engine, asked, 4)
     assert engine._history is not None
-    assert (engine._history._next_pause == 32) == pays, "it grows with each pause"
     assert bool(sum(one.stats.history_drafts_accepted for one in done)) == pays
+    assert engine._history._trials.asks == pays, "where no draft is worth its row"
 
 
 def test_text_that_was_seen_takes_fewer_forwards() -> None:
@@ -98,8 +106,10 @@ def test_text_that_was_seen_takes_fewer_forwards() -> None:
     for history in (True, False):
         config = EngineConfig(max_window=16, step_cost=dear, history_drafts=history)
         engine = Engine(load_model(folder), Tokenizer.load(folder), config)
+        if engine._history is not None:
+            engine._history._trials = Given()  # how long forwards take here is not what is asked
         same = requests("verified", 0.0)[:3]
-        for turn in range(20):  # the same rows again: all of the text is known, and trusted after some turns
+        for turn in range(6):  # the same rows again: all of the text is known, and trusted after some turns
             done = run(engine, [Request(request_id=f"{turn}{r.request_id}", prompt_token_ids=r.prompt_token_ids,
                                         params=r.params, seed=r.seed) for r in same], 1)  # fmt: skip
         forwards[history] = sum(one.stats.decode_forwards for one in done)
@@ -117,17 +127,17 @@ def test_texts_that_are_not_asked_for_are_taken_in_later(asked_again: bool) -> N
         engine = Engine(load_model(folder), Tokenizer.load(folder), config)
         drafts = engine._history
         assert drafts is not None
-        drafts._asked = -10_000  # no pause but ours
-        drafts._pause = 10_000 if paused else 0
+        drafts._trials = trials = Given()
+        trials.asks = not paused
         for number, request in enumerate(requests("verified", 0.0)):
             engine.add(request)
             engine.step()
             if paused and asked_again and number % 2:
                 assert drafts._history is None or not drafts._history._open.any()
-                drafts._pause = 0
+                trials.asks = True
             while engine.has_work():
                 engine.step()
-            drafts._pause = 10_000 if paused else 0
+            trials.asks = not paused
         history = drafts._history
         assert history is not None
         assert not drafts._prompts
@@ -138,29 +148,6 @@ def test_texts_that_are_not_asked_for_are_taken_in_later(asked_again: bool) -> N
         shared.append(history._logs.token[len(history._logs.token) // 2 :].copy())
     assert np.array_equal(*shared)
     assert (shared[0] != 0).sum() > 500
-
-
-def test_a_pause_ends_when_it_was_long_enough_for_what_a_trial_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    dear, folder, now = StepCost.linear(fixed=1e-6, per_row=1.0), resolve("tiny"), [0.0]
-    engine = Engine(load_model(folder), Tokenizer.load(folder), EngineConfig(step_cost=dear))
-    drafts = engine._history
-    assert drafts is not None
-    monkeypatch.setattr(history_drafts.time, "perf_counter", lambda: now[0])
-    params = SamplingParams(max_tokens=400, ignore_eos=True)
-    engine.add(Request(request_id="a", prompt_token_ids=(5, 6, 7), params=params))
-    while not drafts._pause:  # a forward takes a second, all that is asked for as well
-        now[0] += 1.0
-        drafts._spent_since += 1.0
-        engine.step()
-    assert drafts._rests_until == pytest.approx(now[0] + 50 * 4 * 1.0, rel=0.2), "a trial asks four times"
-    assert drafts._waiting, "meanwhile nothing is taken in"
-    asked, began, suggest = [], now[0], drafts.suggest
-    monkeypatch.setattr(drafts, "suggest", lambda *given: asked.append(now[0] - began) or suggest(*given))
-    while not asked:
-        now[0] += 1.0
-        engine.step()
-    assert 200 <= asked[0] <= 220
-    assert not drafts._waiting
 
 
 def test_nothing_is_drafted_from_a_sequence_that_was_aborted() -> None:

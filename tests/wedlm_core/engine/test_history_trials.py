@@ -1,0 +1,86 @@
+"""Drafts from history are asked for where tokens come faster with them, and else ever more seldom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from wedlm_core.engine.history_trials import Trials
+
+
+def decode(
+    trials: Trials,
+    forwards: int,
+    speed: Callable[[int], float],
+    *,
+    sequences: int = 8,
+    gains: bool = True,
+    first: int = 0,
+) -> list[bool]:
+    """Whether drafts are asked for, forward by forward; with them tokens come ``speed(forward)`` times as fast."""
+    rng, asked = np.random.default_rng(first), []
+    for forward in range(first, first + forwards):
+        asked.append(trials.asks)
+        tokens = int(rng.integers(4, 12))
+        seconds = tokens * 1e-4 * float(rng.uniform(0.8, 1.2))
+        trials.record(seconds / (speed(forward) if trials.asks else 1.0), tokens, sequences)
+        if trials.asks and gains:
+            trials.gained(1e-3)
+    return asked
+
+
+@pytest.mark.parametrize("sequences", [1, 8, 32])
+def test_where_they_pay_they_are_asked_for_but_for_a_few_forwards_to_compare(sequences: int) -> None:
+    asked = decode(Trials(), 20_000, lambda _: 1.3, sequences=sequences)
+    assert np.mean(asked) > 0.96
+    assert not all(asked)
+
+
+def test_where_they_do_not_pay_they_are_asked_for_ever_more_seldom() -> None:
+    asked = decode(Trials(), 20_000, lambda _: 0.8)
+    assert np.mean(asked[:1000]) < 0.35
+    assert 0 < np.mean(asked[10_000:]) < 0.04
+
+
+def test_what_gains_nothing_is_not_tried_for_long() -> None:
+    asked = decode(Trials(), 20_000, lambda _: 1.0, gains=False)
+    assert np.mean(asked[:100]) < 0.6
+    assert np.mean(asked[1000:]) < 0.01
+
+
+def test_text_that_begins_to_repeat_is_found_out_and_so_is_text_that_no_longer_does() -> None:
+    trials = Trials()
+    asked = decode(trials, 40_000, lambda forward: 1.4 if 5000 <= forward < 30_000 else 0.8)
+    assert np.mean(asked[2500:5000]) < 0.1
+    assert np.mean(asked[10_000:30_000]) > 0.9
+    assert np.mean(asked[36_000:]) < 0.1
+    decode(trials, 4000, lambda _: 1.4, first=50_000)
+    stopped = decode(trials, 300, lambda _: 1.0, gains=False, first=60_000)
+    assert np.mean(stopped[60:]) < 0.1, "at once where nothing is gained any more"
+
+
+def test_numbers_of_sequences_are_compared_with_their_like() -> None:
+    """Many sequences take fewer seconds a token: that says nothing of drafts."""
+    trials, asked = Trials(), []
+    for turn in range(60):
+        many = turn % 2
+        asked += decode(trials, 300, lambda _, many=many: 1.3 * (4 if many else 1), sequences=32 if many else 2,
+                        first=300 * turn)  # fmt: skip
+    assert np.mean(asked[3000:]) > 0.8
+
+
+def test_steps_in_which_none_decodes_count_with_the_next() -> None:
+    """With drafts sequences end one by one, and prompts are read beside others; without them all at once."""
+    trials, asked = Trials(), []
+    for forward in range(20_000):
+        asked.append(trials.asks)
+        if trials.asks:
+            trials.record(1.1e-3, 8, 8)
+            trials.gained(1e-3)
+        else:
+            if forward % 8 == 0:
+                trials.record(4e-3, 0, 0)
+            trials.record(1e-3, 8, 8)
+    assert np.mean(asked[2000:]) > 0.9, "1.1 ms a forward, and 1.5 without"

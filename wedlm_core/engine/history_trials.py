@@ -1,0 +1,135 @@
+"""When drafts from history are asked for: by the seconds that tokens take with them and without. Torch-free.
+
+What a draft brings can be estimated, but not what all of them do to the steps of an engine: sequences end at other
+times, windows hold fewer masks, the host does more. So the engine decodes with them for some forwards, now and then,
+and compares. Trials that fail come ever more seldom.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+__all__ = ["Trials"]
+
+_AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
+_TRIED = 48  # of a trial, of which the first do not count: windows and trust have yet to follow
+_UNCOUNTED = 16
+_HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
+_IDLE = 48  # in a row that gained nothing, after which drafts that paid are no longer asked for
+_PAUSE, _LONGEST_PAUSE = 96, 2048  # forwards without, twice as many after each trial that fails
+_CHECK, _CHECK_UNCOUNTED = 32, 4  # forwards without, now and then where they pay, to compare anew
+_CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
+_KEPT = 0.98  # share of the sums kept per forward: about 50 forwards count
+_BELIEVED = 0.7  # weight of the last comparison
+_PAYS = 0.98  # seconds per token with drafts over those without, at most
+_DISTURBED = 20.0  # times the usual at which the seconds of a forward are clipped: something else was done
+
+
+@dataclass(slots=True)
+class _Arm:
+    """Seconds and tokens of forwards of about as many sequences."""
+
+    seconds: float = 0.0
+    tokens: float = 0.0
+    forwards: float = 0.0
+
+    def add(self, seconds: float, tokens: int) -> None:
+        """Add a forward."""
+        if self.forwards:
+            seconds = min(seconds, _DISTURBED * self.seconds / self.forwards)
+        self.seconds = _KEPT * self.seconds + seconds
+        self.tokens = _KEPT * self.tokens + tokens
+        self.forwards = _KEPT * self.forwards + 1.0
+
+
+@dataclass(slots=True)
+class _Arms:
+    """Forwards without drafts and with some, and what comparisons said: the logarithm of the ratio of seconds."""
+
+    without: _Arm = field(default_factory=_Arm)
+    with_drafts: _Arm = field(default_factory=_Arm)
+    ratio: float | None = None
+
+    def compare(self) -> bool:
+        """Whether drafts pay; not where either is unknown."""
+        if self.without.tokens <= 0 or self.with_drafts.tokens <= 0:
+            return False
+        one, other = self.with_drafts, self.without
+        found = math.log((one.seconds / one.tokens) / (other.seconds / other.tokens))
+        self.ratio = found if self.ratio is None else self.ratio + _BELIEVED * (found - self.ratio)
+        return self.ratio < math.log(_PAYS)
+
+
+class Trials:
+    """Says for each forward whether drafts are asked for behind it; begins with some that are.
+
+    Attributes:
+        asks: behind the forward that comes next.
+    """
+
+    def __init__(self) -> None:
+        self.asks = True
+        self._is_steady = True  # the drafts have shown to pay, or nothing is known yet
+        self._left, self._passed = _AT_FIRST, 0  # forwards of this phase to come, and that were
+        self._pause, self._checked = _PAUSE, _CHECKED
+        self._idle = 0  # forwards in a row without any gain
+        self._carried = 0.0  # seconds of steps in which none decoded
+        self._arms: dict[int, _Arms] = {}  # by the binary length of the number of sequences
+        self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
+
+    def record(self, seconds: float, tokens: int, sequences: int) -> None:
+        """Take in a forward, behind which the next one begins.
+
+        Args:
+            seconds: of the whole step.
+            tokens: of output.
+            sequences: that decoded in it.
+        """
+        seconds, self._carried = seconds + self._carried, 0.0
+        if not sequences:
+            self._carried = seconds
+            return
+        size = sequences.bit_length()
+        arms = self._arms.setdefault(size, _Arms())
+        self._sizes[size] = self._sizes.get(size, 0) + 1
+        self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
+        if self._passed > self._uncounted:
+            (arms.with_drafts if self.asks else arms.without).add(seconds, tokens)
+        if self._left <= 0 or self._is_hopeless:
+            self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
+
+    @property
+    def _uncounted(self) -> int:
+        if self.asks:
+            return 0 if self._is_steady else _UNCOUNTED
+        return _CHECK_UNCOUNTED
+
+    @property
+    def _is_hopeless(self) -> bool:
+        return self.asks and self._idle >= (_IDLE if self._is_steady else _HOPELESS)
+
+    def gained(self, seconds: float) -> None:
+        """Take in how much time drafts that were bought are thought to spare: what never does, no one has to try."""
+        if seconds > 0:
+            self._idle = 0
+
+    def _decide(self, arms: _Arms) -> None:
+        """Begin the next phase, by forwards of as many sequences as most of this phase had."""
+        hopeless, checks = self._is_hopeless, not self.asks and self._is_steady  # it checks whether they still pay
+        if self.asks and self._is_steady and not hopeless:  # to compare anew
+            self._begin(asks=False, forwards=_CHECK)
+        elif not self.asks and not self._is_steady:
+            self._begin(asks=True, forwards=_TRIED)
+        elif not hopeless and arms.compare():
+            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks else _CHECKED
+            self._is_steady, self._pause = True, _PAUSE
+            self._begin(asks=True, forwards=self._checked)
+        else:
+            self._is_steady = False
+            self._begin(asks=False, forwards=self._pause)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _begin(self, *, asks: bool, forwards: int) -> None:
+        self.asks, self._left, self._passed, self._idle = asks, forwards, 0, 0
+        self._sizes.clear()
