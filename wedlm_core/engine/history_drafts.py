@@ -42,14 +42,12 @@ class Suggestions:
         slots_D: int64.
         token_DP: int32.
         acceptance_DP: float32, probability that a draft and all before it are accepted; 0 behind the last.
-        asked: for how many of the sequences anything may be proposed.
         saved_seconds: expected of what was taken of it so far; who takes some adds to it.
     """
 
     slots_D: IntArray
     token_DP: np.ndarray
     acceptance_DP: np.ndarray
-    asked: int
     saved_seconds: float = 0.0
 
 
@@ -170,7 +168,7 @@ class HistoryDrafts:
             return None
         if not asked:
             return None
-        return Suggestions(slots_D=slots_D, token_DP=found.token, acceptance_DP=found.acceptance, asked=asked)
+        return Suggestions(slots_D=slots_D, token_DP=found.token, acceptance_DP=found.acceptance)
 
     def _columns(self) -> Columns:
         table = self._table

@@ -16,6 +16,7 @@ _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to
 _TRIED = 48  # of a trial, of which the first do not count: windows and trust have yet to follow
 _UNCOUNTED = 16
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
+_PLAIN_AFTER, _PLAINLY = 8, 0.15  # counted forwards of a trial, after which it ends where tokens take 15% longer
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 96, 2048  # forwards without, twice as many after each trial that fails
 _CHECK, _CHECK_UNCOUNTED = 32, 4  # forwards without, now and then where they pay, to compare anew
@@ -51,12 +52,19 @@ class _Arms:
     with_drafts: _Arm = field(default_factory=_Arm)
     ratio: float | None = None
 
+    @property
+    def found(self) -> float | None:
+        """The logarithm of the ratio of seconds per token by now; None where either is unknown."""
+        one, other = self.with_drafts, self.without
+        if one.tokens <= 0 or other.tokens <= 0:
+            return None
+        return math.log((one.seconds / one.tokens) / (other.seconds / other.tokens))
+
     def compare(self) -> bool:
         """Whether drafts pay; not where either is unknown."""
-        if self.without.tokens <= 0 or self.with_drafts.tokens <= 0:
+        found = self.found
+        if found is None:
             return False
-        one, other = self.with_drafts, self.without
-        found = math.log((one.seconds / one.tokens) / (other.seconds / other.tokens))
         self.ratio = found if self.ratio is None else self.ratio + _BELIEVED * (found - self.ratio)
         return self.ratio < math.log(_PAYS)
 
@@ -96,7 +104,7 @@ class Trials:
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
         if self._passed > self._uncounted:
             (arms.with_drafts if self.asks else arms.without).add(seconds, tokens)
-        if self._left <= 0 or self._is_hopeless:
+        if self._left <= 0 or self._is_hopeless or self._is_plain(arms):
             self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
 
     @property
@@ -108,6 +116,12 @@ class Trials:
     @property
     def _is_hopeless(self) -> bool:
         return self.asks and self._idle >= (_IDLE if self._is_steady else _HOPELESS)
+
+    def _is_plain(self, arms: _Arms) -> bool:
+        """Whether a trial says before its end that drafts do not pay."""
+        if not self.asks or self._is_steady or self._passed < _UNCOUNTED + _PLAIN_AFTER:
+            return False
+        return arms.found is not None and arms.found > _PLAINLY
 
     def gained(self, seconds: float) -> None:
         """Take in how much time drafts that were bought are thought to spare: what never does, no one has to try."""
@@ -133,3 +147,6 @@ class Trials:
     def _begin(self, *, asks: bool, forwards: int) -> None:
         self.asks, self._left, self._passed, self._idle = asks, forwards, 0, 0
         self._sizes.clear()
+        if asks and not self._is_steady:  # what was before it has no part in a trial
+            for arms in self._arms.values():
+                arms.with_drafts = _Arm()
