@@ -77,7 +77,7 @@ class HistoryDrafts:
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
         self._trials, self._asks = Trials(), True
         self._learns_last = False  # the forward behind the last that was asked for any says if these were right
-        self._forward = 0, 0  # tokens that are output of the last one, and its sequences
+        self._forward: tuple[int, int] | None = None  # tokens that are output of the last one, and its sequences
 
     # ---- texts ----------------------------------------------------------------------------------------
 
@@ -125,8 +125,8 @@ class HistoryDrafts:
 
     def wakes(self, emit_D: IntArray) -> bool:
         """Whether :meth:`suggest` is due behind a forward, of whose commits so many are output."""
-        self._forward = 0, 0
-        if not self._prompts:
+        self._forward = None
+        if not self._prompts or (not self._learns_last and not self._asks and self._trials.skip()):
             return False
         self._forward, before = (int(np.add.reduce(emit_D)), len(emit_D)), self._asks
         self._asks = self._trials.asks
@@ -135,7 +135,7 @@ class HistoryDrafts:
 
     def record_step(self, seconds: float) -> None:
         """Take in what the whole step of that forward took."""
-        if self._prompts:
+        if self._forward is not None:
             self._trials.record(seconds, *self._forward)
 
     def suggest(

@@ -21,6 +21,7 @@ _IDLE = 48  # in a row that gained nothing, after which drafts that paid are no 
 _PAUSE, _LONGEST_PAUSE = 96, 2048  # forwards without, twice as many after each trial that fails
 _CHECK, _CHECK_UNCOUNTED = 32, 4  # forwards without, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
+_BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _KEPT = 0.98  # share of the sums kept per forward: about 50 forwards count
 _BELIEVED = 0.7  # weight of the last comparison
 _PAYS = 0.98  # seconds per token with drafts over those without, at most
@@ -106,6 +107,13 @@ class Trials:
             (arms.with_drafts if self.asks else arms.without).add(seconds, tokens)
         if self._left <= 0 or self._is_hopeless or self._is_plain(arms):
             self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
+
+    def skip(self) -> bool:
+        """Whether a forward tells nothing, as it is far from the next trial; it is counted then."""
+        if self.asks or self._is_steady or self._left <= _BASELINE:
+            return False
+        self._left -= 1
+        return True
 
     @property
     def _uncounted(self) -> int:

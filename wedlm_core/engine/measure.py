@@ -30,6 +30,7 @@ _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is re
 _CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
 _SHORT, _BEFORE = 2e-3, 2  # seconds of forwards behind so many of their kind, which are not timed
+_OFF = 4.0  # by so much a table may be off from what it was made of, on a busy machine, before that is worth a warning
 _WARP = 2.0  # by so much the ratios of forwards of today to a kept table may differ from each other
 
 
@@ -107,7 +108,7 @@ def _measured(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | Non
     _LOG.info(
         "measured %d kinds of forwards in %.1f s, off by %.2f: %s", len(samples), time.perf_counter() - begin, off, cost
     )
-    if off > _WARP:
+    if off > _OFF:
         _LOG.warning(
             "forwards are off from the table of their costs by up to %.1f times, so windows may have the wrong "
             "sizes: was this machine busy? The next start checks the table, and measures again if it is wrong", off
