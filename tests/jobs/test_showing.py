@@ -89,7 +89,7 @@ def test_ctrl_c_leaves_the_terminal_sane_and_says_what_stays(interrupted: Termin
 @pytest.fixture(scope="module")
 def piped(interrupted: Terminal, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """The same command in pipes, which does the rest."""
-    argv = command(folder, "--progress-seconds", "0.5")
+    argv = command(folder, "--progress-seconds", "0.1")
     done = subprocess.run(argv, capture_output=True, env=environment(), cwd=folder, timeout=100, check=False)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
     return done
