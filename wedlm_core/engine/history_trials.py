@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 __all__ = ["Trials"]
 
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
-_TRIED = 48  # of a trial, of which the first do not count: windows and trust have yet to follow
-_UNCOUNTED = 16
+_TRIED = 48  # of a trial
+_UNCOUNTED = 16  # with drafts, at the beginning: windows and trust have yet to follow, kernels to be loaded
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _PLAIN_AFTER, _PLAINLY = 8, 0.15  # counted forwards of a trial, after which it ends where tokens take 15% longer
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid are no longer asked for
@@ -103,7 +103,7 @@ class Trials:
         arms = self._arms.setdefault(size, _Arms())
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
-        if self._passed > self._uncounted:
+        if self._passed > (_UNCOUNTED if self.asks else _CHECK_UNCOUNTED):
             (arms.with_drafts if self.asks else arms.without).add(seconds, tokens)
         if self._left <= 0 or self._is_hopeless or self._is_plain(arms):
             self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
@@ -114,12 +114,6 @@ class Trials:
             return False
         self._left -= 1
         return True
-
-    @property
-    def _uncounted(self) -> int:
-        if self.asks:
-            return 0 if self._is_steady else _UNCOUNTED
-        return _CHECK_UNCOUNTED
 
     @property
     def _is_hopeless(self) -> bool:

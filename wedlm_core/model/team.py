@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.kernels.cpu.forward import TASK, entry_of
+from wedlm_core.kernels.cpu.entries import entry_of
+from wedlm_core.kernels.cpu.forward import TASK
 from wedlm_core.kernels.cpu.team import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
 
-__all__ = ["Team"]
+__all__ = ["Attendance", "Team"]
 
 _TEAM_BYTES = 1 << 19
 """Weights times rows from which a second thread pays off."""
@@ -27,7 +28,7 @@ _LOOKS = 2000
 _FAR_LONGER, _AWAY = 1.5, 1e-3  # times as long as usual, and seconds more: what a slice of the system is, at least
 _LARGE = 50e-3  # seconds of forwards of which a slice is no great part
 _DRIFT = 0.02  # of the usual time towards longer ones
-_SHORTLY, _AT_LONGEST = 5e-3, 0.2  # seconds for which forwards are run alone, at first and at most
+_SHORTLY, _AT_LONGEST = 5e-3, 0.2  # seconds for which fewer threads are asked for, at first and at most
 _CALM = 64  # forwards in a row that took about as long as usual, after which it is short again
 _DIGITS = 3  # of the work: forwards are alike that differ by a quarter at most
 _WORK_OF_A_LOOK = 1 << 15
@@ -108,39 +109,43 @@ def _function(entry: int) -> Any:
 
 
 class Attendance:
-    """Whether it pays to work together, or other processes take the cores from some of those who wait for each other.
+    """How many threads work together, as other processes may take the cores from some of those who wait for each other.
 
     A thread that loses its core is away for milliseconds, as long as tens of small forwards take, and the others wait.
-    So after a forward that took far longer than its like, and after one to which a helper did not come, forwards are
-    run alone for a while: twice as long each time.
+    So after a forward that took far longer than its like, half as many work together for a while; after one to which
+    not all helpers came, as many as were there. Each time it is for twice as long.
     """
 
     def __init__(self) -> None:
-        self._usual: dict[int, float] = {}  # seconds of forwards together, by the first binary digits of their work
-        self._until, self._while, self._calm = 0.0, _SHORTLY, 0
+        self._usual: dict[tuple[int, int], float] = {}  # seconds of forwards, by members and digits of the work
+        self._most, self._until, self._while, self._calm = 1, 0.0, _SHORTLY, 0
 
-    def pays(self) -> bool:
-        """Whether to work together on the next forward."""
-        return time.perf_counter() >= self._until
+    def members(self, wanted: int) -> int:
+        """How many of the threads that are wanted to ask for the next forward."""
+        return min(wanted, self._most) if time.perf_counter() < self._until else wanted
 
-    def record(self, work: int, seconds: float, *, all_there: bool, waited: bool) -> None:
-        """Take in what a forward together took.
+    def record(self, work: int, seconds: float, *, asked: int, there: int, waited: bool) -> None:
+        """Take in what a forward of several threads took.
 
         Args:
             work: bytes of weights times rows.
             seconds: that it took.
-            all_there: whether all helpers came.
-            waited: whether any member waited for long.
+            asked: threads that were asked for.
+            there: threads that came.
+            waited: whether any of them waited for long.
         """
         digits = max(0, work.bit_length() - _DIGITS)
-        size = (digits << _DIGITS) + (work >> digits)
-        usual = self._usual.get(size, seconds)
-        if all_there and not (waited and _FAR_LONGER * usual + _AWAY < seconds < _LARGE):
-            self._usual[size] = seconds if seconds < usual else usual + _DRIFT * (seconds - usual)
+        like = there, (digits << _DIGITS) + (work >> digits)
+        usual = self._usual.get(like, seconds)
+        disturbed = waited and _FAR_LONGER * usual + _AWAY < seconds < _LARGE
+        if not disturbed:
+            self._usual[like] = seconds if seconds < usual else usual + _DRIFT * (seconds - usual)
+        if there == asked and not disturbed:
             self._calm += 1
             if self._calm >= _CALM:
                 self._while = _SHORTLY
             return
+        self._most = there // 2 if disturbed else there
         self._until, self._calm = time.perf_counter() + self._while, 0
         self._while = min(2 * self._while, _AT_LONGEST)
 
@@ -167,7 +172,8 @@ class _Pool:
             work: bytes of weights times rows.
             state: of the team.
         """
-        if members == 1 or not self._attendance.pays() or not self._leads.acquire(blocking=False):
+        members = self._attendance.members(members) if members > 1 else 1
+        if members == 1 or not self._leads.acquire(blocking=False):
             alone = np.array([address, 0, 1], dtype=np.int64)
             _function(entry)(alone.ctypes.data)
             return
@@ -177,7 +183,7 @@ class _Pool:
             begin, waits = time.perf_counter(), int(state[LONG])
             there = lead(self._numbers, entry, address, self._own, members - 1, _LOOKS + work // _WORK_OF_A_LOOK)
             seconds, waited = time.perf_counter() - begin, int(state[LONG]) != waits
-            self._attendance.record(work, seconds, all_there=there == members, waited=waited)
+            self._attendance.record(work, seconds, asked=members, there=there, waited=waited)
         finally:
             self._leads.release()
 
@@ -197,12 +203,13 @@ class _Pool:
 
 
 _POOL = _Pool()
-atexit.register(_POOL.end)
 
 
 def _begin_again() -> None:
     """In a child process, to which no thread was copied."""
-    _POOL.__init__()  # type: ignore[misc]
+    global _POOL
+    _POOL = _Pool()
 
 
+atexit.register(lambda: _POOL.end())
 os.register_at_fork(after_in_child=_begin_again)

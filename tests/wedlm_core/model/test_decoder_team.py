@@ -48,7 +48,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     monkeypatch.setattr(team, "_TEAM_BYTES", 1)
-    monkeypatch.setattr(team.Attendance, "pays", lambda _: True)  # though other tests take the cores
+    monkeypatch.setattr(team.Attendance, "members", lambda _, wanted: wanted)  # though other tests take the cores
     monkeypatch.setattr(team, "_LOOKS", 1 << 22)
     yield
     torch.set_num_threads(before)

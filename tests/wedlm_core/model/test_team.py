@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from testing.engine.engines import requests_of, run
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
 from wedlm_core.model import team
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Attendance, Team
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import SamplingParams
 
 WORK, USUAL = 1 << 20, 1e-3
 
@@ -42,38 +51,59 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_after_a_forward_that_was_disturbed_others_are_run_alone_and_twice_as_long_each_time(
-    late: bool, now: list[float]
+@pytest.mark.parametrize(("asked", "there", "later"), [(2, 2, 1), (16, 16, 8), (2, 1, 1), (16, 15, 15)])
+def test_after_a_forward_that_was_disturbed_fewer_are_asked_for_and_twice_as_long_each_time(
+    asked: int, there: int, later: int, now: list[float]
 ) -> None:
-    attendance = Attendance()
+    attendance, is_away = Attendance(), there == asked
 
-    def alone() -> float:
-        """Seconds for which it does not pay."""
+    def calm() -> None:
+        for _ in range(64):
+            assert attendance.members(asked) == asked
+            attendance.record(WORK, USUAL, asked=asked, there=asked, waited=False)
+
+    def disturb() -> float:
+        """Seconds for which fewer are asked for."""
+        attendance.record(WORK, 5e-3 if is_away else USUAL, asked=asked, there=there, waited=is_away)
         begin = now[0]
-        while not attendance.pays():
+        while (found := attendance.members(asked)) != asked:
+            assert found == later
+            assert attendance.members(1) == 1
             now[0] += 1e-4
         return now[0] - begin
 
-    for _ in range(100):
-        assert attendance.pays()
-        attendance.record(WORK, USUAL, all_there=True, waited=False)
+    calm()
     for seconds in (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.2, 0.2):
-        attendance.record(WORK, USUAL if late else 5e-3, all_there=not late, waited=not late)
-        assert alone() == pytest.approx(seconds, rel=0.05)
-    for _ in range(64):
-        attendance.record(WORK, USUAL, all_there=True, waited=False)
-    attendance.record(WORK, 5e-3, all_there=True, waited=True)
-    assert alone() == pytest.approx(0.005, rel=0.05), "short again, after a while without"
+        assert disturb() == pytest.approx(seconds, rel=0.05)
+    calm()
+    assert disturb() == pytest.approx(0.005, rel=0.05), "short again, after a while without"
 
 
 def test_what_takes_long_without_long_waits_is_not_disturbed() -> None:
     attendance = Attendance()
     for turn in range(400):
-        attendance.record(WORK, 10e-3 * (1 + turn / 400), all_there=True, waited=False)
-        attendance.record(WORK << 5, 0.3 * (1 + turn % 3), all_there=True, waited=True)  # a slice is no part of that
-        attendance.record(WORK << 2, 2e-3 * (1 + turn % 5), all_there=True, waited=False)  # more to attend to
-        assert attendance.pays()
+        attendance.record(WORK, 10e-3 * (1 + turn / 400), asked=2, there=2, waited=False)
+        attendance.record(WORK << 5, 0.3 * (1 + turn % 3), asked=2, there=2, waited=True)  # a slice is no part of that
+        attendance.record(WORK << 2, 2e-3 * (1 + turn % 5), asked=2, there=2, waited=False)  # more to attend to
+        assert attendance.members(2) == 2
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+def test_outputs_do_not_depend_on_who_is_there(
+    weights: str, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts in chunks, windows and heads alone, in forwards of one, two or three threads as chance has it."""
+    config, rng, found = EngineConfig(weight_dtype=weights, page_size=8, prefill_chunk=9), random.Random(1), []
+    params = SamplingParams(max_tokens=24, temperature=0.7, ignore_eos=True, logprobs=True)
+    mixed = [replace(params, strategy=one) for one in ("verified", "autoregressive", "verified")]
+    prompts = [[5, 6, 7] * 9, [8], [9, 10, 11, 12] * 4]
+    monkeypatch.setattr(team, "_LOOKS", 1 << 22)
+    for members in (lambda _, wanted: 1, *[lambda _, wanted: rng.randint(1, wanted)] * 3):
+        monkeypatch.setattr(Attendance, "members", members)
+        engine = Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), config)
+        done = run(engine, requests_of(prompts, mixed))
+        found.append([(one.token_ids, one.logprobs) for one in done])
+    assert all(one == found[0] for one in found)
 
 
 def test_helpers_that_sleep_are_woken() -> None:
@@ -93,7 +123,7 @@ def test_helpers_that_sleep_are_woken() -> None:
         team._POOL, team.lead = pool, counted
         for pause in (0.0, 0.05, 0.05):
             time.sleep(pause)
-            attendance._until = 0.0
+            attendance._until = 0.0  # whoever has the cores
             assert torch.equal(team_of_pool.product(weight, x_RI), expected)
     finally:
         team._POOL, team.lead = before, lead

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 import torch
 
 from wedlm_core.engine.forward.groups import gather_groups
-from wedlm_core.engine.forward.logits import PickedRows
+from wedlm_core.engine.forward.logits import AnyPicks
 from wedlm_core.engine.forward.outcome import fetch, join
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput, choices_of
 from wedlm_core.engine.forward.runner import Runner, StepDetail
@@ -19,8 +18,6 @@ from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.kernels.cpu.step import Choices
 
 __all__ = ["PlainLaunch"]
-
-AnyPicks = TypeVar("AnyPicks", bound=PickedRows)
 
 
 class PlainLaunch:

@@ -7,13 +7,12 @@ are no sizes.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from wedlm_core.kernels.cpu.attention import QUERIES, attend_group, group_space
-from wedlm_core.kernels.cpu.compiled import c_function, kernel
+from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
@@ -24,7 +23,7 @@ from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_w
 from wedlm_core.kernels.cpu.team import STATE_SIZE, meet, take
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
-__all__ = ["ADVANCE", "CHOICE", "LAYER", "PRODUCT", "TASK", "entry_of"]
+__all__ = ["ADVANCE", "CHOICE", "JOINED", "LAYER", "PRODUCT", "TASK"]
 
 
 def _record(text: str, **others: Any) -> np.dtype[Any]:
@@ -328,7 +327,7 @@ _READERS = {held: (_placing(held), _attending(held)) for held in _HELD}
 
 
 def _runner(numbers: str, held: str) -> Any:
-    """See :func:`run_float32`.
+    """The kernel of a whole task.
 
     Args:
         numbers: of weights and of the rows that meet them.
@@ -417,138 +416,5 @@ def _joined(label: str, run: Any) -> Any:
     return join
 
 
-_JOINED = {kinds: _joined("_" + "_".join(kinds), run) for kinds, run in _RUNNERS.items()}
-_float32: Any = _JOINED.get(("float32", "float32"))
-_bfloat16: Any = _JOINED.get(("bfloat16", "float32"))
-_int8: Any = _JOINED.get(("int8", "float32"))
-_int16: Any = _JOINED.get(("int16", "float32"))
-_bfloat16_amx: Any = _JOINED.get(("bfloat16_amx", "float32"))
-_int8_amx: Any = _JOINED.get(("int8_amx", "float32"))
-_float32_kv_bfloat16: Any = _JOINED.get(("float32", "bfloat16"))
-_bfloat16_kv_bfloat16: Any = _JOINED.get(("bfloat16", "bfloat16"))
-_int8_kv_bfloat16: Any = _JOINED.get(("int8", "bfloat16"))
-_int16_kv_bfloat16: Any = _JOINED.get(("int16", "bfloat16"))
-_bfloat16_amx_kv_bfloat16: Any = _JOINED.get(("bfloat16_amx", "bfloat16"))
-_int8_amx_kv_bfloat16: Any = _JOINED.get(("int8_amx", "bfloat16"))
-_float32_kv_int8: Any = _JOINED.get(("float32", "int8"))
-_bfloat16_kv_int8: Any = _JOINED.get(("bfloat16", "int8"))
-_int8_kv_int8: Any = _JOINED.get(("int8", "int8"))
-_int16_kv_int8: Any = _JOINED.get(("int16", "int8"))
-_bfloat16_amx_kv_int8: Any = _JOINED.get(("bfloat16_amx", "int8"))
-_int8_amx_kv_int8: Any = _JOINED.get(("int8_amx", "int8"))
-
-
-# A function for each: what is kept on disk is found again only if it depends on no variable of an enclosing function.
-def run_float32(address):  # type: ignore[no-untyped-def]
-    """Compute a task as one of its members, given by the address of three numbers (:func:`_joined`)."""
-    _float32(address)
-
-
-def run_bfloat16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_float32` with rows and weights of products in bfloat16."""
-    _bfloat16(address)
-
-
-def run_int8(address):  # type: ignore[no-untyped-def]
-    """:func:`run_float32` with rows and weights of products in int8."""
-    _int8(address)
-
-
-def run_int16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int8` on CPUs that multiply no int8: they are widened."""
-    _int16(address)
-
-
-def run_bfloat16_amx(address):  # type: ignore[no-untyped-def]
-    """:func:`run_bfloat16` by matrix units."""
-    _bfloat16_amx(address)
-
-
-def run_int8_amx(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int8` by matrix units, where rows are not few."""
-    _int8_amx(address)
-
-
-def run_float32_kv_bfloat16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_float32` with keys and values in bfloat16."""
-    _float32_kv_bfloat16(address)
-
-
-def run_bfloat16_kv_bfloat16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_bfloat16` with keys and values in bfloat16."""
-    _bfloat16_kv_bfloat16(address)
-
-
-def run_int8_kv_bfloat16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int8` with keys and values in bfloat16."""
-    _int8_kv_bfloat16(address)
-
-
-def run_int16_kv_bfloat16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int16` with keys and values in bfloat16."""
-    _int16_kv_bfloat16(address)
-
-
-def run_bfloat16_amx_kv_bfloat16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_bfloat16_amx` with keys and values in bfloat16."""
-    _bfloat16_amx_kv_bfloat16(address)
-
-
-def run_int8_amx_kv_bfloat16(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int8_amx` with keys and values in bfloat16."""
-    _int8_amx_kv_bfloat16(address)
-
-
-def run_float32_kv_int8(address):  # type: ignore[no-untyped-def]
-    """:func:`run_float32` with keys and values in int8."""
-    _float32_kv_int8(address)
-
-
-def run_bfloat16_kv_int8(address):  # type: ignore[no-untyped-def]
-    """:func:`run_bfloat16` with keys and values in int8."""
-    _bfloat16_kv_int8(address)
-
-
-def run_int8_kv_int8(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int8` with keys and values in int8."""
-    _int8_kv_int8(address)
-
-
-def run_int16_kv_int8(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int16` with keys and values in int8."""
-    _int16_kv_int8(address)
-
-
-def run_bfloat16_amx_kv_int8(address):  # type: ignore[no-untyped-def]
-    """:func:`run_bfloat16_amx` with keys and values in int8."""
-    _bfloat16_amx_kv_int8(address)
-
-
-def run_int8_amx_kv_int8(address):  # type: ignore[no-untyped-def]
-    """:func:`run_int8_amx` with keys and values in int8."""
-    _int8_amx_kv_int8(address)
-
-
-_FUNCTIONS = {
-    "float32": {"float32": run_float32, "bfloat16": run_float32_kv_bfloat16, "int8": run_float32_kv_int8},
-    "bfloat16": {"float32": run_bfloat16, "bfloat16": run_bfloat16_kv_bfloat16, "int8": run_bfloat16_kv_int8},
-    "int8": {"float32": run_int8, "bfloat16": run_int8_kv_bfloat16, "int8": run_int8_kv_int8},
-    "int16": {"float32": run_int16, "bfloat16": run_int16_kv_bfloat16, "int8": run_int16_kv_int8},
-    "bfloat16_amx": {
-        "float32": run_bfloat16_amx,
-        "bfloat16": run_bfloat16_amx_kv_bfloat16,
-        "int8": run_bfloat16_amx_kv_int8,
-    },
-    "int8_amx": {"float32": run_int8_amx, "bfloat16": run_int8_amx_kv_bfloat16, "int8": run_int8_amx_kv_int8},
-}
-
-
-@functools.cache
-def entry_of(numbers: str, held: str = "float32") -> int:
-    """The address of the compiled function of two kinds of numbers: ``void (int64 address)``, as in C.
-
-    Args:
-        numbers: of weights.
-        held: of keys and values, float32, bfloat16 or int8.
-    """
-    return c_function(_FUNCTIONS[numbers][held])
+JOINED = {kinds: _joined("_" + "_".join(kinds), run) for kinds, run in _RUNNERS.items()}
+"""What each thread of a team calls, by the numbers of weights and of keys and values."""
