@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_what_takes_long_without_long_waits_is_not_disturbed() -> None:
 
 @pytest.mark.parametrize("weights", ["auto", "int8"])
 def test_outputs_do_not_depend_on_who_is_there(
-    weights: str, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
+    weights: Any, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts in chunks, windows and heads alone, in forwards of one, two or three threads as chance has it."""
     config, rng, found = EngineConfig(weight_dtype=weights, page_size=8, prefill_chunk=9), random.Random(1), []
