@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -19,9 +20,10 @@ from wedlm_core.decoding.sampling import SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder_gpu import DecoderGpu
-from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
+from wedlm_core.kernels.rounding import RoundedRows
+from wedlm_core.model.int8_gpu import multiply_int4_gpu, multiply_int8_gpu, rounded_gpu
 from wedlm_core.model.placing import empty_decoder
-from wedlm_core.model.quantised import round_in_one_pass
+from wedlm_core.model.quantised import quantise, round_in_one_pass
 
 __all__ = ["Variant", "variants"]
 
@@ -86,7 +88,7 @@ def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = 
             yield from _taken(f"{label} sampler", partial(_sample, one, dtype))
             if eight_bits:
                 yield from _taken(f"{label} rounding", partial(_round, one, dtype))
-            yield from _taken(f"{label} int8", partial(_round_int8, one, dtype))
+            yield from _taken(f"{label} int8", partial(_exact, one, dtype))
 
 
 def _taken(label: str, launch: Callable[[], None]) -> Iterator[Variant]:
@@ -119,11 +121,12 @@ def _attend(shape: ModelConfig, dtype: torch.dtype, kind: _Attention, kv_dtype: 
     plan.attend(0, torch.empty(rows.total, shape.num_attention_heads, shape.head_dim, dtype=dtype, device=_DEVICE))
 
 
-def _layer(shape: ModelConfig, dtype: torch.dtype) -> None:
-    model = empty_decoder(shape, device=_DEVICE, dtype=dtype)
+def _layer(shape: ModelConfig, dtype: torch.dtype, weights: str = "auto") -> None:
+    model = quantise(empty_decoder(shape, device=_DEVICE, dtype=dtype), weights, head=False)
     model.cos, model.sin = (torch.empty(64, shape.head_dim // 2, dtype=dtype, device=_DEVICE) for _ in range(2))
     ids = torch.empty(16, dtype=torch.int64, device=_DEVICE)
-    DecoderGpu(model)(ids, ids, lambda layer, q, k, v: q)
+    with patch("wedlm_core.model.int8.has_gpu_kernels", return_value=True):  # which a first kernel's result would say
+        DecoderGpu(model)(ids, ids, lambda layer, q, k, v: q)
 
 
 def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
@@ -150,13 +153,21 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
         choose_gpu(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
 
 
-def _round_int8(shape: ModelConfig, dtype: torch.dtype) -> None:
-    for width in {shape.hidden_size, shape.intermediate_size, shape.num_attention_heads * shape.head_dim}:
-        rounded_gpu(torch.empty(8, width, dtype=dtype, device=_DEVICE))
-    sums = torch.empty(8, shape.intermediate_size, dtype=torch.int32, device=_DEVICE)
-    scale_R, scale_O = torch.empty(8, device=_DEVICE), torch.empty(shape.intermediate_size, device=_DEVICE)
-    for bias_O in (None, torch.empty(shape.intermediate_size, dtype=dtype, device=_DEVICE)):
-        scaled_gpu(sums, scale_R, scale_O, bias_O, dtype)
+def _exact(shape: ModelConfig, dtype: torch.dtype) -> None:
+    """A layer of int8 weights, and products of other numbers of rows, with int8 and int4 weights."""
+    _layer(shape, dtype, "int8")
+    inputs, outputs = shape.hidden_size, shape.intermediate_size
+    scale_O = torch.empty(outputs, device=_DEVICE)
+    weight_OI = torch.empty(outputs, inputs, dtype=torch.int8, device=_DEVICE)
+    nibble_OJ = torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=_DEVICE)
+    multiplier_OG = torch.empty(outputs, inputs // 32, dtype=torch.uint8, device=_DEVICE)
+    bias_O = torch.empty(outputs, dtype=dtype, device=_DEVICE)
+    rounded_gpu(torch.empty(8, inputs, dtype=dtype, device=_DEVICE))
+    for count in (16, 32, 64, 128, 256):
+        byte_RI = torch.empty(count, inputs, dtype=torch.int8, device=_DEVICE)
+        rows = RoundedRows(byte_RI, torch.empty(count, device=_DEVICE))
+        multiply_int8_gpu(rows, weight_OI, scale_O, bias_O if count == 64 else None, dtype)
+        multiply_int4_gpu(rows, nibble_OJ, multiplier_OG, scale_O, None, dtype)
 
 
 def _round(shape: ModelConfig, dtype: torch.dtype) -> None:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.kernels.rounding import rounded
+from wedlm_core.kernels.rounding import RoundedRows, rounded
 from wedlm_core.model.int8 import exact_sums, has_cpu_kernels, has_gpu_kernels, scaled
-from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
+from wedlm_core.model.int8_gpu import multiply_int4_gpu, rounded_gpu
 
 __all__ = ["GROUP", "TILE", "Int4Linear", "expanded", "rounded_to_nibbles"]
 
@@ -121,12 +121,16 @@ class Int4Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., I]`` -> ``[..., O]`` in the dtype of ``x``."""
-        on_gpu = has_gpu_kernels(x.device)
-        byte_RI, scale_R = (rounded_gpu if on_gpu else rounded)(x.flatten(0, -2))
+        rows = (rounded_gpu if has_gpu_kernels(x.device) else rounded)(x.flatten(0, -2))
+        return self.multiply(rows, x.dtype).unflatten(0, x.shape[:-1])
+
+    def multiply(self, rows: RoundedRows, dtype: torch.dtype) -> Tensor:
+        """R rows that are rounded already -> ``[R, O]`` in ``dtype``."""
+        if has_gpu_kernels(self.weight.device):
+            return multiply_int4_gpu(rows, self.weight, self.multiplier_OG, self.scale_O, self.bias, dtype)
         tiles = zip(self.weight.split(TILE), self.multiplier_OG.split(TILE), strict=True)
-        sums_RO = torch.cat([exact_sums(byte_RI, expanded(*tile)) for tile in tiles], dim=-1)
-        y_RO = (scaled_gpu if on_gpu else scaled)(sums_RO, scale_R, self.scale_O, self.bias, x.dtype)
-        return y_RO.unflatten(0, x.shape[:-1])
+        sums_RO = torch.cat([exact_sums(rows.byte_RI, expanded(*tile)) for tile in tiles], dim=-1)
+        return scaled(sums_RO, rows.scale_R, self.scale_O, self.bias, dtype)
 
     def extra_repr(self) -> str:
         """Shape and dtype."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.kernels.gpu.support import why_no_triton
-from wedlm_core.kernels.rounding import rounded
-from wedlm_core.model.int8_gpu import rounded_gpu, scaled_gpu
+from wedlm_core.kernels.rounding import RoundedRows, rounded
+from wedlm_core.model.int8_gpu import multiply_int8_gpu, rounded_gpu
 
 __all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "why_not_exact"]
 
@@ -33,7 +33,7 @@ def scaled(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | N
 
 
 def has_gpu_kernels(device: torch.device) -> bool:
-    """Whether Triton kernels round rows and scale sums on a device."""
+    """Whether Triton kernels round rows and multiply them on a device."""
     return device.type == "cuda" and why_no_triton(device) is None
 
 
@@ -140,14 +140,14 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., I]`` -> ``[..., O]`` in the dtype of ``x``."""
-        flat_RI = x.flatten(0, -2)
-        if has_gpu_kernels(x.device):
-            byte_RI, scale_R = rounded_gpu(flat_RI)
-            y_RO = scaled_gpu(exact_sums(byte_RI, self.weight), scale_R, self.scale_O, self.bias, x.dtype)
-        else:
-            byte_RI, scale_R = rounded(flat_RI)
-            y_RO = scaled(exact_sums(byte_RI, self.weight), scale_R, self.scale_O, self.bias, x.dtype)
-        return y_RO.unflatten(0, x.shape[:-1])
+        rows = (rounded_gpu if has_gpu_kernels(x.device) else rounded)(x.flatten(0, -2))
+        return self.multiply(rows, x.dtype).unflatten(0, x.shape[:-1])
+
+    def multiply(self, rows: RoundedRows, dtype: torch.dtype) -> Tensor:
+        """R rows that are rounded already -> ``[R, O]`` in ``dtype``."""
+        if has_gpu_kernels(self.weight.device):
+            return multiply_int8_gpu(rows, self.weight, self.scale_O, self.bias, dtype)
+        return scaled(exact_sums(rows.byte_RI, self.weight), rows.scale_R, self.scale_O, self.bias, dtype)
 
     def extra_repr(self) -> str:
         """Shape and dtype."""

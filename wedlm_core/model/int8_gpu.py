@@ -1,23 +1,57 @@
-"""What lies around a product of int8 rows and weights on a GPU: one Triton kernel before it and one after.
+"""Products of int8 rows and exact weights on a GPU: how the kernels are launched, and with which tiles.
 
 :func:`wedlm_core.kernels.rounding.rounded` and the plain arithmetic of :class:`wedlm_core.model.int8.Int8Linear` are
-their oracles, bit for bit. As torch operations the two are some fourteen kernels, which in a small forward take longer
-than the product.
+their oracles, bit for bit. As torch operations, what lies around a product is some fourteen kernels, which in a small
+forward take longer than the product.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from wedlm_core.devices import on_device
+from wedlm_core.kernels.rounding import RoundedRows
 
-__all__ = ["rounded_gpu", "scaled_gpu"]
+__all__ = ["Tiles", "multiply_int4_gpu", "multiply_int8_gpu", "rounded_gpu", "scaled_gpu", "tiles_of"]
 
-_OUTPUTS = 1024  # of a program
+_OUTPUTS = 1024  # of a program that scales sums
 
 
-def rounded_gpu(x_RI: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """How a product is cut; see :mod:`wedlm_core.kernels.gpu.eight_bits`.
+
+    Attributes:
+        rows, outputs, inputs: of a tile.
+        weights_first: whether weights are the first factor.
+        band: tiles of outputs that share the cache.
+        warps, stages: of a program.
+    """
+
+    rows: int
+    outputs: int
+    inputs: int
+    weights_first: bool = False
+    band: int = 8
+    warps: int = 4
+    stages: int = 4
+
+
+def tiles_of(rows: int) -> Tiles:
+    """The tiles of a product of so many rows."""
+    if rows <= 16:
+        return Tiles(rows=16, outputs=32, inputs=256)
+    if rows <= 32:
+        return Tiles(rows=32, outputs=32, inputs=256)
+    if rows <= 64:
+        return Tiles(rows=64, outputs=64, inputs=128)
+    return Tiles(rows=128, outputs=128, inputs=128, warps=8)
+
+
+def rounded_gpu(x_RI: Tensor) -> RoundedRows:
     """See :func:`wedlm_core.kernels.rounding.rounded`; the scale of a row that is no number is NaN."""
     from wedlm_core.kernels.gpu.rounding import round_rows_int8
 
@@ -31,7 +65,65 @@ def rounded_gpu(x_RI: Tensor) -> tuple[Tensor, Tensor]:
         round_rows_int8[(rows,)](
             x_RI, x_RI.stride(0), byte_RI, scale_R, width, BLOCK=block, num_warps=8, enable_fp_fusion=False
         )
-    return byte_RI, scale_R
+    return RoundedRows(byte_RI, scale_R)
+
+
+def multiply_int8_gpu(
+    rows: RoundedRows,
+    weight_OI: Tensor,
+    scale_O: Tensor,
+    bias_O: Tensor | None,
+    dtype: torch.dtype,
+    tiles: Tiles | None = None,
+) -> Tensor:
+    """``x W^T + b`` of rounded rows and int8 weights, ``[R, O]`` in ``dtype``.
+
+    Args:
+        rows: R rows of I numbers.
+        weight_OI: int8, contiguous.
+        scale_O: float32, of the weights.
+        bias_O: any floating dtype, or None.
+        dtype: of the result.
+        tiles: how the product is cut; the result does not depend on it.
+    """
+    from wedlm_core.kernels.gpu.eight_bits import multiply_int8
+
+    count, (outputs, inputs) = rows.byte_RI.shape[0], weight_OI.shape
+    cut = tiles or tiles_of(count)
+    out_RO = torch.empty(count, outputs, dtype=dtype, device=weight_OI.device)
+    with on_device(weight_OI.device):
+        multiply_int8[(-(-outputs // cut.outputs) * -(-count // cut.rows),)](
+            rows.byte_RI, rows.scale_R, weight_OI, scale_O, scale_O if bias_O is None else bias_O, out_RO,
+            outputs, count, INPUTS=inputs, HAS_BIAS=bias_O is not None, WEIGHTS_FIRST=cut.weights_first,
+            BLOCK_R=cut.rows, BLOCK_O=cut.outputs, BLOCK_I=cut.inputs, BAND=cut.band,
+            num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
+        )  # fmt: skip
+    return out_RO
+
+
+def multiply_int4_gpu(
+    rows: RoundedRows,
+    nibble_OJ: Tensor,
+    multiplier_OG: Tensor,
+    scale_O: Tensor,
+    bias_O: Tensor | None,
+    dtype: torch.dtype,
+    tiles: Tiles | None = None,
+) -> Tensor:
+    """As :func:`multiply_int8_gpu`, with weights of :class:`wedlm_core.model.int4.Int4Linear`."""
+    from wedlm_core.kernels.gpu.eight_bits import multiply_int4
+
+    count, (outputs, half) = rows.byte_RI.shape[0], nibble_OJ.shape
+    cut = tiles or tiles_of(count)
+    out_RO = torch.empty(count, outputs, dtype=dtype, device=nibble_OJ.device)
+    with on_device(nibble_OJ.device):
+        multiply_int4[(-(-outputs // cut.outputs) * -(-count // cut.rows),)](
+            rows.byte_RI, rows.scale_R, nibble_OJ, multiplier_OG, scale_O, scale_O if bias_O is None else bias_O,
+            out_RO, outputs, count, INPUTS=2 * half, HAS_BIAS=bias_O is not None,
+            BLOCK_R=cut.rows, BLOCK_O=cut.outputs, GROUPS=cut.inputs // 32, BAND=cut.band,
+            num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
+        )  # fmt: skip
+    return out_RO
 
 
 def scaled_gpu(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:

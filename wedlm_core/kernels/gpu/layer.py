@@ -11,14 +11,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["add_rms_norm", "norm_rope", "silu_mul"]
+from wedlm_core.kernels.gpu.rounding import to_int8
+from wedlm_core.kernels.rounding import RoundedRows
+
+__all__ = ["add_rms_norm", "add_rms_norm_int8", "norm_rope", "silu_mul", "silu_mul_int8"]
 
 _BLOCK = 1024
 
 
 @triton.jit
-def _add_rms_norm(x, delta, weight, out, eps, SIZE: tl.constexpr, SIZE_P: tl.constexpr, ADD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One row: ``x += delta``, then its norm to ``out``."""
+def _add_rms_norm(  # type: ignore[no-untyped-def]
+    x, delta, weight, out, scales, eps, SIZE: tl.constexpr, SIZE_P: tl.constexpr, ADD: tl.constexpr, ROUND: tl.constexpr
+):
+    """One row: ``x += delta``, then its norm to ``out``, with ROUND in int8 and its scale to ``scales``."""
     row = tl.program_id(0).to(tl.int64) * SIZE
     place = tl.arange(0, SIZE_P)
     real = place < SIZE
@@ -32,7 +37,11 @@ def _add_rms_norm(x, delta, weight, out, eps, SIZE: tl.constexpr, SIZE_P: tl.con
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
     scaled = (wide * scale).to(dtype).to(tl.float32)
     factor = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
-    tl.store(out + row + place, (factor * scaled).to(dtype), mask=real)
+    normed = (factor * scaled).to(dtype)
+    if ROUND:
+        normed, row_scale = to_int8(normed.to(tl.float32))
+        tl.store(scales + tl.program_id(0), row_scale)
+    tl.store(out + row + place, normed, mask=real)
 
 
 @triton.jit
@@ -94,30 +103,49 @@ def _norm_rope(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _silu_mul(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A block of one row: ``silu(gate) * up``."""
+def _silu_mul(gate_up, out, scales, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROUND: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A block of one row: ``silu(gate) * up``; with ROUND, for which a block is a row, in int8 and its scale."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = place < SIZE
-    dtype = out.dtype.element_ty
+    dtype = gate_up.dtype.element_ty
     gate = tl.load(gate_up + row * 2 * SIZE + place, mask=real, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * SIZE + SIZE + place, mask=real, other=0.0).to(tl.float32)
     active = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
-    tl.store(out + row * SIZE + place, (active * up).to(dtype), mask=real)
+    product = (active * up).to(dtype)
+    if ROUND:
+        product, row_scale = to_int8(product.to(tl.float32))
+        tl.store(scales + row, row_scale)
+    tl.store(out + row * SIZE + place, product, mask=real)
 
 
 def add_rms_norm(x_TD: Tensor, delta_TD: Tensor | None, weight_D: Tensor, eps: float) -> Tensor:
     """Add ``delta`` (if given) to ``x`` in place and return the norm of the sum, ``[T, D]``."""
+    out_TD = torch.empty_like(x_TD)
+    _launch_norm(x_TD, delta_TD, weight_D, eps, out_TD, None)
+    return out_TD
+
+
+def add_rms_norm_int8(x_TD: Tensor, delta_TD: Tensor | None, weight_D: Tensor, eps: float) -> RoundedRows:
+    """:func:`add_rms_norm`, with the norm rounded to int8."""
+    rows = RoundedRows(torch.empty_like(x_TD, dtype=torch.int8), x_TD.new_empty(x_TD.shape[0], dtype=torch.float32))
+    _launch_norm(x_TD, delta_TD, weight_D, eps, rows.byte_RI, rows.scale_R)
+    return rows
+
+
+def _launch_norm(
+    x_TD: Tensor, delta_TD: Tensor | None, weight_D: Tensor, eps: float, out_TD: Tensor, scale_T: Tensor | None
+) -> None:
     assert x_TD.is_contiguous()
     assert delta_TD is None or (delta_TD.is_contiguous() and delta_TD.shape == x_TD.shape)
     rows, size = x_TD.shape
-    out_TD = torch.empty_like(x_TD)
     block = triton.next_power_of_2(size)
     _add_rms_norm[(rows,)](
-        x_TD, x_TD if delta_TD is None else delta_TD, weight_D, out_TD, eps,
-        SIZE=size, SIZE_P=block, ADD=delta_TD is not None, num_warps=8 if block >= 2048 else 4,
+        x_TD, x_TD if delta_TD is None else delta_TD, weight_D, out_TD, x_TD if scale_T is None else scale_T, eps,
+        SIZE=size, SIZE_P=block, ADD=delta_TD is not None, ROUND=scale_T is not None,
+        num_warps=8 if block >= 2048 else 4,
+        enable_fp_fusion=scale_T is None,
     )  # fmt: skip
-    return out_TD
 
 
 def norm_rope(
@@ -170,5 +198,22 @@ def silu_mul(gate_up_TC: Tensor) -> Tensor:
     assert gate_up_TC.is_contiguous()
     rows, size = gate_up_TC.shape[0], gate_up_TC.shape[1] // 2
     out_TI = gate_up_TC.new_empty(rows, size)
-    _silu_mul[(rows, triton.cdiv(size, _BLOCK))](gate_up_TC, out_TI, SIZE=size, BLOCK=_BLOCK, num_warps=4)
+    _silu_mul[(rows, triton.cdiv(size, _BLOCK))](
+        gate_up_TC, out_TI, out_TI, SIZE=size, BLOCK=_BLOCK, ROUND=False, num_warps=4
+    )
     return out_TI
+
+
+def silu_mul_int8(gate_up_TC: Tensor) -> RoundedRows:
+    """:func:`silu_mul`, rounded to int8."""
+    assert gate_up_TC.is_contiguous()
+    rows, size = gate_up_TC.shape[0], gate_up_TC.shape[1] // 2
+    found = RoundedRows(
+        gate_up_TC.new_empty(rows, size, dtype=torch.int8), gate_up_TC.new_empty(rows, dtype=torch.float32)
+    )
+    block = triton.next_power_of_2(size)
+    _silu_mul[(rows, 1)](
+        gate_up_TC, found.byte_RI, found.scale_R, SIZE=size, BLOCK=block, ROUND=True,
+        num_warps=16 if block >= 8192 else 4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return found

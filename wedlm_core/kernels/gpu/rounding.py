@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["round_rows", "round_rows_int8", "scale_sums", "to_bfloat16", "to_e4m3"]
+__all__ = ["round_rows", "round_rows_int8", "scale_sums", "to_bfloat16", "to_e4m3", "to_int8"]
 
 
 @triton.jit
@@ -55,11 +55,20 @@ def round_rows(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexp
 
 
 @triton.jit
-def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Program (row): ``x`` in int8 at a scale of its own; :func:`wedlm_core.kernels.rounding.rounded` is the oracle.
+def to_int8(x):  # type: ignore[no-untyped-def]
+    """A row of float32, zeros behind its end, in int8 at a scale of its own, and the scale.
 
-    A row with a NaN or an infinity has the scale NaN. Launch it without fused multiply-adds: they round once where the
-    oracle rounds twice.
+    :func:`wedlm_core.kernels.rounding.rounded` is the oracle. A row with a NaN or an infinity has the scale NaN. Only
+    without fused multiply-adds, which round once where the oracle rounds twice.
+    """
+    top = tl.maximum(tl.max(tl.abs(x), axis=0), 1.0e-12)
+    whole = (x * tl.div_rn(127.0, top) + 12582912.0) - 12582912.0  # float32 steps at 1.5 * 2^23 are 1: ties to even
+    return whole.to(tl.int8), tl.div_rn(top, 127.0) + tl.sum(x - x, axis=0)
+
+
+@triton.jit
+def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Program (row): ``x`` in int8 at a scale of its own. Launch it without fused multiply-adds (:func:`to_int8`).
 
     Args:
         x_ptr: floating point ``[R, I]``, contiguous within a row.
@@ -72,10 +81,9 @@ def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.con
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * row_stride + place, mask=place < width, other=0.0).to(tl.float32)
-    top = tl.maximum(tl.max(tl.abs(x), axis=0), 1.0e-12)
-    whole = (x * tl.div_rn(127.0, top) + 12582912.0) - 12582912.0  # float32 steps at 1.5 * 2^23 are 1: ties to even
-    tl.store(byte_ptr + row * width + place, whole.to(tl.int8), mask=place < width)
-    tl.store(scale_ptr + row, tl.div_rn(top, 127.0) + tl.sum(x - x, axis=0))
+    whole, scale = to_int8(x)
+    tl.store(byte_ptr + row * width + place, whole, mask=place < width)
+    tl.store(scale_ptr + row, scale)
 
 
 @triton.jit

@@ -162,11 +162,13 @@ def compiled(kernel, pointers, constants):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
 
 for add in (True, False):
-    compiled(triton_layer._add_rms_norm, {}, dict(SIZE=3584, SIZE_P=4096, ADD=add))
+    for out in ({}, {"out": "i8", "scales": "fp32"}):
+        compiled(triton_layer._add_rms_norm, out, dict(SIZE=3584, SIZE_P=4096, ADD=add, ROUND=bool(out)))
 for norm in (True, False):
     sizes = dict(HEADS=28, KV_HEADS=4, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=norm)
     compiled(triton_layer._norm_rope, dict(positions="i64"), sizes)
-compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024))
+compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024, ROUND=False))
+compiled(triton_layer._silu_mul, {"out": "i8", "scales": "fp32"}, dict(SIZE=18944, BLOCK=32768, ROUND=True))
 """
 
 
