@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 
 from benchmarks.common import table, write_result
+from benchmarks.decode import random_model
 from benchmarks.decode.random_model import random_decoder
 from wedlm_core import EngineConfig, ModelConfig, Request, SamplingParams, Strategy
 from wedlm_core.config import StepCost
@@ -38,12 +39,9 @@ SHAPES: Mapping[str, ModelConfig] = {
     "25m": replace(WEDLM_8B, vocab_size=1024, hidden_size=384, intermediate_size=1792, num_hidden_layers=10,
                    num_attention_heads=6, num_key_value_heads=3, head_dim=64, tie_word_embeddings=True,
                    mask_token_id=3, eos_token_ids=(2,), pad_token_id=0),
-    "0.6b": replace(WEDLM_8B, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-                    num_key_value_heads=8, tie_word_embeddings=True),
-    "1.7b": replace(WEDLM_8B, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
-                    num_key_value_heads=8, tie_word_embeddings=True),
+    "0.6b": random_model.SHAPES["0.6b"],
+    "1.7b": random_model.SHAPES["1.7b"],
 }  # fmt: skip
-"""``0.6b`` and ``1.7b`` are the shapes of Qwen3-0.6B and Qwen3-1.7B."""
 _CONTEXT, _KV_CONTEXT, _STEPS, _SEQUENCES, _PAGE = 64, 1500, 24, 32, 64
 
 

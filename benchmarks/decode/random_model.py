@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 
 import torch
 
@@ -21,7 +22,15 @@ from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
 __all__ = ["SHAPES", "main", "parameters", "random_decoder", "randomise"]
 
-SHAPES = {"7b": WEDLM_7B, "8b": WEDLM_8B}
+SHAPES = {
+    "0.6b": replace(WEDLM_8B, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
+                    num_key_value_heads=8, tie_word_embeddings=True),
+    "1.7b": replace(WEDLM_8B, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
+                    num_key_value_heads=8, tie_word_embeddings=True),
+    "7b": WEDLM_7B,
+    "8b": WEDLM_8B,
+}  # fmt: skip
+"""``0.6b`` and ``1.7b`` are the shapes of Qwen3-0.6B and Qwen3-1.7B."""
 _ATTENTION_SCALE = 30.0
 _MLP_SCALE = 3.0
 _LOGIT_SCALE = 3.9  # standard deviation of the logits for any width

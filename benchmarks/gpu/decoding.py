@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
-from benchmarks.decode.random_model import parameters, random_decoder
+from benchmarks.decode.random_model import random_decoder
 from benchmarks.gpu.section import Scene, synchronise
 from wedlm_core import EngineConfig, Request, SamplingParams, Strategy
 from wedlm_core.engine import Engine
 from wedlm_core.kv.pool import KVPool
+from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.seeds import row_seed
 from wedlm_core.tokenizer import Tokenizer
@@ -108,8 +110,9 @@ class Subject:
     Attributes:
         engine: the engine, with room for the largest batch of the suite.
         model: its decoder.
-        weight_bytes: bytes of the weights that a forward reads: all but the embedding.
-        weights: number of these weights.
+        weights, weight_bytes: number of the weights that a forward reads (all but an embedding that is no head), and
+            their bytes as the engine has them, scales included.
+        layer_weights, layer_bytes: those of them that the output head does not have.
         kv_bytes: bytes of one token's keys and values.
         seconds: time to build the model and the engine.
         prefills: ``(sequences, context, tokens per second)`` of each prefill.
@@ -120,9 +123,17 @@ class Subject:
         longest = max(*scale.contexts, scale.short_context) + 2 * scale.max_tokens
         reach = longest + 2 * EngineConfig().max_window + 2
         model = random_decoder(scale.config, device=scene.device, dtype=scale.dtype, max_positions=reach)
+        layers = (model.layers, model.norm)
+        self.weights = sum(each.numel() for each in _tensors(*layers, model.lm_head))
+        self.layer_weights = sum(each.numel() for each in _tensors(*layers))
+        quantise(model, scene.weight_dtype)  # layer by layer: the wide weights of one at a time stand beside the narrow
+        self.weight_bytes = sum(each.nbytes for each in _tensors(*layers, model.lm_head))
+        self.layer_bytes = sum(each.nbytes for each in _tensors(*layers))
+        if scene.device.type == "cuda":
+            torch.cuda.empty_cache()
         most = max(*scale.row_counts, *scale.batches)
         config = EngineConfig(max_num_seqs=most, max_batch_rows=max(scale.max_rows, most), max_model_len=longest,
-                              batch_invariant=False)  # fmt: skip
+                              batch_invariant=False, weight_dtype=scene.weight_dtype)  # fmt: skip
         self.model = model
         self.engine = Engine(model, Tokenizer.load(resolve("tiny")), config)
         synchronise(scene.device)
@@ -130,9 +141,6 @@ class Subject:
         self.prefills: list[tuple[int, int, float]] = []
         self._prepared: dict[int, int] = {}
         self._scene, self._vocab = scene, scale.config.vocab_size
-        tied = 0 if scale.config.tie_word_embeddings else model.embed.weight.numel()
-        self.weights = parameters(model) - tied
-        self.weight_bytes = self.weights * model.embed.weight.element_size()
         page = config.page_size
         self.kv_bytes = KVPool.bytes_per_page(scale.config, page, scale.dtype) // page
 
@@ -234,6 +242,12 @@ class Subject:
         elapsed = time.perf_counter() - begin
         tokens = sum(len(engine.committed(i)) for i in ids) - before
         return Slice(seconds=elapsed, steps=count, tokens=tokens, sequences=len(ids))
+
+
+def _tensors(*modules: nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers of modules, each once."""
+    held = (each for module in modules for each in itertools.chain(module.parameters(), module.buffers()))
+    return list({id(each): each for each in held}.values())
 
 
 def open_subject(scene: Scene) -> Subject:

@@ -25,9 +25,8 @@ def layers(scene: Scene) -> Report:
         else {"torch operations": None, "Triton kernels": model.packed_forward}
     )
     for count in scale.row_counts:
-        read = max((subject.weights - model.lm_head.weight.numel()) * model.embed.weight.element_size(), 1)
-        arithmetic = 2 * read / model.embed.weight.element_size() * count / scene.gemm_rate
-        floor = max(read / scene.bandwidth, arithmetic)
+        arithmetic = 2 * subject.layer_weights * count / scene.gemm_rate
+        floor = max(subject.layer_bytes / scene.bandwidth, arithmetic)
         row: dict[str, Any] = {"rows": count, "roofline ms": f"{floor * 1e3:.3f}"}
         if scene.clock.left < 0:
             rows.append({**row, "note": "not measured: the section's time was over"})

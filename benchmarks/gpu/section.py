@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 
 from benchmarks.common import table
+from benchmarks.decode.random_model import SHAPES
 from benchmarks.decode.section import Goal, goals_table
 from wedlm_core import ModelConfig
 from wedlm_core.model.shapes import WEDLM_8B
@@ -23,11 +24,15 @@ __all__ = [
     "Scale",
     "Scene",
     "Spread",
+    "WeightDtype",
     "device_seconds",
     "goal",
     "replayed",
+    "scale_of",
     "synchronise",
 ]
+
+WeightDtype = Literal["auto", "int8", "int4", "fp8_e4m3"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,8 @@ class Scale:
         copy_bytes: size of the copied tensor.
         gemm: edge of the square matrices.
         sampler_rows: row counts of the sampler's logits.
+        product_rows: row counts at which products are timed.
+        product_bytes: bytes of the weights over which each is timed.
         attention: ``(sequences, rows each, context)`` of the shapes at which backends are timed.
         per_regime: prompts per regime for the shipped model.
         tiny_tokens: most tokens that it generates for each.
@@ -72,6 +79,8 @@ class Scale:
     copy_bytes: int
     gemm: int
     sampler_rows: Sequence[int]
+    product_rows: Sequence[int]
+    product_bytes: int
     attention: Sequence[tuple[int, int, int]]
     per_regime: int
     tiny_tokens: int
@@ -95,6 +104,8 @@ FULL = Scale(
     copy_bytes=4 << 30,
     gemm=8192,
     sampler_rows=(64, 256, 1024),
+    product_rows=(1, 16, 32, 64, 128, 256, 1024),
+    product_bytes=256 << 20,
     attention=((1, 1, 4096), (64, 1, 4096), (64, 17, 4096), (256, 1, 1024), (1, 2048, 2048)),
     per_regime=16,
     tiny_tokens=192,
@@ -132,11 +143,19 @@ TOY = Scale(
     copy_bytes=1 << 20,
     gemm=64,
     sampler_rows=(4,),
+    product_rows=(1, 20),
+    product_bytes=1 << 14,
     attention=((2, 3, 64), (1, 20, 64)),
     per_regime=1,
     tiny_tokens=20,
     near_tie_shapes=("verified W=16, 1 at once",),
 )
+
+
+def scale_of(shape: str, weight_dtype: str, *, tiny: bool) -> Scale:
+    """The sizes for a shape of :data:`benchmarks.decode.random_model.SHAPES`; toy sizes have a shape of their own."""
+    scale = TOY if tiny else replace(FULL, config=SHAPES[shape], name=f"random {shape.upper()} weights in bfloat16")
+    return scale if weight_dtype == "auto" else replace(scale, name=f"{scale.name}, quantised to {weight_dtype}")
 
 
 class Clock:
@@ -159,14 +178,16 @@ class Scene:
         device: device of all models.
         scale: the sizes.
         clock: remaining time of the running section.
+        weight_dtype: ``EngineConfig.weight_dtype`` of the random model's engine.
         bandwidth: bytes per second of a large copy, counting bytes read and written.
-        gemm_rate: floating-point operations per second of a large product in the model's dtype.
+        gemm_rate: operations per second of a large product in the numbers that the random model's layers multiply.
         kept: objects for later sections of the same process (the random model's engine).
     """
 
     device: torch.device
     scale: Scale
     clock: Clock
+    weight_dtype: WeightDtype = "auto"
     bandwidth: float = 0.0
     gemm_rate: float = 0.0
     kept: dict[str, Any] = field(default_factory=dict)

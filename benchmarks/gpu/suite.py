@@ -1,11 +1,13 @@
 """Run all measurements of the GPU path with one command, in less than 8 minutes on one GPU.
 
     python -m benchmarks.gpu.suite [--sections ceilings attention ...] [--minutes 7.8] [--output FOLDER]
+        [--shape 8b] [--weight-dtype auto]
     python -m benchmarks.gpu.suite --device cpu --tiny        # runs the code, measures nothing of interest
 
 Each group of sections runs in its own process, so that a device fault in one does not end the others. The result shows
-the error of a section that failed or whose process died. Writes ``gpu_suite_<date>.md`` and ``.json``. Exit code: 0; 1
-if a section failed; 2 without a CUDA device.
+the error of a section that failed or whose process died. Writes ``gpu_suite_<date>.md`` and ``.json``, with the shape
+and the dtype of the weights behind the date where they are not the defaults (``gpu_suite_<date>_0.6b_int8.md``). Exit
+code: 0; 1 if a section failed; 2 without a CUDA device.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ __all__ = ["SECTIONS", "main"]
 
 _GRACE = 8.0  # seconds that a process may run over its time before it is ended
 _NO_DEVICE = 2
+# The first of each is the default.
+_SHAPES = ("8b", "1.7b", "0.6b")
+_WEIGHT_DTYPES = ("auto", "int8", "int4", "fp8_e4m3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,7 @@ SECTIONS: Mapping[str, _Section] = {
     "ceilings": _Section(place="device:ceilings", group="device", seconds=15),
     "sampler": _Section(place="device:sampler", group="device", seconds=20),
     "attention": _Section(place="attention:attention", group="device", seconds=45, least=30),
+    "products": _Section(place="products:products", group="device", seconds=40, least=10),
     "tiny": _Section(place="tiny:tiny", group="tiny", seconds=60),
     "steps": _Section(place="steps:steps", group="model", seconds=45),
     "layers": _Section(place="layers:layers", group="model", seconds=20, least=10),
@@ -65,7 +71,10 @@ SECTIONS: Mapping[str, _Section] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite; return the exit code."""
-    args = _parser().parse_args(arguments)
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.tiny and args.shape != _SHAPES[0]:
+        parser.error(f"--shape {args.shape}: toy sizes have a shape of their own. Drop --tiny, or --shape.")
     if args.child is not None:
         return _run_group(args)
     if args.device.startswith("cuda") and not _has_cuda():
@@ -103,7 +112,7 @@ def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[s
     for names in groups:
         seconds = min(sum(SECTIONS[name].seconds for name in names) + 30, end - time.monotonic())
         command = [sys.executable, "-m", "benchmarks.gpu.suite", "--child", *names, "--into", str(results)]
-        command += ["--device", args.device, "--seconds", f"{seconds:.1f}", *(["--tiny"] if args.tiny else [])]
+        command += ["--device", args.device, "--seconds", f"{seconds:.1f}", *_options(args)]
         environment = {
             **os.environ,
             "WEDLM_CACHE_HOME": str(place),
@@ -117,6 +126,15 @@ def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[s
         results.write_text(json.dumps(found), encoding="utf-8")
     found = json.loads(results.read_text(encoding="utf-8"))
     return {name: found[name] for name in wanted}
+
+
+def _options(args: argparse.Namespace) -> list[str]:
+    """The options that say what is measured, where they are not the defaults."""
+    return [
+        *(["--tiny"] if args.tiny else []),
+        *(["--shape", args.shape] if args.shape != _SHAPES[0] else []),
+        *(["--weight-dtype", args.weight_dtype] if args.weight_dtype != _WEIGHT_DTYPES[0] else []),
+    ]
 
 
 def _ran(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> str:
@@ -136,14 +154,15 @@ def _run_group(args: argparse.Namespace) -> int:
     import torch
 
     logging.basicConfig(level=logging.INFO, format="   %(message)s")  # backends chosen, graphs captured, costs measured
-    from benchmarks.gpu.section import FULL, TOY, Clock, Scene
+    from benchmarks.gpu.section import Clock, Scene, scale_of
 
     end = time.monotonic() + args.seconds
     device = torch.device("cuda:0" if args.device == "cuda" else args.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     results = Path(args.into)
-    scene = Scene(device=device, scale=TOY if args.tiny else FULL, clock=Clock(0))
+    scale = scale_of(args.shape, args.weight_dtype, tiny=args.tiny)
+    scene = Scene(device=device, scale=scale, clock=Clock(0), weight_dtype=args.weight_dtype)
     for number, name in enumerate(args.child):
         found = json.loads(results.read_text(encoding="utf-8"))
         facts = found.get("ceilings", {}).get("facts", {})
@@ -178,7 +197,10 @@ def _section(section: _Section, scene: Any, name: str) -> dict[str, Any]:
 def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
     """Write the Markdown and the JSON file."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    stem = f"gpu_suite_{today}" if not args.tiny else f"gpu_suite_toy_{today}"
+    changed = [
+        given for given, first in ((args.shape, _SHAPES[0]), (args.weight_dtype, _WEIGHT_DTYPES[0])) if given != first
+    ]
+    stem = "_".join(["gpu_suite", *(["toy"] if args.tiny else []), today, *changed])
     folder = Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     note = (
@@ -189,9 +211,10 @@ def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], sec
     errors = [f"## {one['title']}\n\n**Failed:** {one['error']}\n\n```\n{one.get('trace', '').strip()}\n```"
               for one in found.values() if "error" in one]  # fmt: skip
     times = ", ".join(f"{name} {one.get('seconds', 0.0):.0f} s" for name, one in found.items())
+    command = ["python -m benchmarks.gpu.suite", *(["--device cpu"] if args.tiny else []), *_options(args)]
     parts = [
         "# The GPU path, measured",
-        f"- Command: `python -m benchmarks.gpu.suite{' --device cpu --tiny' if args.tiny else ''}`\n- Date: {today}\n"
+        f"- Command: `{' '.join(command)}`\n- Date: {today}\n"
         f"- Machine: {machine()}\n- The whole run took {seconds:.0f} s ({times}).",
         *([note] if note else []),
         *errors,
@@ -200,7 +223,8 @@ def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], sec
     body = "\n\n".join(parts) + "\n"
     (folder / f"{stem}.md").write_text(body, encoding="utf-8")
     plain = {name: {k: v for k, v in one.items() if k != "markdown"} for name, one in found.items()}
-    head = {"date": today, "machine": machine(), "device": args.device, "toy": args.tiny, "seconds": seconds}
+    head = {"date": today, "machine": machine(), "device": args.device, "toy": args.tiny, "seconds": seconds,
+            "shape": "toy" if args.tiny else args.shape, "weight_dtype": args.weight_dtype}  # fmt: skip
     (folder / f"{stem}.json").write_text(json.dumps({**head, "sections": plain}, indent=1) + "\n", encoding="utf-8")
     print(f"\n{body}\nwritten: {stem}.md, {stem}.json")
 
@@ -210,6 +234,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=list(SECTIONS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to exercise the code")
+    parser.add_argument("--shape", default=_SHAPES[0], choices=_SHAPES, help="of the random model; of no toy")
+    parser.add_argument("--weight-dtype", default=_WEIGHT_DTYPES[0], choices=_WEIGHT_DTYPES, help="of the random model")
     parser.add_argument("--minutes", type=float, default=7.8, help="limit of the whole run")
     parser.add_argument("--output", default=str(RESULTS), help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)

@@ -18,14 +18,14 @@ from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.decoding.allowed_tokens import AllowedRows, words_of_vocabulary
 from wedlm_core.decoding.sampling import SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
+from wedlm_core.kernels.rounding import RoundedRows
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder_gpu import DecoderGpu
-from wedlm_core.kernels.rounding import RoundedRows
 from wedlm_core.model.int8_gpu import multiply_int4_gpu, multiply_int8_gpu, rounded_gpu
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.quantised import quantise, round_in_one_pass
 
-__all__ = ["Variant", "variants"]
+__all__ = ["Variant", "products", "variants"]
 
 _DEVICE = torch.device("cuda", 0)
 _FP8 = torch.float8_e4m3fn
@@ -153,21 +153,27 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
         choose_gpu(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
 
 
+def products(shape: ModelConfig) -> list[tuple[int, int]]:
+    """Rows and outputs of products that are compiled: all kinds of tiles, if the vocabulary is large."""
+    return [(rows, outputs) for outputs in (shape.intermediate_size, shape.vocab_size) for rows in (16, 32, 64, 128)]
+
+
 def _exact(shape: ModelConfig, dtype: torch.dtype) -> None:
-    """A layer of int8 weights, and products of other numbers of rows, with int8 and int4 weights."""
+    """A layer of int8 weights, and products of every kind of tiles: of few and many rows, with few and many outputs."""
     _layer(shape, dtype, "int8")
-    inputs, outputs = shape.hidden_size, shape.intermediate_size
-    scale_O = torch.empty(outputs, device=_DEVICE)
-    weight_OI = torch.empty(outputs, inputs, dtype=torch.int8, device=_DEVICE)
-    nibble_OJ = torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=_DEVICE)
-    multiplier_OG = torch.empty(outputs, inputs // 32, dtype=torch.uint8, device=_DEVICE)
-    bias_O = torch.empty(outputs, dtype=dtype, device=_DEVICE)
+    inputs = shape.hidden_size
     rounded_gpu(torch.empty(8, inputs, dtype=dtype, device=_DEVICE))
-    for count in (16, 32, 64, 128, 256):
+    for count, outputs in products(shape):
+        scale_O = torch.empty(outputs, device=_DEVICE)
+        weight_OI = torch.empty(outputs, inputs, dtype=torch.int8, device=_DEVICE)
+        nibble_OJ = torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=_DEVICE)
+        multiplier_OG = torch.empty(outputs, inputs // 32, dtype=torch.uint8, device=_DEVICE)
+        bias_O = torch.empty(outputs, dtype=dtype, device=_DEVICE) if count == 64 else None
         byte_RI = torch.empty(count, inputs, dtype=torch.int8, device=_DEVICE)
         rows = RoundedRows(byte_RI, torch.empty(count, device=_DEVICE))
-        multiply_int8_gpu(rows, weight_OI, scale_O, bias_O if count == 64 else None, dtype)
-        multiply_int4_gpu(rows, nibble_OJ, multiplier_OG, scale_O, None, dtype)
+        multiply_int8_gpu(rows, weight_OI, scale_O, bias_O, dtype)
+        if outputs == shape.intermediate_size:  # their tiles depend on the rows alone
+            multiply_int4_gpu(rows, nibble_OJ, multiplier_OG, scale_O, bias_O, dtype)
 
 
 def _round(shape: ModelConfig, dtype: torch.dtype) -> None:

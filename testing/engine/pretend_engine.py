@@ -48,7 +48,8 @@ class Found:
         tokens, expected: token ids of each request, on the pretend device and on the CPU.
         finish, expected_finish: finish reasons of each request.
         preemptions, cached: preempted sequences, and prompt tokens found in the prefix cache.
-        captured, replays: CUDA graphs captured and replayed.
+        captured, replays: CUDA graphs of the decoder captured, and graphs replayed.
+        recorded: graphs of the work around it that were captured.
         event_waits, steps: waits for a forward's results, and engine steps.
         used: calls that concern the current device, counted per device.
     """
@@ -61,6 +62,7 @@ class Found:
     cached: int = 0
     captured: int = 0
     replays: int = 0
+    recorded: int = 0
     event_waits: int = 0
     steps: int = 0
     used: dict[str, int]
@@ -113,6 +115,7 @@ def found_of(engine: Engine, done: list[Generation], expected: list[Generation])
         cached=sum(g.stats.cached_prompt_tokens for g in done),
         captured=graphs.captured if graphs else 0,
         replays=pretend.LOG.replays,
+        recorded=steps.recorded if (steps := getattr(engine._runner.launch, "steps", None)) else 0,
         event_waits=pretend.LOG.event_waits,
         used={str(device): count for device, count in pretend.LOG.used.items()},
     )
@@ -231,7 +234,26 @@ def traced(folder: Path) -> Found:
     return found_of(engine, [*done, *again], [*expected, expected[0]])
 
 
+def around(folder: Path) -> Found:
+    """Requests that need no more than a temperature: the work around their forwards is captured, of many kinds."""
+    base = SamplingParams(max_tokens=14, window_size=3, ignore_eos=True, logprobs=True)
+    chosen = [  # greedy ones come first: what is captured for them would do for no other temperature
+        base,
+        replace(base, max_tokens=25),
+        replace(base, strategy="autoregressive", stop_token_ids=tuple(range(150, 300))),
+        replace(base, window_size=1, max_tokens=9),
+        replace(base, temperature=0.8),
+        replace(base, temperature=0.8, max_tokens=25),
+        replace(base, strategy="autoregressive", temperature=0.9, max_tokens=20),
+        replace(base, window_size=2, stop=("e",)),
+        replace(base, strategy="streaming", entropy_threshold=2.0, logprobs=False),
+    ]
+    prompts = [[(11 * i + 5 * j) % 300 for j in range(1 + i)] for i in range(len(chosen))]
+    return both(folder, requests_of(prompts, chosen), at_once=2, max_num_seqs=2)
+
+
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
+    "around": around,
     "graphs": lambda folder: both(folder, mixed(), at_once=3),
     "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),
     "plain": lambda folder: both(folder, mixed()[::2], overlap=False),

@@ -88,6 +88,7 @@ class Graph:
             raise RuntimeError("a capture is under way already")
         self._pool = pool
         STATE.captured = self._work
+        STATE.made.clear()
 
     def capture_end(self) -> None:
         """Stop recording."""

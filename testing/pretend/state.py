@@ -62,11 +62,13 @@ class State:
         memory: "cpu", or "meta" if tensors have no contents.
         strict: whether waits are errors.
         captured: work of the graph that is being captured; None outside of a capture.
+        made: storages that the capture itself made: no work outside of it sees what is written to them.
     """
 
     memory: str = "cpu"
     strict: bool = False
     captured: list[Callable[[], object]] | None = None
+    made: set[int] = field(default_factory=set)
 
 
 STATE = State()

@@ -129,9 +129,16 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _write(func: Any, args: Any, kwargs: Any, owners: dict[int, DeviceTensor], outer: Any, outer_kw: Any) -> Any:
-    """Run an operation that changes an argument; in a capture only record it, as a device does."""
+    """Run an operation that changes an argument; in a capture record it.
+
+    A device would not run it then. Here it is run as well where it changes what the capture made: operations behind it
+    take their shapes, and indices within them, from values.
+    """
     if STATE.captured is not None:
         STATE.captured.append(lambda: func(*args, **kwargs))
+        changed = kwargs["out"] if "out" in kwargs else args[0]
+        if changed.untyped_storage()._cdata in STATE.made:
+            func(*args, **kwargs)
         return outer_kw["out"] if "out" in outer_kw else outer[0]
     found = func(*args, **kwargs)
     if func._schema.name.partition("::")[2] in _RESHAPING:
@@ -150,6 +157,7 @@ def _record(func: Any, args: Any, kwargs: Any, found: Any, inputs: list[DeviceTe
     if all(t.untyped_storage()._cdata in known for t in outs):
         return  # views
     assert STATE.captured is not None
+    STATE.made.update(t.untyped_storage()._cdata for t in outs)
 
     def again() -> None:
         new = [t for t in pytree.tree_leaves(func(*args, **kwargs)) if isinstance(t, torch.Tensor)]
@@ -232,7 +240,10 @@ def register_factories() -> torch.library.Library:
             device = _resolved(kwargs.get("device"))
             kwargs.update(device=STATE.memory, pin_memory=False)
             with torch.inference_mode(False):
-                return DeviceTensor(func(*args, **kwargs), device)
+                fresh = func(*args, **kwargs)
+                if STATE.captured is not None:
+                    STATE.made.add(fresh.untyped_storage()._cdata)
+                return DeviceTensor(fresh, device)
 
         library.impl(name, make, "CUDA")
 

@@ -32,6 +32,7 @@ from wedlm_core.engine.forward.joining import join_arrays
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import take
 from wedlm_core.engine.forward.runner import Launch, Runner
+from wedlm_core.engine.forward.step_graphs import StepGraphs
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, SlotTable, StepOutcome
 from wedlm_core.errors import IntegrityError
@@ -39,6 +40,8 @@ from wedlm_core.errors import IntegrityError
 __all__ = ["CompletedForward", "OverlapLoop", "async_launch", "overlaps", "plain_launch"]
 
 logger = logging.getLogger(__name__)
+
+_STEP_ROWS = 512  # of the largest forward around which work is recorded: larger ones take the device longer anyway
 
 
 def overlaps(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
@@ -87,7 +90,16 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
         model_runner.run_device_rows, book, inputs, holds=lambda: (model.cos, model.sin), device=device
     )
     graphs.capture_first()
-    return AsyncLaunch(model_runner, graphs)
+    steps = StepGraphs(
+        book,
+        sequences=config.max_num_seqs,
+        rows=min(book.sizes[-1], _STEP_ROWS),
+        hidden_size=model.config.hidden_size,
+        dtype=model.dtype,
+        device=device,
+        seconds=config.graph_seconds,
+    )
+    return AsyncLaunch(model_runner, graphs, steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LARGEST", "RoundedRows", "rounded"]
+__all__ = ["LARGEST", "RoundedRows", "divided", "rounded"]
 
 LARGEST = 127.0
 """Largest size of a rounded number: -128 is left out, so that the two sides are alike."""
@@ -26,6 +26,14 @@ class RoundedRows(NamedTuple):
     scale_R: Tensor
 
 
+def divided(x: Tensor, by: float) -> Tensor:
+    """``x / by``, rounded once: the same bits on every device.
+
+    By a number, torch on CUDA multiplies with the reciprocal, which is rounded too. By a tensor it divides.
+    """
+    return x / x.new_full((), by)
+
+
 def rounded(x_RI: Tensor) -> RoundedRows:
     """Round each row to int8 at a scale of its own.
 
@@ -36,4 +44,4 @@ def rounded(x_RI: Tensor) -> RoundedRows:
     top_R1 = wide_RI.abs().amax(dim=-1, keepdim=True).clamp_min(_SMALLEST)
     inverse_R1 = torch.full_like(top_R1, LARGEST) / top_R1  # a number over a tensor would be rounded twice
     byte_RI = (wide_RI * inverse_R1).round().to(torch.int8).contiguous()
-    return RoundedRows(byte_RI, (top_R1 / LARGEST).squeeze(-1))
+    return RoundedRows(byte_RI, divided(top_R1, LARGEST).squeeze(-1))

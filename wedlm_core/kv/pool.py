@@ -12,7 +12,7 @@ from torch import Tensor
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton
-from wedlm_core.kernels.rounding import rounded
+from wedlm_core.kernels.rounding import divided, rounded
 
 __all__ = ["Blocks", "KVPool", "kv_dtype_of"]
 
@@ -229,9 +229,7 @@ class KVPool:
 def _rounded(x: Tensor, scale: float) -> Tensor:
     """Bytes of ``x / scale`` as 8-bit floats, clamped to their range."""
     largest = torch.finfo(torch.float8_e4m3fn).max
-    # A tensor, for torch on CUDA multiplies by the reciprocal of a number, which rounds otherwise.
-    by = torch.full((), scale, device=x.device)
-    return (x.float() / by).clamp(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)
+    return divided(x.float(), scale).clamp(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.kernels.rounding import RoundedRows, rounded
+from wedlm_core.kernels.rounding import RoundedRows, divided, rounded
 from wedlm_core.model.int8 import exact_sums, has_cpu_kernels, has_gpu_kernels, scaled
 from wedlm_core.model.int8_gpu import multiply_int4_gpu, rounded_gpu
 
@@ -40,9 +40,9 @@ def rounded_to_nibbles(weight_RI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     wide_RGK = weight_RI.float().unflatten(1, (-1, GROUP))
     top_RG1 = wide_RGK.abs().amax(dim=-1, keepdim=True)
-    scale_R11 = top_RG1.amax(dim=1, keepdim=True).clamp_min(_SMALLEST) / (_LARGEST * _MOST)
+    scale_R11 = divided(top_RG1.amax(dim=1, keepdim=True).clamp_min(_SMALLEST), _LARGEST * _MOST)
     units_RGK = wide_RGK / scale_R11
-    most_RG1 = top_RG1 / scale_R11 / _LARGEST
+    most_RG1 = divided(top_RG1 / scale_R11, _LARGEST)
     best_RGK, best_RG1, least_RG1 = torch.empty_like(units_RGK), torch.empty_like(most_RG1), None
     for share in _SHARES:
         multiplier_RG1 = (most_RG1 * share).ceil().clamp(1, _MOST)

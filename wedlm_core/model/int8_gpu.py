@@ -7,6 +7,7 @@ forward take longer than the product.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor
 from wedlm_core.devices import on_device
 from wedlm_core.kernels.rounding import RoundedRows
 
-__all__ = ["Tiles", "multiply_int4_gpu", "multiply_int8_gpu", "rounded_gpu", "scaled_gpu", "tiles_of"]
+__all__ = ["Tiles", "multiply_int4_gpu", "multiply_int8_gpu", "rounded_gpu", "tiles_of"]
 
-_OUTPUTS = 1024  # of a program that scales sums
+_MANY_OUTPUTS = 16384  # a tile of 128 for each processor of a large device
+_MANY_TILES = 256  # of 128 x 128: two for each processor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +42,44 @@ class Tiles:
     stages: int = 4
 
 
-def tiles_of(rows: int) -> Tiles:
-    """The tiles of a product of so many rows."""
+def tiles_of(rows: int, outputs: int) -> Tiles:
+    """The tiles of a product of so many rows and outputs: what was fastest on an H200 among some hundred.
+
+    Few rows are bound by reading weights: small tiles, so that each processor has several, or long ones where there
+    are many outputs. Many rows are bound by the tensor cores: large tiles, as long as no processor waits.
+    """
+    many = outputs >= _MANY_OUTPUTS
     if rows <= 16:
-        return Tiles(rows=16, outputs=32, inputs=256)
+        if many:
+            return Tiles(rows=16, outputs=128, inputs=128, weights_first=True, warps=8, stages=4)
+        return Tiles(rows=16, outputs=64, inputs=256, weights_first=True, warps=4, stages=5)
     if rows <= 32:
-        return Tiles(rows=32, outputs=32, inputs=256)
+        return Tiles(rows=32, outputs=64, inputs=128 if many else 256, weights_first=True, warps=4, stages=4)
     if rows <= 64:
-        return Tiles(rows=64, outputs=64, inputs=128)
-    return Tiles(rows=128, outputs=128, inputs=128, warps=8)
+        return Tiles(rows=64, outputs=64 if many else 32, inputs=128 if many else 256, warps=4, stages=4)
+    if -(-rows // 128) * -(-outputs // 128) >= _MANY_TILES:
+        return Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3)
+    return Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=4)
+
+
+def _int4_tiles_of(rows: int, *, hopper: bool = True) -> Tiles:
+    """Expanding weights is what takes the time: tiles with few of them at once.
+
+    Tensor cores of Hopper read factors from shared memory. Others read registers, too few for the larger tiles.
+    """
+    if rows <= 32:
+        return Tiles(rows=16 if rows <= 16 else 32, outputs=32 if rows <= 16 else 64, inputs=128, stages=4)
+    if not hopper:
+        return Tiles(rows=64 if rows <= 64 else 128, outputs=64, inputs=128, warps=4 if rows <= 64 else 8, stages=3)
+    if rows <= 64:
+        return Tiles(rows=64, outputs=64, inputs=256, stages=4)
+    return Tiles(rows=128, outputs=128, inputs=256, warps=8, stages=2)
+
+
+@functools.cache
+def _is_hopper(device: torch.device) -> bool:
+    """Whether a GPU is one; the interpreter counts as one."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] == 9
 
 
 def rounded_gpu(x_RI: Tensor) -> RoundedRows:
@@ -89,7 +120,7 @@ def multiply_int8_gpu(
     from wedlm_core.kernels.gpu.eight_bits import multiply_int8
 
     count, (outputs, inputs) = rows.byte_RI.shape[0], weight_OI.shape
-    cut = tiles or tiles_of(count)
+    cut = tiles or tiles_of(count, outputs)
     out_RO = torch.empty(count, outputs, dtype=dtype, device=weight_OI.device)
     with on_device(weight_OI.device):
         multiply_int8[(-(-outputs // cut.outputs) * -(-count // cut.rows),)](
@@ -114,7 +145,7 @@ def multiply_int4_gpu(
     from wedlm_core.kernels.gpu.eight_bits import multiply_int4
 
     count, (outputs, half) = rows.byte_RI.shape[0], nibble_OJ.shape
-    cut = tiles or tiles_of(count)
+    cut = tiles or _int4_tiles_of(count, hopper=_is_hopper(nibble_OJ.device))
     out_RO = torch.empty(count, outputs, dtype=dtype, device=nibble_OJ.device)
     with on_device(nibble_OJ.device):
         multiply_int4[(-(-outputs // cut.outputs) * -(-count // cut.rows),)](
@@ -122,27 +153,5 @@ def multiply_int4_gpu(
             out_RO, outputs, count, INPUTS=2 * half, HAS_BIAS=bias_O is not None,
             BLOCK_R=cut.rows, BLOCK_O=cut.outputs, GROUPS=cut.inputs // 32, BAND=cut.band,
             num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
-        )  # fmt: skip
-    return out_RO
-
-
-def scaled_gpu(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """``sums * (scale_R * scale_O) + bias`` in ``dtype``.
-
-    Args:
-        sums_RO: int32.
-        scale_R: float32, of the rows.
-        scale_O: float32, of the weights.
-        bias_O: any floating dtype, or None.
-        dtype: of the result.
-    """
-    from wedlm_core.kernels.gpu.rounding import scale_sums
-
-    rows, width = sums_RO.shape
-    out_RO = torch.empty(rows, width, dtype=dtype, device=sums_RO.device)
-    with on_device(sums_RO.device):
-        scale_sums[(rows, -(-width // _OUTPUTS))](
-            sums_RO.contiguous(), scale_R, scale_O, scale_O if bias_O is None else bias_O, out_RO, width,
-            HAS_BIAS=bias_O is not None, BLOCK=_OUTPUTS, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
     return out_RO

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
+from wedlm_core.kernels.rounding import divided
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import MOST_INPUTS, Int8Embedding, Int8Linear
@@ -92,7 +93,7 @@ class Fp8Linear(nn.Module):
 def rounded_to_fp8(x_RI: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` rounded to one byte per value, contiguous, and the scale of each row, float32 ``[R, 1]``."""
     wide_RI = x_RI.float()
-    scale_R1 = (wide_RI.abs().amax(dim=-1, keepdim=True) / _LARGEST).clamp_min(1e-12)
+    scale_R1 = divided(wide_RI.abs().amax(dim=-1, keepdim=True), _LARGEST).clamp_min(1e-12)
     return (wide_RI / scale_R1).to(torch.float8_e4m3fn).contiguous(), scale_R1
 
 

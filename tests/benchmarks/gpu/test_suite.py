@@ -6,24 +6,45 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 
-from benchmarks.decode.random_model import parameters, random_decoder
+from benchmarks.decode.random_model import SHAPES, parameters, random_decoder
+from benchmarks.gpu import suite as module
+from benchmarks.gpu.decoding import Subject
+from benchmarks.gpu.device import ceilings
 from benchmarks.gpu.host import idle_seconds
+from benchmarks.gpu.kernels import kind_of
+from benchmarks.gpu.section import FULL, TOY, Clock, Scene, WeightDtype, scale_of
 from benchmarks.gpu.suite import SECTIONS
 from testing.engine.models import random_decoder as small_decoder
 from testing.repository import ROOT
+from wedlm_core import EngineConfig
+from wedlm_core.model.memory import weight_bytes
 from wedlm_core.model.placing import empty_decoder
-from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
 
 def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.gpu.suite", *arguments]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # so that a machine with a GPU behaves the same
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.slow  # half a minute of both cores
+@pytest.mark.parametrize("weights", get_args(WeightDtype))
+def test_sections_of_the_model_run_with_every_dtype_of_weights(weights: str, tmp_path: Path) -> None:
+    sections = ("products", "steps", "layers", "kernels", "host")
+    done = suite("--device", "cpu", "--tiny", "--weight-dtype", weights, "--sections", *sections,
+                 "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (plain,) = tmp_path.glob("gpu_suite_toy_*.json" if weights == "auto" else f"gpu_suite_toy_*_{weights}.json")
+    found = json.loads(plain.read_text())
+    assert found["weight_dtype"] == weights
+    assert list(found["sections"]) == ["ceilings", *sections]
 
 
 @pytest.mark.slow  # half a minute of both cores
@@ -54,6 +75,73 @@ def test_sections_that_were_not_started_are_failures_in_the_result(tmp_path: Pat
     assert text.read_text().count("**Failed:** its process was not started") == 2
 
 
+def test_the_name_of_the_result_says_what_was_measured(tmp_path: Path) -> None:
+    done = suite("--device", "cpu", "--tiny", "--weight-dtype", "int8", "--sections", "host", "--minutes", "0.01",
+                 "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 1, "there was no time"
+    (text,) = tmp_path.glob("gpu_suite_toy_*_int8.md")
+    assert "python -m benchmarks.gpu.suite --device cpu --tiny --weight-dtype int8`" in text.read_text()
+    for shape, weights, end in (("8b", "auto", ""), ("0.6b", "auto", "_0.6b"), ("1.7b", "int4", "_1.7b_int4")):
+        args = module._parser().parse_args(["--shape", shape, "--weight-dtype", weights, "--output", str(tmp_path)])
+        module._write(args, {}, 0.0)
+        assert [p for p in tmp_path.glob(f"gpu_suite_2*{end}.json") if p.stem.count("_") == 2 + end.count("_")]
+
+
+def test_a_toy_has_no_other_shape(tmp_path: Path) -> None:
+    done = suite("--device", "cpu", "--tiny", "--shape", "0.6b", "--output", str(tmp_path))
+    assert done.returncode == 2
+    assert "Drop --tiny, or --shape" in done.stderr
+
+
+def test_the_options_are_those_of_the_engine_and_of_the_shapes() -> None:
+    assert module._WEIGHT_DTYPES == get_args(WeightDtype) == get_args(get_type_hints(EngineConfig)["weight_dtype"])
+    assert set(module._SHAPES) <= set(SHAPES)
+    assert scale_of("8b", "auto", tiny=False) == replace(FULL, name="random 8B weights in bfloat16")
+    small = scale_of("0.6b", "int8", tiny=False)
+    assert (small.config, small.name) == (SHAPES["0.6b"], "random 0.6B weights in bfloat16, quantised to int8")
+    assert scale_of("8b", "auto", tiny=True) == TOY
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("weights", get_args(WeightDtype))
+def test_bytes_of_weights_are_those_that_a_forward_reads(weights: WeightDtype, tied: bool) -> None:
+    config = replace(TOY.config, tie_word_embeddings=tied)
+    scene = Scene(device=torch.device("cpu"), scale=replace(TOY, config=config), clock=Clock(60), weight_dtype=weights)
+    subject = Subject(scene)
+    table = config.vocab_size * config.hidden_size
+    exact = weights in ("int8", "int4")
+    table_bytes = table + 4 * config.vocab_size if exact else 4 * table
+    whole = weight_bytes(config, dtype="float32", weight_dtype=weights)
+    assert subject.weight_bytes == whole - (0 if tied else table_bytes)
+    assert subject.layer_bytes == subject.weight_bytes - table_bytes
+    assert subject.weights == subject.layer_weights + table
+    plain = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=8)
+    assert subject.weights == parameters(plain) - (0 if tied else table)
+    assert subject.engine.config.weight_dtype == weights
+
+
+@pytest.mark.parametrize("weights", get_args(WeightDtype))
+def test_arithmetic_is_held_against_a_product_of_the_numbers_that_layers_multiply(weights: WeightDtype) -> None:
+    report = ceilings(Scene(device=torch.device("cpu"), scale=TOY, clock=Clock(60), weight_dtype=weights))
+    assert len(report.rows) == (2 if weights == "auto" else 3)
+    assert report.facts["gemm_rate"] / 1e12 == pytest.approx(float(report.rows[-1]["rate"].split()[0]), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("multiply_int8", "products"),
+        ("multiply_int4", "products"),
+        ("nvjet_tst_128x64", "products"),
+        ("round_rows_int8", "layers"),
+        ("_add_rms_norm", "layers"),
+        ("attend_tiles", "attention"),
+    ],
+)
+def test_kinds_of_kernels(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
 def test_without_a_device_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
     done = suite("--output", str(tmp_path))
     assert done.returncode == 2
@@ -81,5 +169,10 @@ def test_a_random_model_is_the_same_for_the_same_seed_and_has_the_shape_asked_fo
 
 
 def test_models_of_full_size_have_the_published_parameter_counts() -> None:
-    models = (empty_decoder(c, device="meta", dtype=torch.bfloat16) for c in (WEDLM_7B, WEDLM_8B))
-    assert [parameters(model) for model in models] == [7_615_616_512, 8_190_735_360]
+    models = {name: empty_decoder(c, device="meta", dtype=torch.bfloat16) for name, c in SHAPES.items()}
+    assert {name: parameters(model) for name, model in models.items()} == {
+        "0.6b": 596_049_920,
+        "1.7b": 1_720_574_976,
+        "7b": 7_615_616_512,
+        "8b": 8_190_735_360,
+    }

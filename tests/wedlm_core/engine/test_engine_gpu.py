@@ -60,6 +60,15 @@ def tokens(generations: list[Generation]) -> list[tuple[int, ...]]:
     return [g.token_ids for g in generations]
 
 
+def no_more_captures(engine: Engine) -> None:
+    """Each waits for the device, once."""
+    launch = engine._runner.launch
+    assert isinstance(launch, AsyncLaunch)
+    assert launch.graphs is not None
+    assert launch.steps is not None
+    launch.graphs._book._seconds = launch.steps._seconds = 0.0
+
+
 @pytest.fixture
 def no_syncs() -> Iterator[None]:
     """Torch raises where it would wait for the device."""
@@ -73,6 +82,22 @@ def test_it_overlaps_and_captures_by_itself(agreeing_folder: Path) -> None:
     graphs = getattr(engine._runner.launch, "graphs", None)
     assert graphs is not None
     assert graphs.captured > 10
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_work_around_forwards_is_recorded_and_gives_the_same_tokens(
+    agreeing_folder: Path, strategy: str, temperature: float
+) -> None:
+    """Sequences come and go, windows change, greedy ones come first: each kind of forward has records of its own."""
+    base = some_requests(strategy, temperature=temperature)
+    greedy = [replace(one, request_id=f"greedy {one.request_id}") for one in some_requests(strategy, window_size=6)]
+    engine, eager = engine_of(agreeing_folder), engine_of(agreeing_folder)
+    eager._runner.launch.steps = None  # type: ignore[attr-defined]
+    for requests in (greedy, base, greedy[:5] + base[5:]):
+        found = run(engine, requests, at_once=5)
+        assert tokens(found) == tokens(run(eager, requests, at_once=5))
+    assert engine._runner.launch.steps.recorded > 6  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
@@ -101,9 +126,7 @@ def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, samplin
     for _ in range(100):  # captures, compilations and prefill are behind us
         engine.step()
     torch.cuda.synchronize()
-    graphs = getattr(engine._runner.launch, "graphs", None)
-    assert graphs is not None
-    graphs._book._seconds = 0.0  # a capture waits for the device, once
+    no_more_captures(engine)
     torch.cuda.set_sync_debug_mode("error")
     for _ in range(20):
         engine.step()
@@ -125,9 +148,7 @@ def test_admission_has_no_sync(agreeing_folder: Path, no_syncs: None) -> None:
         engine.step()
     for request in requests[6:]:
         engine.add(request)
-    graphs = getattr(engine._runner.launch, "graphs", None)
-    assert graphs is not None
-    graphs._book._seconds = 0.0
+    no_more_captures(engine)
     torch.cuda.set_sync_debug_mode("error")
     for _ in range(10):
         engine.step()

@@ -11,12 +11,14 @@ from torch import Tensor
 from wedlm_core.attention import DeviceRows, PackedRows
 from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
-from wedlm_core.engine.forward.groups import flatten, gather_groups
+from wedlm_core.engine.forward.groups import Group, WideRun, flatten, gather_groups, wide_runs
 from wedlm_core.engine.forward.joining import join_tensors
+from wedlm_core.engine.forward.logits import Chosen, Picks
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import join, outcome_of, words_of
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.forward.runner import Runner, StepDetail
+from wedlm_core.engine.forward.step_graphs import EagerStep, StepGraphs, StepKind, StepWork
 from wedlm_core.engine.forward.tops import TopWords, places_of, top_words_of
 from wedlm_core.engine.forward.transfer import AsyncCopy, to_device
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
@@ -55,6 +57,26 @@ class InFlightForward:
         return join(parts, None if self.tops is None else self.tops.read(words[start:]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """What is made before the decoder runs, on the device; ``picks`` and ``layout`` are None where nothing decodes."""
+
+    context_S: Tensor
+    groups: list[Group]
+    batch: DeviceBatch
+    picks: Picks | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Finished:
+    """What is made after it: the groups' words (:func:`words_of`), their shapes, what was chosen, and details."""
+
+    words: list[Tensor]
+    shapes: list[tuple[int, int]]
+    chosen: Chosen
+    details: list[StepDetail]
+
+
 class AsyncLaunch:
     """Packs with tensor operations on the device, so that the host need not know how many rows there are.
 
@@ -64,13 +86,16 @@ class AsyncLaunch:
     Args:
         model_runner: the engine's.
         graphs: captured forms of the decoder; None runs all forwards eagerly.
+        steps: captured forms of the work around it; None runs that eagerly.
 
     Attributes:
-        graphs: as given.
+        graphs, steps: as given.
     """
 
-    def __init__(self, model_runner: ModelRunner, graphs: DecoderGraphs | None = None) -> None:
-        self._model_runner, self.graphs = model_runner, graphs
+    def __init__(
+        self, model_runner: ModelRunner, graphs: DecoderGraphs | None = None, steps: StepGraphs | None = None
+    ) -> None:
+        self._model_runner, self.graphs, self.steps = model_runner, graphs, steps
 
     def forward(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
         """:meth:`start`, and wait for the outcome."""
@@ -100,55 +125,80 @@ class AsyncLaunch:
         """
         state = runner.state
         state.push_pages()
-        facts_3S = to_device(plan_facts(plan), state.device)
         slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
         rows_D = plan.decode_S[: len(slots_D)]
         bounds = runner.bounds(table, slots_D)
-        context_S = state.context_S.index_select(0, facts_3S[0])
-        next_rows_D = bounds.next_rows(rows_D, table.left(slots_D))
-        groups = gather_groups(plan, table, state, facts_3S[0], context_S, next_rows_D)
-        layout = flatten(groups) if groups else None
-        optional_D = state.uses_optional(slots_D)
-        shape = self._shape(plan, bounds.wanted_rows(rows_D), optional_D, state.tops[slots_D] > 0)
-        batch = pack_on_device(facts_3S, layout, state, shape, runner.pool.page_size)
+        runs = wide_runs(plan, table, state.decodings, bounds.next_rows(rows_D, table.left(slots_D)))
+        wanted_D, optional_D = bounds.wanted_rows(rows_D), state.uses_optional(slots_D)
+        shape = self._shape(plan, wanted_D, optional_D, state.tops[slots_D] > 0)
+        before = self._captured()
+        around = self._around(runner, plan, runs, shape)
+        facts_3S = around.facts(plan_facts(plan))
+        made = around.before(lambda: self._prepare(runner, facts_3S, around.runs, around.shape))
         runner.profile.lap("pack")
-        graphs_before = self._captured()
-        hidden_TD = self._run_model(batch)
-        captured = self._captured() > graphs_before
+        hidden_TD = self._run_model(made.batch)
         runner.profile.lap("model")
-        if layout is None:
+        picks = made.picks
+        if picks is None:
             nothing = AsyncCopy(facts_3S[0, :1])
-            return InFlightForward(copy=nothing, shapes=[], details=[], bounds=bounds, captured=captured)
-        state.note_drafts(slots_D, context_S)
-        picks = pick_on_device(groups, layout, batch, shape)
-        chosen_F = runner.choose(hidden_TD, picks, state, plan.slots_S)
+            return InFlightForward(
+                copy=nothing, shapes=[], details=[], bounds=bounds, captured=self._captured() > before
+            )
+        state.note_drafts(slots_D, made.context_S)
+        kept_TD = around.hidden(hidden_TD)
+        done = around.after(lambda: self._finish(runner, made, picks, kept_TD, plan.slots_S))
+        words, tops = done.words, None
+        if done.chosen.tops is not None:
+            first_D, places_D = places_of(made.groups)
+            tops, top_words = top_words_of(done.chosen.tops, state, slots_D, first_D, places_D)
+            words = [*words, top_words]
+        in_flight = InFlightForward(
+            copy=AsyncCopy(join_tensors([w.flatten() for w in words])),
+            shapes=done.shapes,
+            details=done.details,
+            bounds=bounds,
+            captured=self._captured() > before,
+            tops=tops,
+        )
+        runner.profile.lap("fetch")
+        return in_flight
+
+    def _around(self, runner: Runner, plan: ForwardPlan, runs: tuple[WideRun, ...], shape: Shape) -> StepWork:
+        """How the work around this forward is run."""
+        kind = StepKind(sequences=len(plan.slots_S), runs=runs, shape=shape)
+        recorded = None
+        if self.steps is not None and not runner.config.trace:
+            recorded = self.steps.of(kind, runner.state, plan.slots_S)
+        return recorded or EagerStep(kind, runner.device)
+
+    def _prepare(self, runner: Runner, facts_3S: Tensor, runs: tuple[WideRun, ...], shape: Shape) -> _Prepared:
+        """Pack the rows of a forward and pick those that need logits."""
+        state = runner.state
+        context_S = state.context_S.index_select(0, facts_3S[0])
+        groups = gather_groups(runs, state, facts_3S[0], context_S)
+        layout = flatten(groups) if groups else None
+        batch = pack_on_device(facts_3S, layout, state, shape, runner.pool.page_size)
+        picks = None if layout is None else pick_on_device(groups, layout, batch, shape)
+        return _Prepared(context_S=context_S, groups=groups, batch=batch, picks=picks)
+
+    def _finish(self, runner: Runner, made: _Prepared, picks: Picks, hidden_TD: Tensor, slots_S: IntArray) -> _Finished:
+        """Choose tokens and advance the windows."""
+        state = runner.state
+        chosen_F = runner.choose(hidden_TD, picks, state, slots_S)
         runner.profile.lap("choose")
         words, details = [], []
-        for group, advance in zip(groups, runner.advance_groups(groups, chosen_F.choice), strict=True):
+        for group, advance in zip(made.groups, runner.advance_groups(made.groups, chosen_F.choice), strict=True):
             commit = advance.detail.commit
             state.context_S.index_copy_(0, group.slots_S, group.context_S + commit.context_S)
             words.append(words_of(commit, advance.next_rows_S))
             if runner.config.trace:
                 details.append(advance.detail)
         shapes = [(w.shape[0], w.shape[1]) for w in words]
-        tops = None
-        if chosen_F.tops is not None:
-            first_D, places_D = places_of(groups)
-            tops, top_words = top_words_of(chosen_F.tops, state, slots_D, first_D, places_D)
-            words.append(top_words)
-        in_flight = InFlightForward(
-            copy=AsyncCopy(join_tensors([w.flatten() for w in words])),
-            shapes=shapes,
-            details=details,
-            bounds=bounds,
-            captured=captured,
-            tops=tops,
-        )
-        runner.profile.lap("fetch")
-        return in_flight
+        return _Finished(words=words, shapes=shapes, chosen=chosen_F, details=details)
 
     def _captured(self) -> int:
-        return self.graphs.captured if self.graphs is not None else 0
+        steps = self.steps.recorded if self.steps is not None else 0
+        return steps + (self.graphs.captured if self.graphs is not None else 0)
 
     def _shape(self, plan: ForwardPlan, wanted_D: IntArray, optional_D: BoolArray, tops_D: BoolArray) -> Shape:
         counts_S = plan.prefill_S + plan.decode_S

@@ -19,7 +19,7 @@ from wedlm_core.attention import DeviceRows
 from wedlm_core.engine.forward.graph_policy import GraphBook, GraphKey
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
 
-__all__ = ["DecoderGraphs", "Forward", "StaticInputs"]
+__all__ = ["DecoderGraphs", "Forward", "StaticInputs", "forget_recording"]
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class DecoderGraphs:
         except Exception:
             logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
             self._stale = True
-            _forget_recording(self._device)
+            forget_recording(self._device)
             return
         left, _ = torch.cuda.mem_get_info(self._device)
         self._graphs[key] = _Captured(graph, hidden_TD, self._holds())
@@ -211,7 +211,7 @@ class DecoderGraphs:
             torch.cuda.set_stream(current)
 
 
-def _forget_recording(device: torch.device) -> None:
+def forget_recording(device: torch.device) -> None:
     """Let torch's generator of this device draw again: it takes a recording that failed for still going on."""
     index = torch.cuda.current_device() if device.index is None else device.index
     for generator in torch.cuda.default_generators[index : index + 1]:

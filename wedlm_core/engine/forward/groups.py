@@ -16,7 +16,7 @@ from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
-__all__ = ["FlatLayout", "Group", "flatten", "gather_groups"]
+__all__ = ["FlatLayout", "Group", "WideRun", "flatten", "gather_groups", "wide_runs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,33 +43,60 @@ class Group:
         return self.base + places * torch.arange(sequences, device=self.layout.id_SR.device)
 
 
-def gather_groups(
-    plan: ForwardPlan, table: SlotTable, state: DeviceState, slots_S: Tensor, context_S: Tensor, rows_D: IntArray
-) -> list[Group]:
-    """The windows of each run of decoding sequences that share a decoding (the plan sorts them so).
+@dataclass(frozen=True, kw_only=True)
+class WideRun:
+    """Decoding sequences ``start .. stop`` of a plan that share a decoding, and the places of their windows at most."""
+
+    decoding: Decoding
+    start: int
+    stop: int
+    width: int
+
+
+def wide_runs(
+    plan: ForwardPlan, table: SlotTable, decodings: Sequence[Decoding], rows_D: IntArray
+) -> tuple[WideRun, ...]:
+    """Each run of decoding sequences that share a decoding (the plan sorts them so).
 
     Args:
         plan: the forward.
         table: groups are read.
+        decodings: the implementations, numbered as in ``SlotTable.group``.
+        rows_D: decode rows that the refill at the end of this forward may lead to, at most.
+    """
+    return tuple(
+        WideRun(
+            decoding=run.decoding,
+            start=run.start,
+            stop=run.stop,
+            width=max(1, int(plan.decode_S[run.start : run.stop].max()), int(rows_D[run.start : run.stop].max())),
+        )
+        for run in decoding_runs(table, plan.slots_S[: len(rows_D)], decodings)
+    )
+
+
+def gather_groups(runs: Sequence[WideRun], state: DeviceState, slots_S: Tensor, context_S: Tensor) -> list[Group]:
+    """The windows of each run, cut to its width.
+
+    Args:
+        runs: of the forward's decoding sequences.
         state: where the windows are.
         slots_S: the plan's slots on the device.
         context_S: int64 on the device, tokens whose KV precedes the decode rows of each sequence.
-        rows_D: decode rows that the refill at the end of this forward may lead to, at most.
     """
     groups, base = [], 0
-    for run in decoding_runs(table, plan.slots_S[: len(rows_D)], state.decodings):
-        start, stop = run.start, run.stop
-        width = max(1, int(plan.decode_S[start:stop].max()), int(rows_D[start:stop].max()))
-        window = state.windows.gather(slots_S[start:stop], width)
+    for run in runs:
+        own = slice(run.start, run.stop)
+        window = state.windows.gather(slots_S[own], run.width)
         groups.append(
             Group(
                 decoding=run.decoding,
-                start=start,
-                stop=stop,
+                start=run.start,
+                stop=run.stop,
                 base=base,
-                slots_S=slots_S[start:stop],
-                context_S=context_S[start:stop],
-                params=state.params.gather(slots_S[start:stop]),
+                slots_S=slots_S[own],
+                context_S=context_S[own],
+                params=state.params.gather(slots_S[own]),
                 window=window,
                 layout=lay_out(window),
             )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from wedlm_core.engine.forward.groups import gather_groups
+from wedlm_core.engine.forward.groups import gather_groups, wide_runs
 from wedlm_core.engine.forward.logits import AnyPicks
 from wedlm_core.engine.forward.outcome import fetch, join
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput, choices_of
@@ -81,7 +81,8 @@ def _by_groups(
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
     rows_D = runner.bounds(table, slots_D).next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
     context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
-    groups = gather_groups(plan, table, runner.state, torch.from_numpy(plan.slots_S), context_S, rows_D)
+    runs = wide_runs(plan, table, runner.decodings, rows_D)
+    groups = gather_groups(runs, runner.state, torch.from_numpy(plan.slots_S), context_S)
     if not groups:
         return _by_kernels(runner, step, plan), []
     packed, picks = step.pack_groups(plan, groups)

@@ -1,11 +1,11 @@
-"""What lies around products of 8-bit numbers, one Triton kernel each: rounding rows before, scaling sums after."""
+"""Rounding rows to 8-bit numbers in front of a product, one Triton kernel each."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-__all__ = ["round_rows", "round_rows_int8", "scale_sums", "to_bfloat16", "to_e4m3", "to_int8"]
+__all__ = ["round_rows", "round_rows_int8", "to_bfloat16", "to_e4m3", "to_int8"]
 
 
 @triton.jit
@@ -84,33 +84,3 @@ def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.con
     whole, scale = to_int8(x)
     tl.store(byte_ptr + row * width + place, whole, mask=place < width)
     tl.store(scale_ptr + row, scale)
-
-
-@triton.jit
-def scale_sums(  # type: ignore[no-untyped-def]
-    sum_ptr, row_scale_ptr, scale_ptr, bias_ptr, out_ptr, width, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Program (row, block of outputs): ``out = sums * (row_scale * scale) + bias``, rounded as torch rounds.
-
-    Launch it without fused multiply-adds.
-
-    Args:
-        sum_ptr: int32 ``[R, O]``, contiguous.
-        row_scale_ptr: float32 ``[R]``.
-        scale_ptr: float32 ``[O]``.
-        bias_ptr: ``[O]``, in the dtype of ``out``; read only with HAS_BIAS.
-        out_ptr: ``[R, O]``, contiguous, written.
-        width: O.
-        HAS_BIAS: whether there is a bias.
-        BLOCK: outputs of a program.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    real = place < width
-    own = tl.load(row_scale_ptr + row) * tl.load(scale_ptr + place, mask=real, other=0.0)
-    y = tl.load(sum_ptr + row * width + place, mask=real, other=0).to(tl.float32) * own
-    if HAS_BIAS:
-        y = y + tl.load(bias_ptr + place, mask=real, other=0.0).to(tl.float32)
-    if out_ptr.dtype.element_ty == tl.bfloat16:
-        y = to_bfloat16(y)
-    tl.store(out_ptr + row * width + place, y.to(out_ptr.dtype.element_ty), mask=real)

@@ -21,7 +21,7 @@ from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.decoding.window import Window
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.groups import Group, gather_groups
+from wedlm_core.engine.forward.groups import Group, gather_groups, wide_runs
 from wedlm_core.engine.forward.logits import PickedRows, Picks
 from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput
@@ -156,7 +156,8 @@ def plain_groups(runner: Runner, plan: ForwardPlan, table: SlotTable) -> list[Gr
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
     rows_D = runner.bounds(table, slots_D).next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
     context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
-    return gather_groups(plan, table, runner.state, torch.from_numpy(plan.slots_S), context_S, rows_D)
+    runs = wide_runs(plan, table, runner.decodings, rows_D)
+    return gather_groups(runs, runner.state, torch.from_numpy(plan.slots_S), context_S)
 
 
 def spread(chosen: Choice, picks: Picks) -> Choice:

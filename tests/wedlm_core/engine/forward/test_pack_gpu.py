@@ -15,7 +15,7 @@ from testing.engine.mixed_requests import request_of
 from testing.engine.pack_oracle import Batch, pack, pick
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.groups import FlatLayout, Group, flatten, gather_groups
+from wedlm_core.engine.forward.groups import FlatLayout, Group, flatten, gather_groups, wide_runs
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
@@ -47,7 +47,8 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
     bounds = runner.bounds(table, slots_D)
     rows_D = bounds.next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
-    groups = gather_groups(plan, table, state, torch.from_numpy(plan.slots_S), context_S, rows_D)
+    runs = wide_runs(plan, table, state.decodings, rows_D)
+    groups = gather_groups(runs, state, torch.from_numpy(plan.slots_S), context_S)
     host = pack(plan, groups, state, size)
     layout = flatten(groups) if groups else None
 

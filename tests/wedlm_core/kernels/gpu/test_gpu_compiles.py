@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 from testing.ahead_of_time.__main__ import SHARED_BYTES, faults
+from testing.ahead_of_time.variants import products
 from testing.repository import ROOT
+from wedlm_core.model.int8_gpu import _int4_tiles_of, tiles_of
+from wedlm_core.model.shapes import WEDLM_8B
 
 CAPABILITIES = sorted(SHARED_BYTES)
 
@@ -65,6 +68,16 @@ def test_every_kernel_of_the_packages_is_among_them(compiled: dict[int, list[dic
     expected = {"attend_tiles", "join_splits", "_write", "_add_rms_norm", "_norm_rope", "_silu_mul", "reduce_tiles",
                 "combine_tiles", "_double", "round_rows_int8", "multiply_int8", "multiply_int4"}  # fmt: skip
     assert names == expected | ({"round_rows"} if capability >= 89 else set())
+
+
+def test_products_with_every_kind_of_tiles_are_among_them() -> None:
+    counts, outputs = range(1, 600), (1, 96, 1024, 6144, 16383, 16384, 24576, 151936)
+    shapes = products(WEDLM_8B)
+    assert {tiles_of(*shape) for shape in shapes} == {tiles_of(r, o) for r in counts for o in outputs}
+    narrow = [rows for rows, outputs in shapes if outputs == WEDLM_8B.intermediate_size]
+    for hopper in (True, False):
+        kinds = {_int4_tiles_of(rows, hopper=hopper) for rows in counts}
+        assert {_int4_tiles_of(rows, hopper=hopper) for rows in narrow} == kinds
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

@@ -24,13 +24,14 @@ from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 # Relative. The interpreter cuts bfloat16 off where a GPU rounds, up to three times on the way to a result.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 3 * 2**-7}
 
 
 def noise(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(DEVICE)
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -41,7 +42,7 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [32, 56])
 def test_residual_and_norm(size: int, dtype: torch.dtype) -> None:
-    norm = RMSNorm(size, 1e-6)
+    norm = RMSNorm(size, 1e-6).to(DEVICE)
     norm.weight.data = noise(size, dtype=dtype, seed=9)
     x, delta = noise(5, size, dtype=dtype), noise(5, size, dtype=dtype, seed=1)
     alone, kept = x.clone(), x.clone()
@@ -57,10 +58,10 @@ def test_residual_and_norm(size: int, dtype: torch.dtype) -> None:
 def test_norm_and_rotation_of_heads(head_dim: int, normed: bool, dtype: torch.dtype) -> None:
     heads, kv_heads, rows = 6, 3, 4
     config = replace(random_decoder(qwen3=True, seed=0).config, head_dim=head_dim)
-    cos, sin = (t.to(dtype) for t in rope_tables(config, 90))
-    position = torch.tensor([0, 7, 89, 7])
+    cos, sin = (t.to(DEVICE, dtype) for t in rope_tables(config, 90))
+    position = torch.tensor([0, 7, 89, 7], device=DEVICE)
     qkv = noise(rows, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
-    norms = [RMSNorm(head_dim, 1e-6) for _ in range(2)]
+    norms = [RMSNorm(head_dim, 1e-6).to(DEVICE) for _ in range(2)]
     for i, norm in enumerate(norms):
         norm.weight.data = noise(head_dim, dtype=dtype, seed=i)
     q, k, v = qkv.unflatten(-1, (-1, head_dim)).split((heads, kv_heads, kv_heads), dim=-2)
@@ -88,8 +89,8 @@ def mixing(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
 
 @pytest.mark.parametrize("qwen3", [True, False])
 def test_the_whole_decoder(qwen3: bool) -> None:
-    model = random_decoder(qwen3=qwen3, seed=4)
-    ids, positions = torch.tensor([5, 300, 5, 17]), torch.tensor([0, 1, 2, 400])
+    model = random_decoder(qwen3=qwen3, seed=4).to(DEVICE)
+    ids, positions = torch.tensor([[5, 300, 5, 17], [0, 1, 2, 400]], device=DEVICE)
     with torch.no_grad():
         plain = model(ids, positions, mixing)
         model.packed_forward = DecoderGpu(model)
@@ -101,7 +102,7 @@ def test_the_whole_decoder(qwen3: bool) -> None:
 
 
 def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -> None:
-    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    model, tokenizer = load_model(agreeing_folder, device=DEVICE), Tokenizer.load(agreeing_folder)
     prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18))]
     params = SamplingParams(max_tokens=8, strategy="verified", window_size=4, ignore_eos=True)
     outputs = []
@@ -113,9 +114,9 @@ def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
-    model = random_decoder(qwen3=True, seed=4)
+    model = random_decoder(qwen3=True, seed=4).to(DEVICE)
     forward = DecoderGpu(model)
-    ids, positions = torch.tensor([5, 300, 9, 17]), torch.tensor([3, 1, 2, 40])
+    ids, positions = torch.tensor([[5, 300, 9, 17], [3, 1, 2, 40]], device=DEVICE)
 
     def own(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return q
@@ -128,7 +129,7 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 
 
 def test_the_check_before_use_finds_a_layer_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_decoder(qwen3=True, seed=4)
+    model = random_decoder(qwen3=True, seed=4).to(DEVICE)
     assert disagreement(model, range(3)) is None
     monkeypatch.setattr("wedlm_core.kernels.gpu.layer.silu_mul", lambda x: x.chunk(2, dim=-1)[0].contiguous())
     assert "is off by" in str(disagreement(model, range(3)))

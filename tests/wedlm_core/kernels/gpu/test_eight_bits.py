@@ -1,0 +1,290 @@
+"""Products of int8 rows with int8 and int4 weights have the bits of the layers' plain arithmetic, whatever the tiles.
+
+So have norms and gates that round their rows, and a decoder made of both. Without a GPU the kernels are interpreted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from testing.engine.models import random_decoder
+from wedlm_core.kernels.rounding import RoundedRows, rounded
+from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement
+from wedlm_core.model.int4 import GROUP, Int4Linear, expanded
+from wedlm_core.model.int8 import MOST_INPUTS, Int8Linear, exact_sums, scaled
+from wedlm_core.model.int8_gpu import (
+    Tiles,
+    _int4_tiles_of,
+    multiply_int4_gpu,
+    multiply_int8_gpu,
+    rounded_gpu,
+    tiles_of,
+)
+from wedlm_core.model.quantised import quantise
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from wedlm_core.kernels.gpu.layer import add_rms_norm, add_rms_norm_int8, silu_mul, silu_mul_int8
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = [torch.float32, torch.bfloat16]
+_ROWS, _OUTPUTS = (1, 17, 33, 65, 4096), (48, 20_000)
+OTHERS = (Tiles(rows=16, outputs=32, inputs=64, band=1), Tiles(rows=32, outputs=32, inputs=128, band=3))
+SMALLEST = Tiles(rows=16, outputs=64, inputs=32, weights_first=True, band=1)
+INT8_TILES = list(
+    dict.fromkeys([*(tiles_of(rows, outputs) for rows in _ROWS for outputs in _OUTPUTS), *OTHERS, SMALLEST])
+)
+INT4_TILES = [*(_int4_tiles_of(rows, hopper=hopper) for rows in _ROWS for hopper in (True, False)), *OTHERS]
+INT4_TILES = list(dict.fromkeys(INT4_TILES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Rounded rows, and what an output layer has beside its weights.
+
+    Attributes:
+        rows: R rows of I numbers.
+        scale_O: float32.
+        bias_O: or None.
+        dtype: of the result.
+        generator: for the weights.
+        extreme: whether the weights are the largest there are, or the smallest.
+    """
+
+    rows: RoundedRows
+    scale_O: Tensor
+    bias_O: Tensor | None
+    dtype: torch.dtype
+    generator: torch.Generator
+    extreme: bool
+
+    def int8(self) -> Tensor:
+        """Weights of Int8Linear, ``[O, I]``."""
+        return _bytes(len(self.scale_O), self.rows.byte_RI.shape[1], self.generator, extreme=self.extreme).to(DEVICE)
+
+    def int4(self) -> tuple[Tensor, Tensor]:
+        """Nibbles ``[O, I / 2]`` and multipliers ``[O, I / 32]`` of Int4Linear."""
+        outputs, inputs = len(self.scale_O), self.rows.byte_RI.shape[1]
+        halves = torch.randint(0, 15, (2, outputs, inputs // 2), generator=self.generator)
+        multiplier = torch.randint(1, 19, (outputs, inputs // GROUP), generator=self.generator)
+        if self.extreme:
+            halves, multiplier = halves % 2 * 14, torch.full_like(multiplier, 18)
+        low, high = (halves + 1).to(torch.uint8)
+        return (low | (high << 4)).to(DEVICE), multiplier.to(torch.uint8).to(DEVICE)
+
+
+def _bytes(rows: int, width: int, generator: torch.Generator, *, extreme: bool) -> Tensor:
+    found = torch.randint(-127, 128, (rows, width), generator=generator)
+    return (torch.where(found > 0, 127, -127) if extreme else found).to(torch.int8)
+
+
+def some_problem(
+    rows: int, outputs: int, inputs: int, seed: int, *, bias: bool, dtype: torch.dtype, extreme: bool = False
+) -> Problem:
+    generator = torch.Generator().manual_seed(seed)
+    byte_RI = _bytes(rows, inputs, generator, extreme=extreme)
+    scale_R, scale_O, bias_O = (torch.randn(size, generator=generator) for size in (rows, outputs, outputs))
+    return Problem(
+        rows=RoundedRows(byte_RI.to(DEVICE), (3 * scale_R).exp().mul(1e-3).to(DEVICE)),
+        scale_O=(3 * scale_O).exp().mul(1e-3).to(DEVICE),
+        bias_O=bias_O.to(dtype).to(DEVICE) if bias else None,
+        dtype=dtype,
+        generator=generator,
+        extreme=extreme,
+    )
+
+
+def assert_same(found: Tensor, one: Problem, weight_OI: Tensor, rows: RoundedRows | None = None) -> None:
+    """Bit for bit, NaN where NaN is expected."""
+    byte_RI, scale_R = rows or one.rows
+    want = scaled(exact_sums(byte_RI, weight_OI), scale_R, one.scale_O, one.bias_O, one.dtype)
+    assert found.dtype == want.dtype
+    torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
+
+
+ANY_PROBLEM = {
+    "rows": st.integers(1, 140),
+    "outputs": st.integers(1, 150),
+    "seed": st.integers(0, 2**31),
+    "bias": st.booleans(),
+    "dtype": st.sampled_from(DTYPES),
+    "extreme": st.booleans(),
+}
+EXAMPLES = 60 if DEVICE.type == "cpu" else 20  # there nearly each is compiled
+
+
+@given(**ANY_PROBLEM, inputs=st.sampled_from([1, 24, 256, 300, 640]), tiles=st.sampled_from([None, *INT8_TILES]))
+@settings(max_examples=EXAMPLES, deadline=None)
+@example(rows=1, outputs=1, seed=0, bias=True, dtype=torch.bfloat16, extreme=False, inputs=256, tiles=None)
+def test_int8_products_are_those_of_plain_arithmetic(
+    rows: int, outputs: int, seed: int, bias: bool, dtype: torch.dtype, extreme: bool, inputs: int, tiles: Tiles | None
+) -> None:
+    one = some_problem(rows, outputs, inputs, seed, bias=bias, dtype=dtype, extreme=extreme)
+    weight = one.int8()
+    assert_same(multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, dtype, tiles), one, weight)
+
+
+@given(**ANY_PROBLEM, inputs=st.sampled_from([32, 256, 320, 640]), tiles=st.sampled_from([None, *INT4_TILES]))
+@settings(max_examples=EXAMPLES, deadline=None)
+@example(rows=1, outputs=1, seed=0, bias=True, dtype=torch.bfloat16, extreme=False, inputs=256, tiles=None)
+def test_int4_products_are_those_of_plain_arithmetic(
+    rows: int, outputs: int, seed: int, bias: bool, dtype: torch.dtype, extreme: bool, inputs: int, tiles: Tiles | None
+) -> None:
+    one = some_problem(rows, outputs, inputs, seed, bias=bias, dtype=dtype, extreme=extreme)
+    weight = one.int4()
+    found = multiply_int4_gpu(one.rows, *weight, one.scale_O, one.bias_O, dtype, tiles)
+    assert_same(found, one, expanded(*weight))
+
+
+@pytest.mark.parametrize("tiles", INT8_TILES)
+def test_int8_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
+    """More than one tile of rows and two bands of outputs, neither whole."""
+    outputs = tiles.band * tiles.outputs + tiles.outputs + 5
+    one = some_problem(tiles.rows + 3, outputs, 2 * tiles.inputs + 24, 1, bias=True, dtype=torch.float32)
+    weight = one.int8()
+    assert_same(multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, one.dtype, tiles), one, weight)
+
+
+@pytest.mark.parametrize("tiles", INT4_TILES)
+def test_int4_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
+    outputs = tiles.band * tiles.outputs + tiles.outputs + 5
+    one = some_problem(tiles.rows + 3, outputs, 2 * tiles.inputs + GROUP, 1, bias=True, dtype=torch.float32)
+    weight = one.int4()
+    found = multiply_int4_gpu(one.rows, *weight, one.scale_O, one.bias_O, one.dtype, tiles)
+    assert_same(found, one, expanded(*weight))
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_sums_of_the_widest_layer_fit(rows: int) -> None:
+    one = some_problem(rows, 5, MOST_INPUTS, 2, bias=True, dtype=torch.float32, extreme=True)
+    one.rows.byte_RI[0] = 127
+    weight = one.int8()
+    weight[-1], weight[-2] = 127, -127
+    found = multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, one.dtype)
+    assert_same(found, one, weight)
+    sums = exact_sums(one.rows.byte_RI, weight)
+    assert sums[0, -1] == -sums[0, -2] == 127**2 * MOST_INPUTS
+
+    inputs = MOST_INPUTS // GROUP * GROUP
+    one = some_problem(rows, 5, inputs, 2, bias=True, dtype=torch.float32, extreme=True)
+    nibble, multiplier = one.int4()
+    nibble[-1] = 15 | 15 << 4
+    one.rows.byte_RI[0] = 127
+    found = multiply_int4_gpu(one.rows, nibble, multiplier, one.scale_O, one.bias_O, one.dtype)
+    assert_same(found, one, expanded(nibble, multiplier))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_row_that_is_no_number_stays_one_and_changes_no_other(value: float) -> None:
+    one = some_problem(40, 50, 96, 3, bias=True, dtype=torch.float32)
+    x = torch.randn(40, 96, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    int8, int4 = one.int8(), one.int4()
+    broken = x.clone()
+    broken[13, 7] = value
+    for form in (
+        lambda rows: multiply_int8_gpu(rows, int8, one.scale_O, one.bias_O, one.dtype),
+        lambda rows: multiply_int4_gpu(rows, *int4, one.scale_O, one.bias_O, one.dtype),
+    ):
+        want, found = form(rounded_gpu(x)), form(rounded_gpu(broken))
+        assert found[13].isnan().all()
+        others = torch.arange(40, device=DEVICE) != 13
+        assert torch.equal(found[others], want[others])
+        assert want.isfinite().all()
+
+
+def assert_rounded(found: RoundedRows, plain: Tensor) -> None:
+    """The bytes and scales of the plain kernel's rows; on a GPU, which may fuse its multiply-adds, nearly so."""
+    want = rounded(plain)
+    assert found.byte_RI.dtype == torch.int8
+    if DEVICE.type == "cpu":
+        assert torch.equal(found.byte_RI, want.byte_RI)
+        assert torch.equal(found.scale_R, want.scale_R)
+        return
+    step = 2**-7 if plain.dtype == torch.bfloat16 else 1e-6
+    assert int((found.byte_RI.int() - want.byte_RI.int()).abs().max()) <= 1
+    torch.testing.assert_close(found.scale_R, want.scale_R, rtol=step, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("delta", [True, False])
+@pytest.mark.parametrize("size", [32, 56, 1500])
+def test_a_norm_rounds_its_rows(size: int, delta: bool, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(size)
+    x, more, weight = (torch.randn(rows, size, generator=generator).to(DEVICE, dtype) for rows in (7, 7, 1))
+    x[2] = 0
+    more[2] = 0
+    kept = x.clone()
+    want = add_rms_norm(kept, more if delta else None, weight[0], 1e-6)
+    found = add_rms_norm_int8(x, more if delta else None, weight[0], 1e-6)
+    assert_rounded(found, want)
+    assert torch.equal(x, kept), "the sum of the two is the same"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [48, 1024, 1500])
+def test_a_gate_rounds_its_rows(size: int, dtype: torch.dtype) -> None:
+    gate_up = 4 * torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size))
+    gate_up[1] = 0
+    gate_up = gate_up.to(DEVICE, dtype)
+    assert_rounded(silu_mul_int8(gate_up), silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("form", [lambda x: add_rms_norm_int8(x, None, x[0], 1e-6), silu_mul_int8])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_rows_that_are_no_numbers_have_no_scale(form: Callable[[Tensor], RoundedRows], value: float) -> None:
+    x = torch.ones(3, 40).to(DEVICE)
+    x[1, 7] = value
+    assert form(x).scale_R.isnan().tolist() == [False, True, False]
+
+
+@contextmanager
+def gpu_products(use: bool) -> Iterator[None]:
+    """Whether the layers multiply by Triton kernels, on any device."""
+    places = [f"wedlm_core.model.{name}.has_gpu_kernels" for name in ("int8", "int4")]
+    with patch(places[0], return_value=use), patch(places[1], return_value=use):
+        yield
+
+
+def mixing(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Something that depends on all three, in the shape of attention."""
+    return q + (k - v).repeat_interleave(q.shape[-2] // k.shape[-2], dim=-2) / (layer + 1)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("qwen3", [True, False])
+def test_a_quantised_decoder(qwen3: bool, weights: str) -> None:
+    model = quantise(random_decoder(qwen3=qwen3, seed=4), weights).to(DEVICE)
+    ids, positions = torch.tensor([[5, 300, 5, 17], [0, 1, 2, 400]], device=DEVICE)
+    with torch.no_grad():
+        with gpu_products(False):
+            plain = model(ids, positions, mixing)
+            model.packed_forward = DecoderGpu(model)
+            want = model.logits(model(ids, positions, mixing))
+        with gpu_products(True):
+            hidden = model(ids, positions, mixing)
+            assert torch.equal(model.logits(hidden), want), "kernels of products change no bit"
+            assert disagreement(model, range(3)) is None
+    # Between the layers' operations the last bit of a row may be a step of its rounding.
+    assert (hidden - plain).abs().max() <= 1e-2 * plain.abs().max()
+
+
+def test_layers_take_the_kernels_where_the_device_has_them() -> None:
+    """What a forward of a layer calls is what was compared above."""
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    for kind, name in ((Int8Linear, "int8.multiply_int8_gpu"), (Int4Linear, "int4.multiply_int4_gpu")):
+        layer = kind.of(torch.nn.Linear(64, 40).requires_grad_(False)).to(DEVICE)
+        with gpu_products(False):
+            want = layer(x)
+        with gpu_products(True), patch(f"wedlm_core.model.{name}", wraps=globals()[name.split(".")[1]]) as called:
+            assert torch.equal(layer(x), want)
+        called.assert_called_once()

@@ -1,0 +1,269 @@
+"""The work around the decoder's forward as CUDA graphs: rows are packed and picked before it, windows advanced after.
+
+That is some 240 small operations, which take a host several milliseconds to launch, more than a small model takes to
+run. A graph of them reads only what stays where it is: the tensors of slots, the facts of a plan and the hidden
+states, which are copied to buffers here. All else is fixed by its :class:`StepKind`, whose bounds are rounded up so
+that forwards are of few kinds. A forward whose kind has no graphs runs eagerly.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wedlm_core.engine.forward.cuda_graphs import forget_recording
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.graph_policy import GraphBook
+from wedlm_core.engine.forward.groups import WideRun
+from wedlm_core.engine.forward.pack_gpu import Shape
+from wedlm_core.engine.forward.transfer import to_device
+from wedlm_core.engine.scheduling.slots import IntArray
+
+__all__ = ["EagerStep", "StepGraphs", "StepKind", "StepWork"]
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_USES = 2  # the forward of a kind that is recorded: the first compiles what it needs
+_MOST = 256  # kinds that are kept of one state; the one that was not used for longest goes first
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepKind:
+    """What the host knows of the work around a forward: all that is fixed in it, but for what it reads on the device.
+
+    Attributes:
+        sequences: of the forward.
+        runs: its decoding sequences, and how wide their windows are.
+        shape: bounds of its rows.
+        sampled, suppressing: stages of sampling that any row needs.
+    """
+
+    sequences: int
+    runs: tuple[WideRun, ...]
+    shape: Shape
+    sampled: bool = False
+    suppressing: bool = False
+
+
+class StepWork(ABC):
+    """The work around one forward: what comes before the decoder, and what comes after it.
+
+    Attributes:
+        runs, shape: bounds that the work is to be done with.
+    """
+
+    def __init__(self, kind: StepKind) -> None:
+        self.runs, self.shape = kind.runs, kind.shape
+
+    @abstractmethod
+    def facts(self, facts_3S: IntArray) -> Tensor:
+        """A plan's facts where the work reads them."""
+
+    @abstractmethod
+    def before(self, work: Callable[[], Result]) -> Result:
+        """Do what comes before the decoder."""
+
+    @abstractmethod
+    def hidden(self, hidden_TD: Tensor) -> Tensor:
+        """Hidden states where the work reads them."""
+
+    @abstractmethod
+    def after(self, work: Callable[[], Result]) -> Result:
+        """Do what comes after the decoder."""
+
+
+class EagerStep(StepWork):
+    """The work is done operation by operation."""
+
+    def __init__(self, kind: StepKind, device: torch.device) -> None:
+        super().__init__(kind)
+        self._device = device
+
+    def facts(self, facts_3S: IntArray) -> Tensor:
+        """See :class:`StepWork`."""
+        return to_device(facts_3S, self._device)
+
+    def before(self, work: Callable[[], Result]) -> Result:
+        """See :class:`StepWork`."""
+        return work()
+
+    def hidden(self, hidden_TD: Tensor) -> Tensor:
+        """See :class:`StepWork`."""
+        return hidden_TD
+
+    def after(self, work: Callable[[], Result]) -> Result:
+        """See :class:`StepWork`."""
+        return work()
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Work that was recorded: its result stays where it is, and holds the values of the last replay."""
+
+    graph: torch.cuda.CUDAGraph
+    result: Any
+
+
+class _RecordedStep(StepWork):
+    """The work of one kind is replayed; each part is recorded when it is first done."""
+
+    def __init__(self, kind: StepKind, graphs: StepGraphs) -> None:
+        super().__init__(kind)
+        self._graphs = graphs
+        self._before: _Record | None = None
+        self._after: _Record | None = None
+
+    def facts(self, facts_3S: IntArray) -> Tensor:
+        """See :class:`StepWork`."""
+        return self._graphs.facts(facts_3S)
+
+    def before(self, work: Callable[[], Result]) -> Result:
+        """See :class:`StepWork`; ``work`` is called only where it is to be recorded."""
+        self._before = self._before or self._graphs.record(work)
+        return self._graphs.replay(self._before, work)
+
+    def hidden(self, hidden_TD: Tensor) -> Tensor:
+        """See :class:`StepWork`."""
+        return self._graphs.hidden(hidden_TD)
+
+    def after(self, work: Callable[[], Result]) -> Result:
+        """See :class:`StepWork`; likewise."""
+        self._after = self._after or self._graphs.record(work)
+        return self._graphs.replay(self._after, work)
+
+
+class StepGraphs:
+    """Records the work around forwards, and replays it.
+
+    Args:
+        book: rounds bounds up.
+        sequences: of a forward at most.
+        rows: of the largest forward whose work is recorded.
+        hidden_size: D.
+        dtype: of hidden states.
+        device: a CUDA device.
+        seconds: what all recordings may take.
+
+    Attributes:
+        recorded: parts that were recorded so far.
+    """
+
+    def __init__(
+        self, book: GraphBook, *, sequences: int, rows: int, hidden_size: int, dtype: torch.dtype, device: torch.device,
+        seconds: float,
+    ) -> None:  # fmt: skip
+        self._book, self._device, self._seconds = book, device, seconds
+        self._facts_3S = torch.zeros(3, sequences, dtype=torch.int64, device=device)
+        self._hidden_TD = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
+        self._kinds: WeakKeyDictionary[DeviceState, OrderedDict[StepKind, StepWork | int]] = WeakKeyDictionary()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+        self.recorded = 0
+
+    def of(self, kind: StepKind, state: DeviceState, slots_S: IntArray) -> StepWork | None:
+        """The recorded work of a kind, or where it is to be recorded now; None where it is to run eagerly.
+
+        That is where it is large, so that the device takes longer than the host, or where tokens are chosen by more
+        than a temperature: what filters, adjustments, grammars and reports of the most likely tokens need differs from
+        forward to forward.
+
+        Args:
+            kind: of the forward, without its stages of sampling.
+            state: which the work reads and writes.
+            slots_S: of the forward.
+        """
+        rounded = self._rounded(kind, state, slots_S)
+        if rounded is None:
+            return None
+        kinds = self._kinds.setdefault(state, OrderedDict())
+        found = kinds.setdefault(rounded, 0)
+        kinds.move_to_end(rounded)
+        if isinstance(found, StepWork):
+            return found
+        kinds[rounded] = found + 1
+        if self._seconds <= 0 or found + 1 < _USES:
+            return None
+        fresh = kinds[rounded] = _RecordedStep(rounded, self)
+        while len(kinds) > _MOST:
+            kinds.popitem(last=False)
+        return fresh
+
+    def _rounded(self, kind: StepKind, state: DeviceState, slots_S: IntArray) -> StepKind | None:
+        """The kind with bounds rounded up and its stages of sampling; None where its work is not recorded."""
+        shape = kind.shape
+        if not kind.runs or shape.total > len(self._hidden_TD):
+            return None
+        if state.allowed is not None or state.chooses_by_more(slots_S):
+            return None
+        bounds = self._book.key(shape.total, sequences=kind.sequences, max_rows=shape.max_rows, max_kv=shape.max_kv)
+        wanted = self._book.padded(shape.wanted)
+        if bounds is None or wanted is None:
+            return None
+        sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
+        return StepKind(
+            sequences=kind.sequences,
+            runs=tuple(replace(run, width=1 << (run.width - 1).bit_length()) for run in kind.runs),
+            shape=replace(shape, max_rows=bounds.max_rows, max_kv=bounds.max_kv, wanted=wanted),
+            sampled=sampled,
+            suppressing=suppressing,
+        )
+
+    def facts(self, facts_3S: IntArray) -> Tensor:
+        """A plan's facts where recorded work reads them."""
+        own_3S = self._facts_3S[:, : facts_3S.shape[1]]
+        own_3S.copy_(to_device(facts_3S, self._device))
+        return own_3S
+
+    def hidden(self, hidden_TD: Tensor) -> Tensor:
+        """Hidden states of a forward where recorded work reads them."""
+        own_TD = self._hidden_TD[: hidden_TD.shape[0]]
+        own_TD.copy_(hidden_TD)
+        return own_TD
+
+    def record(self, work: Callable[[], object]) -> _Record | None:
+        """Record work without doing it; None where that fails, and nothing is recorded any more."""
+        begin, graph = time.perf_counter(), torch.cuda.CUDAGraph()
+        try:
+            record = _Record(graph, self._recorded(graph, work))
+        except Exception:
+            logger.warning("the work around a forward cannot be captured: it runs eagerly", exc_info=True)
+            self._seconds = 0.0
+            self._kinds.clear()
+            forget_recording(self._device)
+            return None
+        self._seconds -= time.perf_counter() - begin
+        self.recorded += 1
+        return record
+
+    def replay(self, record: _Record | None, work: Callable[[], Result]) -> Result:
+        """Do recorded work; ``work`` itself where there is no record of it."""
+        if record is None:
+            return work()
+        record.graph.replay()
+        found: Result = record.result
+        return found
+
+    def _recorded(self, graph: torch.cuda.CUDAGraph, work: Callable[[], Result]) -> Result:
+        """Record on a stream of its own; the caller's stream is the current one again, whatever happens."""
+        current = torch.cuda.current_stream(self._device)
+        try:
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    return work()
+                finally:
+                    graph.capture_end()
+        finally:
+            torch.cuda.set_stream(current)
