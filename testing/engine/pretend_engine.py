@@ -28,6 +28,7 @@ from wedlm_core.engine import Engine, measure
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
 from wedlm_core.llm import LLM
 from wedlm_core.model.weights import load_model
+from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
 
@@ -247,6 +248,24 @@ def around(folder: Path) -> Found:
         replace(base, strategy="autoregressive", temperature=0.9, max_tokens=20),
         replace(base, window_size=2, stop=("e",)),
         replace(base, strategy="streaming", entropy_threshold=2.0, logprobs=False),
+        replace(base, temperature=3.0, top_k=3, max_tokens=25),
+        replace(base, temperature=3.0, top_k=4, top_p=0.9, max_tokens=30),
+    ]
+    prompts = [[(11 * i + 5 * j) % 300 for j in range(1 + i)] for i in range(len(chosen))]
+    return both(folder, requests_of(prompts, chosen), at_once=2, max_num_seqs=2)
+
+
+def grammars(folder: Path) -> Found:
+    """Sequences with a grammar beside others: masks go to the device while the model runs, into captured work."""
+    base = SamplingParams(max_tokens=24, window_size=3)
+    digits = StructuredOutputs(regex="the key is [0-9]{3}, the end is [a-z]{2} there")
+    chosen = [
+        replace(base, structured_outputs=digits),
+        replace(base, structured_outputs=StructuredOutputs(json={"enum": ["red", "green", "blue", "grey"]})),
+        replace(base, ignore_eos=True, max_tokens=12),
+        replace(base, structured_outputs=digits, temperature=0.9, seed=5),
+        replace(base, structured_outputs=StructuredOutputs(regex="[a-z]{4} [0-9]{2}"), strategy="autoregressive"),
+        replace(base, structured_outputs=digits, temperature=0.9, top_k=20, seed=6),
     ]
     prompts = [[(11 * i + 5 * j) % 300 for j in range(1 + i)] for i in range(len(chosen))]
     return both(folder, requests_of(prompts, chosen), at_once=2, max_num_seqs=2)
@@ -254,6 +273,7 @@ def around(folder: Path) -> Found:
 
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "around": around,
+    "grammars": grammars,
     "graphs": lambda folder: both(folder, mixed(), at_once=3),
     "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),
     "plain": lambda folder: both(folder, mixed()[::2], overlap=False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -69,9 +70,10 @@ class Bench:
 
     def _in_a_row(self, launch: AsyncLaunch, plan: ForwardPlan) -> float:
         flights = []
-        for _ in range(IN_FLIGHT):
-            self._set_windows(plan.decode_S)
-            flights.append(launch.start(self._runner, plan, self._table))
+        with nullcontext() if launch.steps is None else launch.steps.at_first_use():
+            for _ in range(IN_FLIGHT):
+                self._set_windows(plan.decode_S)
+                flights.append(launch.start(self._runner, plan, self._table))
         for flight in flights:
             flight.wait()
         # Two forwards with a capture between them say nothing; a run of captures only is rare, and clipped.

@@ -93,6 +93,7 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
     steps = StepGraphs(
         book,
         sequences=config.max_num_seqs,
+        window=2 * config.max_window,
         rows=min(book.sizes[-1], _STEP_ROWS),
         hidden_size=model.config.hidden_size,
         dtype=model.dtype,

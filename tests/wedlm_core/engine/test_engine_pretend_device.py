@@ -20,7 +20,7 @@ from testing.repository import ROOT
 # Two processes at a time, of about the same length: torch is changed in them, and the machine may have two cores.
 SHARES = (
     ("graphs", "around", "plain", "one_slot_elsewhere", "steady_auto", "defaults", "scores"),
-    ("eager", "sdpa", "eight_bits", "tight", "traced", "steady_mixed"),
+    ("eager", "sdpa", "eight_bits", "tight", "traced", "steady_mixed", "grammars"),
 )
 NAMES = sorted({name for share in SHARES for name in share} - {"defaults"})
 
@@ -73,6 +73,7 @@ def test_the_scenarios_do_what_they_are_named_after(found: dict[str, Any]) -> No
     assert found["graphs"]["replays"] > 3
     assert found["around"]["recorded"] > 8
     assert found["around"]["replays"] > 60
+    assert found["grammars"]["recorded"] >= 4
     assert found["eager"]["recorded"] == found["eager"]["captured"] == found["plain"]["captured"] == 0
     assert found["eager"]["cached"] > 0, "prefixes are shared"
     assert found["tight"]["preemptions"] > 0

@@ -146,7 +146,7 @@ class AsyncLaunch:
             )
         state.note_drafts(slots_D, made.context_S)
         kept_TD = around.hidden(hidden_TD)
-        done = around.after(lambda: self._finish(runner, made, picks, kept_TD, plan.slots_S))
+        done = around.after(state, lambda: self._finish(runner, made, picks, kept_TD, plan.slots_S))
         words, tops = done.words, None
         if done.chosen.tops is not None:
             first_D, places_D = places_of(made.groups)

@@ -142,6 +142,10 @@ class DeviceState:
         """Whether any slot uses a filter or an adjustment, or reports the most likely tokens."""
         return bool(self._special[slots_S].any())
 
+    def adjusts_or_reports(self, slots_S: IntArray) -> bool:
+        """Whether any slot uses an adjustment, or reports the most likely tokens."""
+        return bool(self._adjusted[slots_S].any() or self.tops[slots_S].any())
+
     def adjusts(self, slot_R: Tensor) -> Tensor:
         """Bool ``[R]``: rows of slots (int64) that use an adjustment; on a CPU."""
         return torch.from_numpy(self._adjusted[slot_R.numpy()])

@@ -12,7 +12,8 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.engine.forward.cuda_graphs import forget_recording
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.graph_policy import GraphBook
@@ -35,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_USES = 2  # the forward of a kind that is recorded: the first compiles what it needs
+_USES = 4  # the forward of a kind that is recorded: to record takes as long as several eager ones
+_MOST_BITS = 64 << 20  # bytes of the states that allow several tokens
 _MOST = 256  # kinds that are kept of one state; the one that was not used for longest goes first
 
 
@@ -47,14 +50,15 @@ class StepKind:
         sequences: of the forward.
         runs: its decoding sequences, and how wide their windows are.
         shape: bounds of its rows.
-        sampled, suppressing: stages of sampling that any row needs.
+        uses: stages of sampling that any row needs (``DeviceState.uses``).
+        constrained: whether any sequence has a grammar.
     """
 
     sequences: int
     runs: tuple[WideRun, ...]
     shape: Shape
-    sampled: bool = False
-    suppressing: bool = False
+    uses: tuple[bool, ...] = ()
+    constrained: bool = False
 
 
 class StepWork(ABC):
@@ -80,8 +84,8 @@ class StepWork(ABC):
         """Hidden states where the work reads them."""
 
     @abstractmethod
-    def after(self, work: Callable[[], Result]) -> Result:
-        """Do what comes after the decoder."""
+    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
+        """Do what comes after the decoder; what grammars allow is known then, or waited for."""
 
 
 class EagerStep(StepWork):
@@ -103,7 +107,7 @@ class EagerStep(StepWork):
         """See :class:`StepWork`."""
         return hidden_TD
 
-    def after(self, work: Callable[[], Result]) -> Result:
+    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
         """See :class:`StepWork`."""
         return work()
 
@@ -121,7 +125,7 @@ class _RecordedStep(StepWork):
 
     def __init__(self, kind: StepKind, graphs: StepGraphs) -> None:
         super().__init__(kind)
-        self._graphs = graphs
+        self._graphs, self._constrained = graphs, kind.constrained
         self._before: _Record | None = None
         self._after: _Record | None = None
 
@@ -138,10 +142,42 @@ class _RecordedStep(StepWork):
         """See :class:`StepWork`."""
         return self._graphs.hidden(hidden_TD)
 
-    def after(self, work: Callable[[], Result]) -> Result:
+    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
         """See :class:`StepWork`; likewise."""
+        if self._constrained and not self._graphs.allow(state):
+            return work()
         self._after = self._after or self._graphs.record(work)
         return self._graphs.replay(self._after, work)
+
+
+class AllowedBuffers:
+    """Where recorded work reads what grammars allow.
+
+    Args:
+        like: what they allow in some forward.
+        states: of all sequences at most.
+    """
+
+    def __init__(self, like: AllowedTokens, states: int) -> None:
+        words, device = like.bits_UW.shape[1], like.line_N.device
+        lines = max(1, min(states, _MOST_BITS // (4 * words)))
+        self._bits_UW = torch.zeros(lines, words, dtype=torch.int32, device=device)
+        self._line_N = torch.zeros(states, dtype=torch.int64, device=device)
+        self._facts_3S = torch.zeros(3, like.first_S.shape[0], dtype=torch.int64, device=device)
+        first_S, count_S, position_S = self._facts_3S
+        self._kept = AllowedTokens(
+            bits_UW=self._bits_UW, line_N=self._line_N, first_S=first_S, count_S=count_S, position_S=position_S
+        )
+
+    def take(self, allowed: AllowedTokens) -> AllowedTokens | None:
+        """The same states, in the buffers; None where they are too many."""
+        lines, states = allowed.bits_UW.shape[0], allowed.line_N.shape[0]
+        if lines > self._bits_UW.shape[0] or states > self._line_N.shape[0]:
+            return None
+        self._bits_UW[:lines].copy_(allowed.bits_UW)
+        self._line_N[:states].copy_(allowed.line_N)
+        torch.stack([allowed.first_S, allowed.count_S, allowed.position_S], out=self._facts_3S)
+        return self._kept
 
 
 class StepGraphs:
@@ -150,6 +186,7 @@ class StepGraphs:
     Args:
         book: rounds bounds up.
         sequences: of a forward at most.
+        window: places of a sequence's window at most.
         rows: of the largest forward whose work is recorded.
         hidden_size: D.
         dtype: of hidden states.
@@ -161,26 +198,37 @@ class StepGraphs:
     """
 
     def __init__(
-        self, book: GraphBook, *, sequences: int, rows: int, hidden_size: int, dtype: torch.dtype, device: torch.device,
-        seconds: float,
+        self, book: GraphBook, *, sequences: int, window: int, rows: int, hidden_size: int, dtype: torch.dtype,
+        device: torch.device, seconds: float,
     ) -> None:  # fmt: skip
         self._book, self._device, self._seconds = book, device, seconds
         self._facts_3S = torch.zeros(3, sequences, dtype=torch.int64, device=device)
         self._hidden_TD = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
+        self._allowed: AllowedBuffers | None = None
+        self._states = sequences * (window + 1)
         self._kinds: WeakKeyDictionary[DeviceState, OrderedDict[StepKind, StepWork | int]] = WeakKeyDictionary()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+        self._uses = _USES
         self.recorded = 0
+
+    @contextmanager
+    def at_first_use(self) -> Iterator[None]:
+        """Record each kind when it is first seen: for measuring what forwards cost when they come again and again."""
+        self._uses = 1
+        try:
+            yield
+        finally:
+            self._uses = _USES
 
     def of(self, kind: StepKind, state: DeviceState, slots_S: IntArray) -> StepWork | None:
         """The recorded work of a kind, or where it is to be recorded now; None where it is to run eagerly.
 
-        That is where it is large, so that the device takes longer than the host, or where tokens are chosen by more
-        than a temperature: what filters, adjustments, grammars and reports of the most likely tokens need differs from
-        forward to forward.
+        That is where it is large, so that the device takes longer than the host, or where adjustments and reports of
+        the most likely tokens take part, whose operations differ from forward to forward.
 
         Args:
-            kind: of the forward, without its stages of sampling.
+            kind: of the forward, without its stages of sampling and its grammars.
             state: which the work reads and writes.
             slots_S: of the forward.
         """
@@ -193,7 +241,7 @@ class StepGraphs:
         if isinstance(found, StepWork):
             return found
         kinds[rounded] = found + 1
-        if self._seconds <= 0 or found + 1 < _USES:
+        if self._seconds <= 0 or found + 1 < self._uses:
             return None
         fresh = kinds[rounded] = _RecordedStep(rounded, self)
         while len(kinds) > _MOST:
@@ -205,19 +253,22 @@ class StepGraphs:
         shape = kind.shape
         if not kind.runs or shape.total > len(self._hidden_TD):
             return None
-        if state.allowed is not None or state.chooses_by_more(slots_S):
+        if state.adjusts_or_reports(slots_S):
             return None
         bounds = self._book.key(shape.total, sequences=kind.sequences, max_rows=shape.max_rows, max_kv=shape.max_kv)
-        wanted = self._book.padded(shape.wanted)
-        if bounds is None or wanted is None:
+        if bounds is None:
             return None
-        sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
+        # Rows that are wanted but not needed take little time, and each further kind takes a capture.
+        wanted = shape.total if 2 * shape.wanted > shape.total else self._book.padded(shape.wanted)
+        special = self._book.padded(shape.special) if shape.special else 0
+        assert wanted is not None  # it is no larger than the total
+        assert special is not None
         return StepKind(
             sequences=kind.sequences,
             runs=tuple(replace(run, width=1 << (run.width - 1).bit_length()) for run in kind.runs),
-            shape=replace(shape, max_rows=bounds.max_rows, max_kv=bounds.max_kv, wanted=wanted),
-            sampled=sampled,
-            suppressing=suppressing,
+            shape=replace(shape, max_rows=bounds.max_rows, max_kv=bounds.max_kv, wanted=wanted, special=special),
+            uses=tuple(np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()),
+            constrained=state.allowed is not None,
         )
 
     def facts(self, facts_3S: IntArray) -> Tensor:
@@ -231,6 +282,18 @@ class StepGraphs:
         own_TD = self._hidden_TD[: hidden_TD.shape[0]]
         own_TD.copy_(hidden_TD)
         return own_TD
+
+    def allow(self, state: DeviceState) -> bool:
+        """Bring what grammars allow in this forward where recorded work reads it; False where that cannot be."""
+        allowed = state.allowed_tokens()
+        if allowed is None or allowed.refusals is not None:
+            return False
+        if self._allowed is None:
+            self._allowed = AllowedBuffers(allowed, self._states)
+        kept = self._allowed.take(allowed)
+        if kept is not None:
+            state.allowed = lambda: kept
+        return kept is not None
 
     def record(self, work: Callable[[], object]) -> _Record | None:
         """Record work without doing it; None where that fails, and nothing is recorded any more."""
