@@ -21,7 +21,7 @@ from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.kernels.rounding import RoundedRows
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder_gpu import DecoderGpu
-from wedlm_core.model.int8_gpu import multiply_int4_gpu, multiply_int8_gpu, rounded_gpu
+from wedlm_core.model.int8_gpu import multiply_int4_gpu, multiply_int8_gpu, rounded_gpu, tiles_of
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.quantised import quantise, round_in_one_pass
 

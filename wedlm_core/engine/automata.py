@@ -67,6 +67,7 @@ class Automata:
         self._grammars: list[Grammar] = []
         self._openings: list[int] = []  # the text with which every output begins
         self._doubted: set[int] = set()  # grammars that are no automata after all
+        self._refused = 0  # sequences that were, since the tables are full
         slots, places = table.source.shape
         self.walks = np.zeros(slots, dtype=np.bool_)
         self._grammar, self._state, self._last, self._text, self._done, self._lead = np.zeros((6, slots), np.int64)
@@ -95,15 +96,19 @@ class Automata:
         return True
 
     def _number(self, grammar: Grammar) -> int | None:
+        """The number of a grammar's automaton.
+
+        Full tables are emptied when no sequence is walked. Where sequences come without a pause, none is walked any
+        more once as many as there are slots were refused for that: until those that are walked have ended.
+        """
+        if self._refused > len(self.walks) and not self._emptied():
+            return None
         number = self._number_of.get(grammar)
         if number is not None or (automaton := grammar.automaton()) is None:
             return number
-        if self._known.is_full:
-            if self.walks.any():
-                return None
-            self._known.clear()
-            for forgotten in (self._grammars, self._openings, self._number_of, self._doubted):
-                forgotten.clear()
+        if self._known.is_full and not self._emptied():
+            self._refused += 1
+            return None
         number = self._number_of[grammar] = self._known.add(automaton)
         self._grammars.append(grammar)
         learned = self._known.learn_text(number, 0, -1, grammar.matcher.deep_copy())
@@ -112,6 +117,16 @@ class Automata:
             self._distrust(number)
             return None
         return number
+
+    def _emptied(self) -> bool:
+        """Forget all automata, unless a sequence is walked; whether that was done."""
+        if self.walks.any():
+            return False
+        self._known.clear()
+        for forgotten in (self._grammars, self._openings, self._number_of, self._doubted):
+            forgotten.clear()
+        self._refused = 0
+        return True
 
     def walk(self, proposed: Proposed, drafted: Drafted, lines_W: IntArray) -> list[int]:
         """Take in what sequences commit, and draft the next windows of those that go on.

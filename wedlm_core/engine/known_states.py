@@ -83,7 +83,8 @@ class KnownStates:
     @property
     def is_full(self) -> bool:
         """Whether no automaton should be added any more."""
-        return len(self._arrays["line"]) >= _MOST_STATES or self._lines >= self._most_lines // 2
+        many = len(self._arrays["line"]) >= _MOST_STATES or self._keys >= _MOST_TEXTS // 2
+        return many or self._lines >= self._most_lines // 2
 
     def add(self, automaton: Automaton) -> int:
         """The number of an automaton of which nothing is known yet."""

@@ -20,6 +20,8 @@ __all__ = ["Tiles", "multiply_int4_gpu", "multiply_int8_gpu", "rounded_gpu", "ti
 
 _MANY_OUTPUTS = 16384  # a tile of 128 for each processor of a large device
 _MANY_TILES = 256  # of 128 x 128: two for each processor
+_MOST_SUMS, _MOST_SPLIT_TILES = 1 << 20, 1 << 12  # of a product whose tiles are split
+_ZEROS: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}  # by device and stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class Tiles:
         weights_first: whether weights are the first factor.
         band: tiles of outputs that share the cache.
         warps, stages: of a program.
+        splits: programs that share a tile, of int8 weights: few tiles leave a large device idle.
     """
 
     rows: int
@@ -40,6 +43,7 @@ class Tiles:
     band: int = 8
     warps: int = 4
     stages: int = 4
+    splits: int = 1
 
 
 def tiles_of(rows: int, outputs: int) -> Tiles:
@@ -122,14 +126,38 @@ def multiply_int8_gpu(
     count, (outputs, inputs) = rows.byte_RI.shape[0], weight_OI.shape
     cut = tiles or tiles_of(count, outputs)
     out_RO = torch.empty(count, outputs, dtype=dtype, device=weight_OI.device)
+    number = -(-outputs // cut.outputs) * -(-count // cut.rows)
     with on_device(weight_OI.device):
-        multiply_int8[(-(-outputs // cut.outputs) * -(-count // cut.rows),)](
+        zeros = _zeros(weight_OI.device, count * outputs, number) if cut.splits > 1 else None
+        splits = 1 if zeros is None else cut.splits
+        partial, counts = zeros or (rows.byte_RI, rows.byte_RI)  # which nothing reads then
+        multiply_int8[(number, splits)](
             rows.byte_RI, rows.scale_R, weight_OI, scale_O, scale_O if bias_O is None else bias_O, out_RO,
-            outputs, count, INPUTS=inputs, HAS_BIAS=bias_O is not None, WEIGHTS_FIRST=cut.weights_first,
-            BLOCK_R=cut.rows, BLOCK_O=cut.outputs, BLOCK_I=cut.inputs, BAND=cut.band,
+            partial, counts, outputs, count,
+            INPUTS=inputs, HAS_BIAS=bias_O is not None, WEIGHTS_FIRST=cut.weights_first, BLOCK_R=cut.rows,
+            BLOCK_O=cut.outputs, BLOCK_I=cut.inputs, BAND=cut.band, SPLITS=splits,
             num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
         )  # fmt: skip
     return out_RO
+
+
+def _zeros(device: torch.device, sums: int, tiles: int) -> tuple[Tensor, Tensor] | None:
+    """Zeros for the programs of split tiles to add up in, and to count themselves; None where there cannot be any.
+
+    Products of one stream come one after the other and leave zeros behind, so they share them; those of another stream
+    may run at the same time. Memory that a graph allocates while it is captured holds no zeros before it is replayed:
+    what is captured on a stream that has no zeros yet is not split.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    found = _ZEROS.get((device, stream))
+    if found is None:
+        if sums > _MOST_SUMS or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            return None
+        found = torch.zeros(_MOST_SUMS, dtype=torch.int32, device=device), torch.zeros(
+            _MOST_SPLIT_TILES, dtype=torch.int32, device=device
+        )
+        _ZEROS[device, stream] = found
+    return found if sums <= _MOST_SUMS and tiles <= _MOST_SPLIT_TILES else None
 
 
 def multiply_int4_gpu(

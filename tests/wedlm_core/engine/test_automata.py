@@ -12,6 +12,7 @@ import torch
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
 from wedlm_core.decoding.allowed_tokens import only
+from wedlm_core.engine import known_states
 from wedlm_core.engine.automata import Automata
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.grammar import AN_END, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
@@ -158,3 +159,24 @@ def test_drafts_and_choices_are_those_of_matchers(name: str) -> None:
         pair.commit(chosen)
         if not any(lives):
             return
+
+
+@pytest.mark.parametrize("limit", ["_MOST_STATES", "_MOST_TEXTS"])
+def test_full_tables_are_emptied_though_sequences_come_without_a_pause(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as as many as there are slots were refused, and those that are walked have ended."""
+    monkeypatch.setattr(known_states, limit, 2)
+    compiled = compiler()
+    automata = Automata(compiled, SlotTable(SLOTS, 2 * WINDOW + 1))
+    first, second, third = (compiled.compile(StructuredOutputs(choice=[word])) for word in ("yes", "perhaps", "no"))
+    assert automata.enter(0, first)
+    rng, entered = random.Random(1), list[Grammar]()
+    for turn in range(1, 3000):
+        slot, grammar = turn % SLOTS, rng.choices([first, second, third], [0.9, 0.05, 0.05])[0]
+        automata.leave(slot)
+        if automata.enter(slot, grammar):
+            entered.append(grammar)
+    assert second in entered
+    assert first in entered[entered.index(second) :], "which is not full for ever either"
+    assert not automata._doubted

@@ -50,6 +50,26 @@ def _store(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=real_r[:, None] & real_o[None, :])
 
 
+@triton.jit
+def _joined(  # type: ignore[no-untyped-def]
+    sums, place_o, place_r, partial_ptr, count_ptr, outputs, rows, SPLITS: tl.constexpr
+):
+    """The sums of all programs of a tile, for the last of them to come here; the others are told that it is not them.
+
+    The programs add to one place, in any order: integers. The last one leaves zeros behind, for the next product.
+    """
+    at = place_r[:, None].to(tl.int64) * outputs + place_o[None, :]
+    real = (place_r < rows)[:, None] & (place_o < outputs)[None, :]
+    tl.atomic_add(partial_ptr + at, sums, mask=real, sem="relaxed")
+    tl.debug_barrier()  # all of this program's have been added before it is counted
+    last = tl.atomic_add(count_ptr + tl.program_id(0), 1, sem="acq_rel") == SPLITS - 1
+    if last:
+        sums = tl.load(partial_ptr + at, mask=real, other=0, cache_modifier=".cg")
+        tl.store(partial_ptr + at, tl.zeros_like(sums), mask=real)
+        tl.store(count_ptr + tl.program_id(0), 0)
+    return sums, last
+
+
 @triton.jit(do_not_specialize=["rows"])
 def multiply_int8(  # type: ignore[no-untyped-def]
     byte_ptr,
@@ -58,6 +78,8 @@ def multiply_int8(  # type: ignore[no-untyped-def]
     scale_ptr,
     bias_ptr,
     out_ptr,
+    partial_ptr,
+    count_ptr,
     outputs,
     rows,
     INPUTS: tl.constexpr,
@@ -67,8 +89,9 @@ def multiply_int8(  # type: ignore[no-untyped-def]
     BLOCK_O: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BAND: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
-    """Program (tile of outputs and rows): ``out = (x W^T) * row_scale * scale + bias``.
+    """Program (tile of outputs and rows, part of the inputs): ``out = (x W^T) * row_scale * scale + bias``.
 
     Args:
         byte_ptr: int8 ``[R, I]``, contiguous.
@@ -77,6 +100,8 @@ def multiply_int8(  # type: ignore[no-untyped-def]
         scale_ptr: float32 ``[O]``.
         bias_ptr: ``[O]``, any floating dtype; read only with HAS_BIAS.
         out_ptr: ``[R, O]``, contiguous, written.
+        partial_ptr: int32 zeros, R O at least, and zeros again afterwards; not used without SPLITS.
+        count_ptr: int32 zeros, one for each tile; likewise.
         outputs: O.
         rows: R.
         INPUTS: I.
@@ -87,8 +112,12 @@ def multiply_int8(  # type: ignore[no-untyped-def]
         BLOCK_O: outputs of a program.
         BLOCK_I: inputs of a step.
         BAND: tiles of outputs that share the cache.
+        SPLITS: programs that share a tile, each with some of the steps, 1 or more.
     """
     place_o, place_r = _tile(outputs, rows, BLOCK_O, BLOCK_R, BAND)
+    STEPS: tl.constexpr = (INPUTS + BLOCK_I - 1) // BLOCK_I
+    begin = tl.program_id(1) * STEPS // SPLITS * BLOCK_I
+    end = tl.minimum((tl.program_id(1) + 1) * STEPS // SPLITS * BLOCK_I, INPUTS)
     step = tl.arange(0, BLOCK_I)
     # Outputs and rows behind the last are computed from the last one, and not stored.
     weight_at = weight_ptr + tl.minimum(place_o, outputs - 1).to(tl.int64)[:, None] * INPUTS + step[None, :]
@@ -97,7 +126,7 @@ def multiply_int8(  # type: ignore[no-untyped-def]
         sums = tl.zeros((BLOCK_O, BLOCK_R), dtype=tl.int32)
     else:
         sums = tl.zeros((BLOCK_R, BLOCK_O), dtype=tl.int32)
-    for at in range(0, INPUTS, BLOCK_I):
+    for at in range(begin, end, BLOCK_I):
         if INPUTS % BLOCK_I == 0:
             weight = tl.load(weight_at + at)
             byte = tl.load(byte_at + at)
@@ -110,7 +139,11 @@ def multiply_int8(  # type: ignore[no-untyped-def]
             sums = tl.dot(byte, tl.trans(weight), sums, out_dtype=tl.int32)
     if WEIGHTS_FIRST:
         sums = tl.trans(sums)
-    _store(sums, place_o, place_r, row_scale_ptr, scale_ptr, bias_ptr, out_ptr, outputs, rows, HAS_BIAS)
+    last = True
+    if SPLITS > 1:
+        sums, last = _joined(sums, place_o, place_r, partial_ptr, count_ptr, outputs, rows, SPLITS)
+    if last:
+        _store(sums, place_o, place_r, row_scale_ptr, scale_ptr, bias_ptr, out_ptr, outputs, rows, HAS_BIAS)
 
 
 @triton.jit(do_not_specialize=["rows"])

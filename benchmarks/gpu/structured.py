@@ -1,0 +1,115 @@
+"""GPU suite: outputs that fill a schema, against free ones, with a vocabulary of 151,936 tokens."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.decode.random_model import random_decoder
+from benchmarks.decode.structured_outputs import LONG_KEYS, WAYS, Subject, decode, large_tokenizer, number_of
+from benchmarks.gpu.section import Report, Scene, goal
+from wedlm_core import EngineConfig
+from wedlm_core.cache import writable_cache
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.async_launch import AsyncLaunch
+from wedlm_core.model.quantised import quantise
+from wedlm_core.model.sources import resolve
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation
+
+__all__ = ["structured"]
+
+_ROUNDS = 3
+_PROMPT = 64
+_LARGE = 100_000
+_EAGER = "verified, constrained, nothing captured around forwards"
+
+
+def structured(scene: Scene) -> Report:
+    """Race verified and autoregressive decoding under a schema with long keys, and free autoregressive decoding."""
+    scale, ids = scene.scale, itertools.count()
+    batches = [batch for batch in scale.batches if batch <= scale.host_batch]
+    engine = _engine(scene, max(batches))
+    rows, over_free, over_constrained = [], [], []
+    for batch in batches:
+        if scene.clock.left < 0:
+            rows.append({"sequences": batch, "decoding": "not measured: the section's time was over"})
+            continue
+        found = [_round(engine, batch, turn, ids) for turn in range(_ROUNDS + 1)][1:]
+        over_free.append((_ratio(found, WAYS[0], WAYS[1]), f"{batch} sequences"))
+        if batch <= 8:
+            over_constrained.append((_ratio(found, WAYS[0], WAYS[2]), f"{batch} sequences"))
+        for way in found[0]:
+            speeds = [1 / one[way][0] for one in found]
+            done = [generation for one in found for generation in one[way][1]]
+            tokens = sum(len(one.token_ids) for one in done)
+            rows.append({
+                "sequences": batch, "decoding": way, "tokens/s": f"{statistics.median(speeds):.0f}",
+                "over rounds": f"{min(speeds):.0f} to {max(speeds):.0f}",
+                "tokens/forward": f"{tokens / sum(one.stats.decode_forwards for one in done):.2f}",
+                "share forced": f"{sum(one.stats.grammar_drafts_accepted for one in done) / tokens:.2f}",
+                "over free autoregressive": f"{_ratio(found, way, WAYS[1]):.2f}",
+            })  # fmt: skip
+            print(*rows[-1].values(), sep=" | ", flush=True)
+    goals = []
+    if over_free:
+        goals.append(goal("verified under a schema / free autoregressive", 1.0, *min(over_free)))
+    if over_constrained:
+        goals.append(goal("verified / autoregressive under a schema, 1 and 8", 2.0, *min(over_constrained)))
+    notes = (
+        f"{scale.name}; outputs of a schema with long keys, twice as many as sequences at once in a round, {_ROUNDS} "
+        "rounds, medians. Free outputs have the same lengths. Masks of the grammar are computed by threads of the host "
+        "while the model runs, and travel as bits."
+    )
+    return Report(title="Structured output", notes=notes, rows=rows, goals=goals)
+
+
+_Found = Mapping[str, tuple[float, list[Generation]]]
+
+
+def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
+    """Seconds per token, and outputs, of each way."""
+    numbers = range(2 * batch)
+    prompts = [tuple(10 + (number + turn + 7 * i) % 900 for i in range(_PROMPT)) for number in numbers]
+    one = Subject(engines=dict.fromkeys(WAYS, engine), prompts=prompts, answers=(), schema=LONG_KEYS)
+    found = {WAYS[2]: decode(one, WAYS[2], numbers, batch, {}, ids)}
+    lengths = {number_of(done): len(done.token_ids) for done in found[WAYS[2]][1]}
+    found |= {way: decode(one, way, numbers, batch, lengths, ids) for way in WAYS[:2]}
+    launch = engine._runner.launch
+    if isinstance(launch, AsyncLaunch) and launch.steps is not None:
+        steps, launch.steps = launch.steps, None
+        found[_EAGER] = decode(one, WAYS[0], numbers, batch, lengths, ids)
+        launch.steps = steps
+    return found
+
+
+def _ratio(found: Sequence[_Found], way: str, other: str) -> float:
+    return statistics.median(one[other][0] / one[way][0] for one in found)
+
+
+def _engine(scene: Scene, most: int) -> Engine:
+    scale = scene.scale
+    if scale.config.vocab_size < _LARGE:
+        tokenizer = Tokenizer.load(resolve("tiny"))
+        config = replace(scale.config, eos_token_ids=tokenizer.eos_token_ids)
+    else:
+        tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=_large(), eos_token="<|end|>"), (0,))
+        config = replace(scale.config, eos_token_ids=(0,))
+    model = random_decoder(config, device=scene.device, dtype=scale.dtype, max_positions=1024)
+    quantise(model, scale.weight_dtype)
+    settings = EngineConfig(max_num_seqs=most, max_model_len=512, weight_dtype=scale.weight_dtype)
+    return Engine(model, tokenizer, settings)
+
+
+def _large() -> object:
+    """The large tokenizer, trained once."""
+    from tokenizers import Tokenizer as Plain
+
+    path = writable_cache("benchmarks") / "tokenizer-151936.json"
+    if not path.exists():
+        path.write_text(large_tokenizer(), encoding="utf-8")
+    return Plain.from_str(path.read_text(encoding="utf-8"))
