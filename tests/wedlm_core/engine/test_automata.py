@@ -180,3 +180,28 @@ def test_full_tables_are_emptied_though_sequences_come_without_a_pause(
     assert second in entered
     assert first in entered[entered.index(second) :], "which is not full for ever either"
     assert not automata._doubted
+
+
+def test_a_matcher_that_used_up_what_copies_share_is_made_anew_and_asked_again() -> None:
+    compiled = compiler()
+    grammar = compiled.compile(StructuredOutputs(json=LINE))
+    pair = Pair(grammar, compiled, 2)
+    ended = grammar.matcher.deep_copy()
+    ended.consume_tokens([5, 5, 5])
+    assert ended.is_error()
+    grammar._origins[0].matcher = ended
+    drafted = pair.walk([[], []], [0, 0], [Proposals([], 0, DraftSource.MASK)] * 2, MOST)
+    assert drafted.outcome.tolist() == [DONE, DONE]
+    assert not pair.automata._doubted
+    assert not grammar.matcher.is_error()
+
+
+def test_a_sequence_that_is_given_up_goes_on_with_its_last_drafts() -> None:
+    """A matcher in its place has the same drafts, so that it takes in what a forward commits of them."""
+    compiled = compiler()
+    pair = Pair(compiled.compile(StructuredOutputs(json=LINE)), compiled, 1)
+    (slot,), (matcher,) = pair.slots.tolist(), pair.matchers
+    matcher.draft(Proposals([], 0, DraftSource.MASK), most=MOST)
+    pair.walk([[]], [0], [Proposals([], 0, DraftSource.MASK)], MOST)
+    assert matcher.drafts.tokens
+    assert pair.automata.give_up(slot, 0).drafts.tokens == matcher.drafts.tokens

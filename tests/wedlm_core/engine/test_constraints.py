@@ -229,7 +229,10 @@ def test_states_that_are_left_open_give_the_outputs_of_those_that_are_not(
 
 
 @pytest.mark.parametrize("name", ["kernels", "overlapping"])
-def test_what_is_aborted_leaves_the_others_as_they_were(folder: Path, name: str) -> None:
+def test_what_is_aborted_leaves_the_others_as_they_were(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "_FEW", 0)
     asked, expected = requests(folder, "verified", 1.0), plainly(folder, 1.0)
     engine, aborted, steps = engine_of(folder, name), set[str](), 0
     for request in asked:
@@ -241,13 +244,21 @@ def test_what_is_aborted_leaves_the_others_as_they_were(folder: Path, name: str)
         if steps % 3 == 0 and len(aborted) < 20:
             left = [one.request_id for one in asked if one.request_id not in aborted | {d.request_id for d in done}]
             aborted |= set(left[::9][:5])
+            slots = [slot for one in left[::9][:5] if (slot := engine._sequences[one].slot) >= 0]
             for one in left[::9][:5]:
                 engine.abort(one)
+            automata = engine._constraints._automata
+            assert automata is not None
+            assert not automata.walks[slots].any(), "they are walked no more"
     assert len(aborted) >= 15
     assert {one.request_id for one in done} == set(expected) - aborted
     for one in done:
         plain = expected[one.request_id]
         assert (one.token_ids, one.finish_reason) == (plain.token_ids, plain.finish_reason), one.request_id
+    automata = engine._constraints._automata
+    assert automata is not None
+    assert automata._grammars
+    assert not automata.walks.any()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
