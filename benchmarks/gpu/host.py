@@ -93,6 +93,6 @@ def _with_stopwatch(subject: Subject) -> tuple[float, float]:
     for _ in range(_STEPS):
         engine.step()
     seconds = time.perf_counter() - begin
-    forward = sum(engine.profile.seconds[phase] for phase in _FORWARD)
+    forward = sum(engine.profile.seconds.get(phase, 0.0) for phase in _FORWARD)  # some engines choose in the model
     engine.profile = NO_PROFILE
     return seconds / _STEPS, forward / _STEPS

@@ -100,8 +100,8 @@ def _engine(scene: Scene, most: int) -> Engine:
         tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=_large(), eos_token="<|end|>"), (0,))
         config = replace(scale.config, eos_token_ids=(0,))
     model = random_decoder(config, device=scene.device, dtype=scale.dtype, max_positions=1024)
-    quantise(model, scale.weight_dtype)
-    settings = EngineConfig(max_num_seqs=most, max_model_len=512, weight_dtype=scale.weight_dtype)
+    quantise(model, scene.weight_dtype)
+    settings = EngineConfig(max_num_seqs=most, max_model_len=512, weight_dtype=scene.weight_dtype)
     return Engine(model, tokenizer, settings)
 
 

@@ -66,6 +66,7 @@ SECTIONS: Mapping[str, _Section] = {
     "kernels": _Section(place="kernels:kernels", group="model", seconds=45, least=15),
     "load": _Section(place="load:load", group="model", seconds=400, least=120),
     "host": _Section(place="host:host", group="model", seconds=20, least=20),
+    "structured": _Section(place="structured:structured", group="structured", seconds=60),
 }
 
 

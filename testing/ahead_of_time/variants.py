@@ -174,6 +174,8 @@ def _exact(shape: ModelConfig, dtype: torch.dtype) -> None:
         multiply_int8_gpu(rows, weight_OI, scale_O, bias_O, dtype)
         if outputs == shape.intermediate_size:  # their tiles depend on the rows alone
             multiply_int4_gpu(rows, nibble_OJ, multiplier_OG, scale_O, bias_O, dtype)
+            if count <= 32:
+                multiply_int8_gpu(rows, weight_OI, scale_O, bias_O, dtype, replace(tiles_of(count, outputs), splits=4))
 
 
 def _round(shape: ModelConfig, dtype: torch.dtype) -> None:
