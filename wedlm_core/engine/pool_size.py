@@ -187,7 +187,8 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
     sequences = min(config.max_num_seqs, rows)
     counts_S = np.full(sequences, rows // sequences, dtype=np.int64)
     counts_S[: rows % sequences] += 1
-    position_T = torch.from_numpy(np.concatenate([np.arange(count) for count in counts_S])).to(device)
+    # A sequence has no more positions than ``reach``, and rotary tables no more rows: here they come again.
+    position_T = torch.from_numpy(np.concatenate([np.arange(count) % reach for count in counts_S])).to(device)
     pages_SP = torch.zeros(sequences, -(-int(counts_S.max()) // size), dtype=torch.int64, device=device)
     packed = PackedRows(
         counts_S=counts_S, cached_S=np.zeros_like(counts_S), starts_S=np.cumsum(counts_S) - counts_S, pages_SP=pages_SP
@@ -221,6 +222,10 @@ def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Te
     )
     row_R = torch.arange(min(hidden_TD.shape[0], chunk), device=hidden_TD.device)
     picks = Picks(
-        row_R=row_R, flat_R=row_R, slot_R=torch.zeros_like(row_R), position_R=row_R, places=hidden_TD.shape[0]
+        row_R=row_R,
+        flat_R=row_R,
+        slot_R=torch.zeros_like(row_R),
+        position_R=row_R.clamp(max=state.tokens_SL.shape[1] - 1),  # of one sequence, which may be shorter than a chunk
+        places=hidden_TD.shape[0],
     )
     choose(hidden_TD, picks, state, np.zeros(1, dtype=np.int64))
