@@ -21,7 +21,7 @@ from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.kernels.rounding import RoundedRows
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder_gpu import DecoderGpu
-from wedlm_core.model.int8_gpu import multiply_int4_gpu, multiply_int8_gpu, rounded_gpu, tiles_of
+from wedlm_core.model.int8_gpu import multiply_int4_gpu, multiply_int8_gpu, rounded_gpu
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.quantised import quantise, round_in_one_pass
 
@@ -155,7 +155,8 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
 
 def products(shape: ModelConfig) -> list[tuple[int, int]]:
     """Rows and outputs of products that are compiled: all kinds of tiles, if the vocabulary is large."""
-    return [(rows, outputs) for outputs in (shape.intermediate_size, shape.vocab_size) for rows in (16, 32, 64, 128)]
+    some = (shape.hidden_size, shape.intermediate_size, shape.vocab_size)
+    return [(rows, outputs) for outputs in some for rows in (16, 32, 64, 128)]
 
 
 def _exact(shape: ModelConfig, dtype: torch.dtype) -> None:
@@ -169,13 +170,12 @@ def _exact(shape: ModelConfig, dtype: torch.dtype) -> None:
         nibble_OJ = torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=_DEVICE)
         multiplier_OG = torch.empty(outputs, inputs // 32, dtype=torch.uint8, device=_DEVICE)
         bias_O = torch.empty(outputs, dtype=dtype, device=_DEVICE) if count == 64 else None
-        byte_RI = torch.empty(count, inputs, dtype=torch.int8, device=_DEVICE)
-        rows = RoundedRows(byte_RI, torch.empty(count, device=_DEVICE))
-        multiply_int8_gpu(rows, weight_OI, scale_O, bias_O, dtype)
-        if outputs == shape.intermediate_size:  # their tiles depend on the rows alone
-            multiply_int4_gpu(rows, nibble_OJ, multiplier_OG, scale_O, bias_O, dtype)
-            if count <= 32:
-                multiply_int8_gpu(rows, weight_OI, scale_O, bias_O, dtype, replace(tiles_of(count, outputs), splits=4))
+        for filled in (count, count - 1):  # tiles that are full of rows, and others
+            byte_RI = torch.empty(filled, inputs, dtype=torch.int8, device=_DEVICE)
+            rows = RoundedRows(byte_RI, torch.empty(filled, device=_DEVICE))
+            multiply_int8_gpu(rows, weight_OI, scale_O, bias_O, dtype)
+            if outputs == shape.intermediate_size:  # their tiles depend on the rows alone
+                multiply_int4_gpu(rows, nibble_OJ, multiplier_OG, scale_O, bias_O, dtype)
 
 
 def _round(shape: ModelConfig, dtype: torch.dtype) -> None:

@@ -18,10 +18,9 @@ from wedlm_core.kernels.rounding import RoundedRows
 
 __all__ = ["Tiles", "multiply_int4_gpu", "multiply_int8_gpu", "rounded_gpu", "tiles_of"]
 
+_FEW_OUTPUTS = 4096  # 128 tiles of 32
 _MANY_OUTPUTS = 16384  # a tile of 128 for each processor of a large device
 _MANY_TILES = 256  # of 128 x 128: two for each processor
-_MOST_SUMS, _MOST_SPLIT_TILES = 1 << 20, 1 << 12  # of a product whose tiles are split
-_ZEROS: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}  # by device and stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,6 @@ class Tiles:
         weights_first: whether weights are the first factor.
         band: tiles of outputs that share the cache.
         warps, stages: of a program.
-        splits: programs that share a tile, of int8 weights: few tiles leave a large device idle.
     """
 
     rows: int
@@ -43,7 +41,6 @@ class Tiles:
     band: int = 8
     warps: int = 4
     stages: int = 4
-    splits: int = 1
 
 
 def tiles_of(rows: int, outputs: int) -> Tiles:
@@ -58,9 +55,13 @@ def tiles_of(rows: int, outputs: int) -> Tiles:
             return Tiles(rows=16, outputs=128, inputs=128, weights_first=True, warps=8, stages=4)
         return Tiles(rows=16, outputs=64, inputs=256, weights_first=True, warps=4, stages=5)
     if rows <= 32:
-        return Tiles(rows=32, outputs=64, inputs=128 if many else 256, weights_first=True, warps=4, stages=4)
+        inputs, stages = (128, 4) if many else (256, 5)
+        return Tiles(rows=32, outputs=64, inputs=inputs, weights_first=True, warps=4, stages=stages)
     if rows <= 64:
-        return Tiles(rows=64, outputs=64 if many else 32, inputs=128 if many else 256, warps=4, stages=4)
+        if many:
+            return Tiles(rows=64, outputs=64, inputs=128, warps=4, stages=4)
+        wide = outputs > _FEW_OUTPUTS
+        return Tiles(rows=64, outputs=64 if wide else 32, inputs=256, weights_first=wide, warps=4, stages=5)
     if -(-rows // 128) * -(-outputs // 128) >= _MANY_TILES:
         return Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3)
     return Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=4)
@@ -126,38 +127,14 @@ def multiply_int8_gpu(
     count, (outputs, inputs) = rows.byte_RI.shape[0], weight_OI.shape
     cut = tiles or tiles_of(count, outputs)
     out_RO = torch.empty(count, outputs, dtype=dtype, device=weight_OI.device)
-    number = -(-outputs // cut.outputs) * -(-count // cut.rows)
     with on_device(weight_OI.device):
-        zeros = _zeros(weight_OI.device, count * outputs, number) if cut.splits > 1 else None
-        splits = 1 if zeros is None else cut.splits
-        partial, counts = zeros or (rows.byte_RI, rows.byte_RI)  # which nothing reads then
-        multiply_int8[(number, splits)](
+        multiply_int8[(-(-outputs // cut.outputs) * -(-count // cut.rows),)](
             rows.byte_RI, rows.scale_R, weight_OI, scale_O, scale_O if bias_O is None else bias_O, out_RO,
-            partial, counts, outputs, count,
-            INPUTS=inputs, HAS_BIAS=bias_O is not None, WEIGHTS_FIRST=cut.weights_first, BLOCK_R=cut.rows,
-            BLOCK_O=cut.outputs, BLOCK_I=cut.inputs, BAND=cut.band, SPLITS=splits,
-            num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
+            outputs, count, INPUTS=inputs, HAS_BIAS=bias_O is not None, WEIGHTS_FIRST=cut.weights_first,
+            BLOCK_R=cut.rows, BLOCK_O=cut.outputs, BLOCK_I=cut.inputs, BAND=cut.band,
+            FULL=count % cut.rows == 0, num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
         )  # fmt: skip
     return out_RO
-
-
-def _zeros(device: torch.device, sums: int, tiles: int) -> tuple[Tensor, Tensor] | None:
-    """Zeros for the programs of split tiles to add up in, and to count themselves; None where there cannot be any.
-
-    Products of one stream come one after the other and leave zeros behind, so they share them; those of another stream
-    may run at the same time. Memory that a graph allocates while it is captured holds no zeros before it is replayed:
-    what is captured on a stream that has no zeros yet is not split.
-    """
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    found = _ZEROS.get((device, stream))
-    if found is None:
-        if sums > _MOST_SUMS or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-            return None
-        found = torch.zeros(_MOST_SUMS, dtype=torch.int32, device=device), torch.zeros(
-            _MOST_SPLIT_TILES, dtype=torch.int32, device=device
-        )
-        _ZEROS[device, stream] = found
-    return found if sums <= _MOST_SUMS and tiles <= _MOST_SPLIT_TILES else None
 
 
 def multiply_int4_gpu(
@@ -180,6 +157,6 @@ def multiply_int4_gpu(
             rows.byte_RI, rows.scale_R, nibble_OJ, multiplier_OG, scale_O, scale_O if bias_O is None else bias_O,
             out_RO, outputs, count, INPUTS=2 * half, HAS_BIAS=bias_O is not None,
             BLOCK_R=cut.rows, BLOCK_O=cut.outputs, GROUPS=cut.inputs // 32, BAND=cut.band,
-            num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
+            FULL=count % cut.rows == 0, num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
         )  # fmt: skip
     return out_RO

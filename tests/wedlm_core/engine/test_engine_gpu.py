@@ -97,7 +97,7 @@ def test_the_work_around_forwards_is_recorded_and_gives_the_same_tokens(
     for requests in (greedy, base, greedy[:5] + base[5:]):
         found = run(engine, requests, at_once=5)
         assert tokens(found) == tokens(run(eager, requests, at_once=5))
-    assert engine._runner.launch.steps.recorded > 6  # type: ignore[attr-defined]
+    assert engine._runner.launch.steps.recorded >= 6  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])

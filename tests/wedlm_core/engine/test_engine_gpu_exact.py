@@ -116,7 +116,9 @@ def test_with_grammars_a_gpu_gives_what_a_cpu_gives(temperature: float) -> None:
 @pytest.mark.parametrize("grammar", [False, True])
 def test_drafts_from_history_change_no_token(grammar: bool, temperature: float) -> None:
     more = {"structured_outputs": StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")} if grammar else {}
-    expected = outcomes(run(engine_of("int8", history_drafts=False), some_requests("autoregressive", temperature, **more)))
+    expected = outcomes(
+        run(engine_of("int8", history_drafts=False), some_requests("autoregressive", temperature, **more))
+    )
     engine = engine_of("int8", history_drafts=True)  # exact: a product of floats may differ by the rows beside it
     assert engine._history is not None
     drafts = 0

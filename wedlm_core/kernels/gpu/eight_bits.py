@@ -50,26 +50,6 @@ def _store(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=real_r[:, None] & real_o[None, :])
 
 
-@triton.jit
-def _joined(  # type: ignore[no-untyped-def]
-    sums, place_o, place_r, partial_ptr, count_ptr, outputs, rows, SPLITS: tl.constexpr
-):
-    """The sums of all programs of a tile, for the last of them to come here; the others are told that it is not them.
-
-    The programs add to one place, in any order: integers. The last one leaves zeros behind, for the next product.
-    """
-    at = place_r[:, None].to(tl.int64) * outputs + place_o[None, :]
-    real = (place_r < rows)[:, None] & (place_o < outputs)[None, :]
-    tl.atomic_add(partial_ptr + at, sums, mask=real, sem="relaxed")
-    tl.debug_barrier()  # all of this program's have been added before it is counted
-    last = tl.atomic_add(count_ptr + tl.program_id(0), 1, sem="acq_rel") == SPLITS - 1
-    if last:
-        sums = tl.load(partial_ptr + at, mask=real, other=0, cache_modifier=".cg")
-        tl.store(partial_ptr + at, tl.zeros_like(sums), mask=real)
-        tl.store(count_ptr + tl.program_id(0), 0)
-    return sums, last
-
-
 @triton.jit(do_not_specialize=["rows"])
 def multiply_int8(  # type: ignore[no-untyped-def]
     byte_ptr,
@@ -78,8 +58,6 @@ def multiply_int8(  # type: ignore[no-untyped-def]
     scale_ptr,
     bias_ptr,
     out_ptr,
-    partial_ptr,
-    count_ptr,
     outputs,
     rows,
     INPUTS: tl.constexpr,
@@ -89,9 +67,9 @@ def multiply_int8(  # type: ignore[no-untyped-def]
     BLOCK_O: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BAND: tl.constexpr,
-    SPLITS: tl.constexpr,
+    FULL: tl.constexpr,
 ):
-    """Program (tile of outputs and rows, part of the inputs): ``out = (x W^T) * row_scale * scale + bias``.
+    """Program (tile of outputs and rows): ``out = (x W^T) * row_scale * scale + bias``.
 
     Args:
         byte_ptr: int8 ``[R, I]``, contiguous.
@@ -100,8 +78,6 @@ def multiply_int8(  # type: ignore[no-untyped-def]
         scale_ptr: float32 ``[O]``.
         bias_ptr: ``[O]``, any floating dtype; read only with HAS_BIAS.
         out_ptr: ``[R, O]``, contiguous, written.
-        partial_ptr: int32 zeros, R O at least, and zeros again afterwards; not used without SPLITS.
-        count_ptr: int32 zeros, one for each tile; likewise.
         outputs: O.
         rows: R.
         INPUTS: I.
@@ -112,38 +88,34 @@ def multiply_int8(  # type: ignore[no-untyped-def]
         BLOCK_O: outputs of a program.
         BLOCK_I: inputs of a step.
         BAND: tiles of outputs that share the cache.
-        SPLITS: programs that share a tile, each with some of the steps, 1 or more.
+        FULL: whether all tiles have BLOCK_R rows; others are filled up with zeros.
     """
     place_o, place_r = _tile(outputs, rows, BLOCK_O, BLOCK_R, BAND)
-    STEPS: tl.constexpr = (INPUTS + BLOCK_I - 1) // BLOCK_I
-    begin = tl.program_id(1) * STEPS // SPLITS * BLOCK_I
-    end = tl.minimum((tl.program_id(1) + 1) * STEPS // SPLITS * BLOCK_I, INPUTS)
     step = tl.arange(0, BLOCK_I)
-    # Outputs and rows behind the last are computed from the last one, and not stored.
+    # Outputs behind the last are computed from the last one, and not stored.
     weight_at = weight_ptr + tl.minimum(place_o, outputs - 1).to(tl.int64)[:, None] * INPUTS + step[None, :]
-    byte_at = byte_ptr + tl.minimum(place_r, rows - 1).to(tl.int64)[:, None] * INPUTS + step[None, :]
+    byte_at = byte_ptr + place_r.to(tl.int64)[:, None] * INPUTS + step[None, :]
+    there = (place_r < rows)[:, None]
     if WEIGHTS_FIRST:
         sums = tl.zeros((BLOCK_O, BLOCK_R), dtype=tl.int32)
     else:
         sums = tl.zeros((BLOCK_R, BLOCK_O), dtype=tl.int32)
-    for at in range(begin, end, BLOCK_I):
+    for at in range(0, INPUTS, BLOCK_I):
         if INPUTS % BLOCK_I == 0:
             weight = tl.load(weight_at + at)
-            byte = tl.load(byte_at + at)
         else:
             weight = tl.load(weight_at + at, mask=at + step[None, :] < INPUTS, other=0)
-            byte = tl.load(byte_at + at, mask=at + step[None, :] < INPUTS, other=0)
+        if INPUTS % BLOCK_I == 0 and FULL:
+            byte = tl.load(byte_at + at)
+        else:
+            byte = tl.load(byte_at + at, mask=there & (at + step[None, :] < INPUTS), other=0)
         if WEIGHTS_FIRST:
             sums = tl.dot(weight, tl.trans(byte), sums, out_dtype=tl.int32)
         else:
             sums = tl.dot(byte, tl.trans(weight), sums, out_dtype=tl.int32)
     if WEIGHTS_FIRST:
         sums = tl.trans(sums)
-    last = True
-    if SPLITS > 1:
-        sums, last = _joined(sums, place_o, place_r, partial_ptr, count_ptr, outputs, rows, SPLITS)
-    if last:
-        _store(sums, place_o, place_r, row_scale_ptr, scale_ptr, bias_ptr, out_ptr, outputs, rows, HAS_BIAS)
+    _store(sums, place_o, place_r, row_scale_ptr, scale_ptr, bias_ptr, out_ptr, outputs, rows, HAS_BIAS)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -163,6 +135,7 @@ def multiply_int4(  # type: ignore[no-untyped-def]
     BLOCK_O: tl.constexpr,
     GROUPS: tl.constexpr,
     BAND: tl.constexpr,
+    FULL: tl.constexpr,
 ):
     """Program (tile of outputs and rows): as :func:`multiply_int8`, with weights of 4 bits, expanded as they are read.
 
@@ -185,26 +158,30 @@ def multiply_int4(  # type: ignore[no-untyped-def]
         BLOCK_O: outputs of a program.
         GROUPS: groups of 32 inputs of a step.
         BAND: tiles of outputs that share the cache.
+        FULL: as for :func:`multiply_int8`.
     """
     place_o, place_r = _tile(outputs, rows, BLOCK_O, BLOCK_R, BAND)
-    kept_o, kept_r = tl.minimum(place_o, outputs - 1).to(tl.int64), tl.minimum(place_r, rows - 1).to(tl.int64)
+    kept_o = tl.minimum(place_o, outputs - 1).to(tl.int64)
     step, group = tl.arange(0, 16 * GROUPS), tl.arange(0, GROUPS)
     nibble_at = nibble_ptr + kept_o[:, None] * (INPUTS // 2) + step[None, :]
     multiplier_at = multiplier_ptr + kept_o[:, None] * (INPUTS // 32) + group[None, :]
-    low_at = byte_ptr + kept_r[:, None] * INPUTS + (step // 16 * 32 + step % 16)[None, :]
+    low_at = byte_ptr + place_r.to(tl.int64)[:, None] * INPUTS + (step // 16 * 32 + step % 16)[None, :]
+    there = (place_r < rows)[:, None]
     sums = tl.zeros((BLOCK_R, BLOCK_O), dtype=tl.int32)
     for at in range(0, INPUTS // 32, GROUPS):
+        real = (at + step // 16 < INPUTS // 32)[None, :]
         if INPUTS // 32 % GROUPS == 0:
             nibble = tl.load(nibble_at + 16 * at)
             multiplier = tl.load(multiplier_at + at)
+        else:
+            nibble = tl.load(nibble_at + 16 * at, mask=real, other=0)
+            multiplier = tl.load(multiplier_at + at, mask=(at + group < INPUTS // 32)[None, :], other=0)
+        if INPUTS // 32 % GROUPS == 0 and FULL:
             low = tl.load(low_at + 32 * at)
             high = tl.load(low_at + 32 * at + 16)
         else:
-            real = (at + step // 16 < INPUTS // 32)[None, :]
-            nibble = tl.load(nibble_at + 16 * at, mask=real, other=0)
-            multiplier = tl.load(multiplier_at + at, mask=(at + group < INPUTS // 32)[None, :], other=0)
-            low = tl.load(low_at + 32 * at, mask=real, other=0)
-            high = tl.load(low_at + 32 * at + 16, mask=real, other=0)
+            low = tl.load(low_at + 32 * at, mask=there & real, other=0)
+            high = tl.load(low_at + 32 * at + 16, mask=there & real, other=0)
         shape: tl.constexpr = (BLOCK_O, GROUPS, 16)
         factor = tl.broadcast_to(multiplier.to(tl.int8)[:, :, None], shape).reshape(BLOCK_O, 16 * GROUPS)
         first = ((nibble & 15).to(tl.int8) - 8) * factor
