@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,13 +21,16 @@ from benchmarks.decode.random_model import random_decoder
 from benchmarks.gpu.section import Scene, synchronise
 from wedlm_core import EngineConfig, Request, SamplingParams, Strategy
 from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.seeds import row_seed
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["AUTO", "AUTOREGRESSIVE", "Regime", "Slice", "Subject", "open_subject", "regimes"]
+__all__ = ["AUTO", "AUTOREGRESSIVE", "Regime", "Slice", "Subject", "eagerly", "open_subject", "regimes"]
+
+Result = TypeVar("Result")
 
 AUTO: Mapping[str, Any] = {"strategy": Strategy.VERIFIED, "window_size": "auto"}
 AUTOREGRESSIVE: Mapping[str, Any] = {"strategy": Strategy.AUTOREGRESSIVE}
@@ -200,9 +203,11 @@ class Subject:
                 engine.abort(request_id)
 
     def captured(self) -> int:
-        """CUDA graphs captured so far."""
-        graphs = getattr(self.engine._runner.launch, "graphs", None)
-        return graphs.captured if graphs is not None else 0
+        """CUDA graphs captured so far, of the decoder and of the work around it."""
+        launch = self.engine._runner.launch
+        if not isinstance(launch, AsyncLaunch):
+            return 0
+        return sum((launch.graphs.captured if launch.graphs else 0, launch.steps.recorded if launch.steps else 0))
 
     def _settle(self, ids: Sequence[str]) -> None:
         """Step until no graph was captured for a while, for a limited time: a long job captures once, at its start."""
@@ -248,6 +253,18 @@ def _tensors(*modules: nn.Module) -> list[torch.Tensor]:
     """The parameters and buffers of modules, each once."""
     held = (each for module in modules for each in itertools.chain(module.parameters(), module.buffers()))
     return list({id(each): each for each in held}.values())
+
+
+def eagerly(engine: Engine, work: Callable[[], Result]) -> Result | None:
+    """What ``work`` gives where nothing is captured around the engine's forwards; None where nothing is anyway."""
+    launch = engine._runner.launch
+    if not isinstance(launch, AsyncLaunch) or launch.steps is None:
+        return None
+    steps, launch.steps = launch.steps, None
+    try:
+        return work()
+    finally:
+        launch.steps = steps
 
 
 def open_subject(scene: Scene) -> Subject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.gpu.decoding import AUTOREGRESSIVE, Subject, open_subject
+from benchmarks.gpu.decoding import AUTOREGRESSIVE, Subject, eagerly, open_subject
 from benchmarks.gpu.section import Report, Scene, Spread, goal
 
 __all__ = ["steps"]
@@ -27,13 +27,14 @@ def steps(scene: Scene) -> Report:
         if scene.clock.left < 0:
             rows.append({**row, "note": "not measured: the section's time was over"})
             continue
-        spread = _measure(subject, count, context, scale.slice_seconds, scale.slices)
+        spread, eager = _measure(subject, count, context, scale.slice_seconds, scale.slices)
         floor, bound = _floor(scene, subject, count, count * context)
         first = spread.median if count == 1 and first is None else first
         if context == scale.short_context:
             ratios.append((spread.median / floor, f"{count} rows"))
         rows.append({**row, "ms": spread.text(1e-3), "roofline ms": f"{floor * 1e3:.3f}", "bound by": bound,
-                     "measured / roofline": f"{spread.median / floor:.2f}"})  # fmt: skip
+                     "measured / roofline": f"{spread.median / floor:.2f}",
+                     "nothing captured around forwards, ms": "" if eager is None else eager.text(1e-3)})  # fmt: skip
         print(*rows[-1].values(), sep=" | ", flush=True)
     goals = []
     if ratios:
@@ -46,16 +47,24 @@ def steps(scene: Scene) -> Report:
         f"{scale.name}: {subject.weights / 1e9:.3f}G weights are read by a forward ({subject.weight_bytes / 1e9:.2f} GB"
         f"), {subject.kv_bytes / 1024:.4g} KiB of KV per token, pool of {pool.num_pages} pages of {pool.page_size} "
         f"tokens; model and engine were built in {subject.seconds:.1f} s. Wall-clock time of whole engine steps "
-        "(scheduling, forward, logits, sampling, results), median of slices (lowest-highest). Roofline: the larger of "
+        "(scheduling, forward, logits, sampling, results), median of slices (lowest-highest), in turns with steps "
+        "around whose forwards no work is captured in CUDA graphs. Roofline: the larger of "
         f"(weights + KV bytes) / {scene.bandwidth / 1e12:.3f} TB/s and arithmetic / {scene.gemm_rate / 1e12:.1f} "
         "TFLOP/s, both as measured above."
     )
     return Report(title="Step time against the roofline", notes=notes, rows=rows, goals=goals)
 
 
-def _measure(subject: Subject, count: int, context: int, seconds: float, slices: int) -> Spread:
+def _measure(subject: Subject, count: int, context: int, seconds: float, slices: int) -> tuple[Spread, Spread | None]:
+    """Seconds of a step, and of one around whose forward nothing is captured; None where nothing is anyway."""
+
+    def step() -> float:
+        return subject.slice(ids, seconds / slices).step_seconds
+
     with subject.running(count, context, AUTOREGRESSIVE, 0.0) as ids:
-        return Spread.of([subject.slice(ids, seconds / slices).step_seconds for _ in range(slices)])
+        found = [(step(), eagerly(subject.engine, step)) for _ in range(slices)]
+    plain = [seconds for _, seconds in found if seconds is not None]
+    return Spread.of([seconds for seconds, _ in found]), Spread.of(plain) if plain else None
 
 
 def _floor(scene: Scene, subject: Subject, rows: int, kv_tokens: int) -> tuple[float, str]:

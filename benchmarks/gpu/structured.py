@@ -11,11 +11,11 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.decode.random_model import random_decoder
 from benchmarks.decode.structured_outputs import LONG_KEYS, WAYS, Subject, decode, large_tokenizer, number_of
+from benchmarks.gpu.decoding import eagerly
 from benchmarks.gpu.section import Report, Scene, goal
 from wedlm_core import EngineConfig
 from wedlm_core.cache import writable_cache
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
@@ -79,11 +79,9 @@ def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
     found = {WAYS[2]: decode(one, WAYS[2], numbers, batch, {}, ids)}
     lengths = {number_of(done): len(done.token_ids) for done in found[WAYS[2]][1]}
     found |= {way: decode(one, way, numbers, batch, lengths, ids) for way in WAYS[:2]}
-    launch = engine._runner.launch
-    if isinstance(launch, AsyncLaunch) and launch.steps is not None:
-        steps, launch.steps = launch.steps, None
-        found[_EAGER] = decode(one, WAYS[0], numbers, batch, lengths, ids)
-        launch.steps = steps
+    plainly = eagerly(engine, lambda: decode(one, WAYS[0], numbers, batch, lengths, ids))
+    if plainly is not None:
+        found[_EAGER] = plainly
     return found
 
 
