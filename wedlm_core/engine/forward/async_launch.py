@@ -18,7 +18,8 @@ from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import join, outcome_of, words_of
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.forward.runner import Runner, StepDetail
-from wedlm_core.engine.forward.step_graphs import EagerStep, StepGraphs, StepKind, StepWork
+from wedlm_core.engine.forward.step_graphs import StepGraphs
+from wedlm_core.engine.forward.step_work import EagerStep, StepKind, StepWork
 from wedlm_core.engine.forward.tops import TopWords, places_of, top_words_of
 from wedlm_core.engine.forward.transfer import AsyncCopy, to_device
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ from wedlm_core.attention import DeviceRows
 from wedlm_core.engine.forward.graph_policy import GraphBook, GraphKey
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
 
-__all__ = ["DecoderGraphs", "Forward", "StaticInputs", "forget_recording"]
+__all__ = ["DecoderGraphs", "Forward", "Record", "StaticInputs", "forget_recording", "record_work"]
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +90,18 @@ class StaticInputs:
 
 
 @dataclass(frozen=True)
-class _Captured:
+class Record(Generic[Result]):
+    """Work that was recorded. Its result stays where it is, and holds the values of the last replay."""
+
     graph: torch.cuda.CUDAGraph
-    hidden_TD: Tensor
+    result: Result
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A forward, and the tensors that it reads and others may replace."""
+
+    forward: Record[Tensor]
     held: tuple[Tensor, ...]
 
 
@@ -161,8 +173,9 @@ class DecoderGraphs:
         if found is None:
             return None
         self._inputs.fill(found, batch)
-        self._graphs[found].graph.replay()
-        return self._graphs[found].hidden_TD
+        forward = self._graphs[found].forward
+        forward.graph.replay()
+        return forward.result
 
     def _run_eagerly(self, key: GraphKey) -> Tensor:
         """On the stream of the captures, where libraries then have their workspaces; the caller's stream waits."""
@@ -176,39 +189,40 @@ class DecoderGraphs:
 
     def _capture(self, key: GraphKey) -> None:
         """Record the forward without running it; a backend that cannot be recorded ends all captures."""
-        begin, graph = time.perf_counter(), torch.cuda.CUDAGraph()
+        begin = time.perf_counter()
         torch.cuda.synchronize(self._device)
         free, _ = torch.cuda.mem_get_info(self._device)
         if free < _SCARCE_BYTES:  # what the allocator keeps for later cannot be given back while recording
             torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info(self._device)
         try:
-            hidden_TD = self._recorded(graph, key)
+            forward = record_work(lambda: self._inputs.run(key, self._forward), stream=self._stream, pool=self._pool)
         except Exception:
             logger.warning("a forward of %d rows cannot be captured: forwards run eagerly", key.size, exc_info=True)
             self._stale = True
             forget_recording(self._device)
             return
         left, _ = torch.cuda.mem_get_info(self._device)
-        self._graphs[key] = _Captured(graph, hidden_TD, self._holds())
+        self._graphs[key] = _Captured(forward, self._holds())
         self._book.captured(key, time.perf_counter() - begin, max(0, free - left))
 
-    def _recorded(self, graph: torch.cuda.CUDAGraph, key: GraphKey) -> Tensor:
-        """Record on the captures' stream; the caller's stream is the current one again, whatever happens.
 
-        ``torch.cuda.graph`` would collect garbage and empty the allocator's cache first, which takes longer than the
-        recording: the graphs' pool is their own, and what it needs is free.
-        """
-        current = torch.cuda.current_stream(self._device)
-        try:
-            with torch.cuda.stream(self._stream):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    return self._inputs.run(key, self._forward)
-                finally:
-                    graph.capture_end()
-        finally:
-            torch.cuda.set_stream(current)
+def record_work(work: Callable[[], Result], *, stream: torch.cuda.Stream, pool: Any) -> Record[Result]:
+    """Record work without doing it, on a stream of its own; the caller's is the current one again, whatever happens.
+
+    ``torch.cuda.graph`` would collect garbage and empty the allocator's cache first, which takes longer than the
+    recording: the graphs' pool is their own, and what it needs is free.
+    """
+    graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(stream.device)
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                return Record(graph, work())
+            finally:
+                graph.capture_end()
+    finally:
+        torch.cuda.set_stream(current)
 
 
 def forget_recording(device: torch.device) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -23,15 +22,14 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.allowed_tokens import AllowedTokens
-from wedlm_core.engine.forward.cuda_graphs import forget_recording
+from wedlm_core.engine.forward.cuda_graphs import Record, forget_recording, record_work
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.graph_policy import GraphBook
-from wedlm_core.engine.forward.groups import WideRun
-from wedlm_core.engine.forward.pack_gpu import Shape
+from wedlm_core.engine.forward.step_work import StepKind, StepWork
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["EagerStep", "StepGraphs", "StepKind", "StepWork"]
+__all__ = ["AllowedBuffers", "StepGraphs"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,92 +40,14 @@ _MOST_BITS = 64 << 20  # bytes of the states that allow several tokens
 _MOST = 256  # kinds that are kept of one state; the one that was not used for longest goes first
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepKind:
-    """What the host knows of the work around a forward: all that is fixed in it, but for what it reads on the device.
-
-    Attributes:
-        sequences: of the forward.
-        runs: its decoding sequences, and how wide their windows are.
-        shape: bounds of its rows.
-        uses: stages of sampling that any row needs (``DeviceState.uses``).
-        constrained: whether any sequence has a grammar.
-    """
-
-    sequences: int
-    runs: tuple[WideRun, ...]
-    shape: Shape
-    uses: tuple[bool, ...] = ()
-    constrained: bool = False
-
-
-class StepWork(ABC):
-    """The work around one forward: what comes before the decoder, and what comes after it.
-
-    Attributes:
-        runs, shape: bounds that the work is to be done with.
-    """
-
-    def __init__(self, kind: StepKind) -> None:
-        self.runs, self.shape = kind.runs, kind.shape
-
-    @abstractmethod
-    def facts(self, facts_3S: IntArray) -> Tensor:
-        """A plan's facts where the work reads them."""
-
-    @abstractmethod
-    def before(self, work: Callable[[], Result]) -> Result:
-        """Do what comes before the decoder."""
-
-    @abstractmethod
-    def hidden(self, hidden_TD: Tensor) -> Tensor:
-        """Hidden states where the work reads them."""
-
-    @abstractmethod
-    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
-        """Do what comes after the decoder; what grammars allow is known then, or waited for."""
-
-
-class EagerStep(StepWork):
-    """The work is done operation by operation."""
-
-    def __init__(self, kind: StepKind, device: torch.device) -> None:
-        super().__init__(kind)
-        self._device = device
-
-    def facts(self, facts_3S: IntArray) -> Tensor:
-        """See :class:`StepWork`."""
-        return to_device(facts_3S, self._device)
-
-    def before(self, work: Callable[[], Result]) -> Result:
-        """See :class:`StepWork`."""
-        return work()
-
-    def hidden(self, hidden_TD: Tensor) -> Tensor:
-        """See :class:`StepWork`."""
-        return hidden_TD
-
-    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
-        """See :class:`StepWork`."""
-        return work()
-
-
-@dataclass(frozen=True)
-class _Record:
-    """Work that was recorded: its result stays where it is, and holds the values of the last replay."""
-
-    graph: torch.cuda.CUDAGraph
-    result: Any
-
-
 class _RecordedStep(StepWork):
     """The work of one kind is replayed; each part is recorded when it is first done."""
 
     def __init__(self, kind: StepKind, graphs: StepGraphs) -> None:
         super().__init__(kind)
         self._graphs, self._constrained = graphs, kind.constrained
-        self._before: _Record | None = None
-        self._after: _Record | None = None
+        self._before: Record[Any] | None = None
+        self._after: Record[Any] | None = None
 
     def facts(self, facts_3S: IntArray) -> Tensor:
         """See :class:`StepWork`."""
@@ -295,11 +215,11 @@ class StepGraphs:
             state.allowed = lambda: kept
         return kept is not None
 
-    def record(self, work: Callable[[], object]) -> _Record | None:
+    def record(self, work: Callable[[], Result]) -> Record[Result] | None:
         """Record work without doing it; None where that fails, and nothing is recorded any more."""
-        begin, graph = time.perf_counter(), torch.cuda.CUDAGraph()
+        begin = time.perf_counter()
         try:
-            record = _Record(graph, self._recorded(graph, work))
+            record = record_work(work, stream=self._stream, pool=self._pool)
         except Exception:
             logger.warning("the work around a forward cannot be captured: it runs eagerly", exc_info=True)
             self._seconds = 0.0
@@ -310,23 +230,9 @@ class StepGraphs:
         self.recorded += 1
         return record
 
-    def replay(self, record: _Record | None, work: Callable[[], Result]) -> Result:
+    def replay(self, record: Record[Result] | None, work: Callable[[], Result]) -> Result:
         """Do recorded work; ``work`` itself where there is no record of it."""
         if record is None:
             return work()
         record.graph.replay()
-        found: Result = record.result
-        return found
-
-    def _recorded(self, graph: torch.cuda.CUDAGraph, work: Callable[[], Result]) -> Result:
-        """Record on a stream of its own; the caller's stream is the current one again, whatever happens."""
-        current = torch.cuda.current_stream(self._device)
-        try:
-            with torch.cuda.stream(self._stream):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    return work()
-                finally:
-                    graph.capture_end()
-        finally:
-            torch.cuda.set_stream(current)
+        return record.result

@@ -1,0 +1,95 @@
+"""The work around a forward: rows are packed and picked before it, tokens chosen and windows advanced after it.
+
+It is done operation by operation here, and replayed where it was recorded
+(:mod:`wedlm_core.engine.forward.step_graphs`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.groups import WideRun
+from wedlm_core.engine.forward.pack_gpu import Shape
+from wedlm_core.engine.forward.transfer import to_device
+from wedlm_core.engine.scheduling.slots import IntArray
+
+__all__ = ["EagerStep", "StepKind", "StepWork"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepKind:
+    """What the host knows of the work around a forward: all that is fixed in it, but for what it reads on the device.
+
+    Attributes:
+        sequences: of the forward.
+        runs: its decoding sequences, and how wide their windows are.
+        shape: bounds of its rows.
+        uses: stages of sampling that any row needs (``DeviceState.uses``).
+        constrained: whether any sequence has a grammar.
+    """
+
+    sequences: int
+    runs: tuple[WideRun, ...]
+    shape: Shape
+    uses: tuple[bool, ...] = ()
+    constrained: bool = False
+
+
+class StepWork(ABC):
+    """The work around one forward: what comes before the decoder, and what comes after it.
+
+    Attributes:
+        runs, shape: bounds that the work is to be done with.
+    """
+
+    def __init__(self, kind: StepKind) -> None:
+        self.runs, self.shape = kind.runs, kind.shape
+
+    @abstractmethod
+    def facts(self, facts_3S: IntArray) -> Tensor:
+        """A plan's facts where the work reads them."""
+
+    @abstractmethod
+    def before(self, work: Callable[[], Result]) -> Result:
+        """Do what comes before the decoder."""
+
+    @abstractmethod
+    def hidden(self, hidden_TD: Tensor) -> Tensor:
+        """Hidden states where the work reads them."""
+
+    @abstractmethod
+    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
+        """Do what comes after the decoder; what grammars allow is known then, or waited for."""
+
+
+class EagerStep(StepWork):
+    """The work is done operation by operation."""
+
+    def __init__(self, kind: StepKind, device: torch.device) -> None:
+        super().__init__(kind)
+        self._device = device
+
+    def facts(self, facts_3S: IntArray) -> Tensor:
+        """See :class:`StepWork`."""
+        return to_device(facts_3S, self._device)
+
+    def before(self, work: Callable[[], Result]) -> Result:
+        """See :class:`StepWork`."""
+        return work()
+
+    def hidden(self, hidden_TD: Tensor) -> Tensor:
+        """See :class:`StepWork`."""
+        return hidden_TD
+
+    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
+        """See :class:`StepWork`."""
+        return work()
