@@ -98,7 +98,6 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
         hidden_size=model.config.hidden_size,
         dtype=model.dtype,
         device=device,
-        seconds=config.graph_seconds,
     )
     return AsyncLaunch(model_runner, graphs, steps)
 

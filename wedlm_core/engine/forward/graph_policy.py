@@ -117,6 +117,10 @@ class GraphBook:
     def captured(self, key: GraphKey, seconds: float, used_bytes: int) -> None:
         """Account a capture."""
         self._captured.setdefault(key.size, []).append(key)
+        self.spend(seconds, used_bytes)
+
+    def spend(self, seconds: float, used_bytes: int) -> None:
+        """Account what a capture of other work took."""
         self._seconds -= seconds
         self._bytes -= used_bytes
 

@@ -104,14 +104,13 @@ class StepGraphs:
     """Records the work around forwards, and replays it.
 
     Args:
-        book: rounds bounds up.
+        book: rounds bounds up, and accounts captures.
         sequences: of a forward at most.
         window: places of a sequence's window at most.
         rows: of the largest forward whose work is recorded.
         hidden_size: D.
         dtype: of hidden states.
         device: a CUDA device.
-        seconds: what all recordings may take.
 
     Attributes:
         recorded: parts that were recorded so far.
@@ -119,9 +118,9 @@ class StepGraphs:
 
     def __init__(
         self, book: GraphBook, *, sequences: int, window: int, rows: int, hidden_size: int, dtype: torch.dtype,
-        device: torch.device, seconds: float,
+        device: torch.device,
     ) -> None:  # fmt: skip
-        self._book, self._device, self._seconds = book, device, seconds
+        self._book, self._device = book, device
         self._facts_3S = torch.zeros(3, sequences, dtype=torch.int64, device=device)
         self._hidden_TD = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
         self._allowed: AllowedBuffers | None = None
@@ -129,7 +128,7 @@ class StepGraphs:
         self._kinds: WeakKeyDictionary[DeviceState, OrderedDict[StepKind, StepWork | int]] = WeakKeyDictionary()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
-        self._uses = _USES
+        self._uses, self._stale = _USES, False
         self.recorded = 0
 
     @contextmanager
@@ -161,7 +160,7 @@ class StepGraphs:
         if isinstance(found, StepWork):
             return found
         kinds[rounded] = found + 1
-        if self._seconds <= 0 or found + 1 < self._uses:
+        if self._stale or self._book.exhausted or found + 1 < self._uses:
             return None
         fresh = kinds[rounded] = _RecordedStep(rounded, self)
         while len(kinds) > _MOST:
@@ -217,16 +216,17 @@ class StepGraphs:
 
     def record(self, work: Callable[[], Result]) -> Record[Result] | None:
         """Record work without doing it; None where that fails, and nothing is recorded any more."""
-        begin = time.perf_counter()
+        begin, (free, _) = time.perf_counter(), torch.cuda.mem_get_info(self._device)
         try:
             record = record_work(work, stream=self._stream, pool=self._pool)
         except Exception:
             logger.warning("the work around a forward cannot be captured: it runs eagerly", exc_info=True)
-            self._seconds = 0.0
+            self._stale = True
             self._kinds.clear()
             forget_recording(self._device)
             return None
-        self._seconds -= time.perf_counter() - begin
+        left, _ = torch.cuda.mem_get_info(self._device)
+        self._book.spend(time.perf_counter() - begin, max(0, free - left))
         self.recorded += 1
         return record
 

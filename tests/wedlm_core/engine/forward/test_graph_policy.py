@@ -100,3 +100,12 @@ def test_no_capture_beyond_the_budget(seconds: float, used: int) -> None:
     book.captured(first, seconds, used)
     assert book.exhausted
     assert not book.wants(second)
+
+
+@pytest.mark.parametrize(("seconds", "used_bytes"), [(10.0, 0), (0.0, 100)])
+def test_other_captures_use_up_the_same_budget(seconds: float, used_bytes: int) -> None:
+    book = book_of()
+    book.spend(seconds / 2, used_bytes // 2)
+    assert not book.exhausted
+    book.spend(seconds / 2, used_bytes // 2)
+    assert book.exhausted
