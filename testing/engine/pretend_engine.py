@@ -7,7 +7,9 @@ Prints one JSON object: for each scenario a :class:`Found`, or its error.
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import sys
 import threading
 import time
@@ -17,15 +19,19 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from testing import pretend
 from testing.engine.engines import requests_of, run
+from testing.engine.schemas import LINK
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine, measure
+from wedlm_core.engine.forward import step_graphs
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
+from wedlm_core.engine.forward.step_graphs import AllowedBuffers, StepGraphs
 from wedlm_core.llm import LLM
 from wedlm_core.model.weights import load_model
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -271,9 +277,62 @@ def grammars(folder: Path) -> Found:
     return both(folder, requests_of(prompts, chosen), at_once=2, max_num_seqs=2)
 
 
+def matchers_beside_automata(folder: Path) -> Found:
+    """Grammars become automata when they were used some times, and one never does: both kinds in one forward."""
+    base = SamplingParams(max_tokens=24, window_size=3)
+    digits = replace(base, structured_outputs=StructuredOutputs(regex="the key is [0-9]{3}, the end is [a-z]{2} there"))
+    nested = {"$ref": "#/$defs/link", "$defs": {"link": LINK}}
+    chosen = [
+        *[digits] * 9,
+        *[replace(base, ignore_eos=True, max_tokens=20), digits,
+          replace(base, structured_outputs=StructuredOutputs(json=nested))] * 3,
+    ]  # fmt: skip
+    prompts = [[(11 * i + 5 * j) % 300 for j in range(1 + i % 4)] for i in range(len(chosen))]
+    return both(folder, requests_of(prompts, chosen), at_once=3, max_num_seqs=3)
+
+
+def buffers_refuse(folder: Path) -> Found:
+    """Every second time what grammars allow does not fit where recorded work reads it: that forward ends eagerly."""
+    plain, turns = AllowedBuffers.take, itertools.count()
+    with patch.object(AllowedBuffers, "take", lambda own, allowed: plain(own, allowed) if next(turns) % 2 else None):
+        return matchers_beside_automata(folder)
+
+
+def captures_fail(folder: Path, number: int) -> Found:
+    """The recording of work around a forward fails after that was done, once: all else runs eagerly."""
+    plain, turns = StepGraphs.record, itertools.count(1)
+
+    def record(self: StepGraphs, work: Callable[[], Any]) -> Any:
+        def broken() -> None:
+            work()
+            raise RuntimeError("as when a capture is invalidated at its end")
+
+        return plain(self, broken if next(turns) == number else work)
+
+    logging.getLogger(step_graphs.__name__).setLevel(logging.ERROR)
+    with patch.object(StepGraphs, "record", record), patch.object(step_graphs, "_USES", 1):
+        found = around(folder)
+    assert found.recorded == number - 1
+    return found
+
+
+def never_captured(folder: Path) -> Found:
+    """Adjustments and reports of the most likely tokens are not captured, however often they come."""
+    base = SamplingParams(max_tokens=20, window_size=3, ignore_eos=True, logprobs=True)
+    chosen = [replace(base, repetition_penalty=1.3), replace(base, logprobs=3), replace(base, logit_bias={30: 4.0})]
+    requests = requests_of([[5 + i, 60, 71] for i in range(3)], chosen)
+    with patch.object(step_graphs, "_USES", 1):
+        return both(folder, requests, at_once=1, max_num_seqs=1)
+
+
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "around": around,
     "grammars": grammars,
+    "matchers_beside_automata": matchers_beside_automata,
+    "buffers_refuse": buffers_refuse,
+    "first_capture_fails": lambda folder: captures_fail(folder, 5),
+    "second_capture_fails": lambda folder: captures_fail(folder, 6),
+    "never_captured": never_captured,
     "graphs": lambda folder: both(folder, mixed(), at_once=3),
     "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),
     "plain": lambda folder: both(folder, mixed()[::2], overlap=False),

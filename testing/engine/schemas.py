@@ -7,7 +7,7 @@ from typing import Any
 
 from wedlm_core.structured_outputs import StructuredOutputs
 
-__all__ = ["OTHERS", "SCHEMAS"]
+__all__ = ["LINK", "OTHERS", "SCHEMAS"]
 
 
 def _object(properties: Mapping[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ _INT, _NUM, _BOOL, _NULL = ({"type": kind} for kind in ("integer", "number", "bo
 _SHORT = {"type": "string", "maxLength": 6}
 _DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
 _COLOUR = {"enum": ["red", "green", "blue"]}
-_LINK = {"type": "object", "properties": {"v": _DIGIT, "next": {"anyOf": [{"$ref": "#/$defs/link"}, _NULL]}},
+LINK = {"type": "object", "properties": {"v": _DIGIT, "next": {"anyOf": [{"$ref": "#/$defs/link"}, _NULL]}},
          "required": ["v", "next"], "additionalProperties": False}  # fmt: skip
 
 SCHEMAS: Mapping[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
     "$defs": {"$defs": {"digit": _DIGIT}, **_object({"a": {"$ref": "#/$defs/digit"}, "b": {"$ref": "#/$defs/digit"}})},
     "definitions": {"definitions": {"c": _COLOUR}, "type": "array", "items": {"$ref": "#/definitions/c"},
                     "minItems": 1, "maxItems": 2},
-    "linked list": {"$defs": {"link": _LINK}, "$ref": "#/$defs/link"},
+    "linked list": {"$defs": {"link": LINK}, "$ref": "#/$defs/link"},
     "tree": {"$defs": {"t": _object({"v": _DIGIT, "c": {"type": "array", "items": {"$ref": "#/$defs/t"}, "maxItems": 2}
                                      })}, "$ref": "#/$defs/t"},
     "notes": {"title": "T", "description": "D", "default": 1, "examples": [2], "$comment": "C", "deprecated": True,

@@ -98,6 +98,8 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
         hidden_size=model.config.hidden_size,
         dtype=model.dtype,
         device=device,
+        logits_bytes=4 * model.config.vocab_size,
+        most_bytes=config.graph_bytes // 2,
     )
     return AsyncLaunch(model_runner, graphs, steps)
 

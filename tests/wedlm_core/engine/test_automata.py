@@ -171,12 +171,15 @@ def test_full_tables_are_emptied_though_sequences_come_without_a_pause(
     automata = Automata(compiled, SlotTable(SLOTS, 2 * WINDOW + 1))
     first, second, third = (compiled.compile(StructuredOutputs(choice=[word])) for word in ("yes", "perhaps", "no"))
     assert automata.enter(0, first)
-    rng, entered = random.Random(1), list[Grammar]()
+    rng, entered, refused = random.Random(1), list[Grammar](), list[int]()
     for turn in range(1, 3000):
         slot, grammar = turn % SLOTS, rng.choices([first, second, third], [0.9, 0.05, 0.05])[0]
         automata.leave(slot)
         if automata.enter(slot, grammar):
             entered.append(grammar)
+        refused.append(automata._refused)
+    assert max(refused) == SLOTS + 1
+    assert refused.count(0) > 100
     assert second in entered
     assert first in entered[entered.index(second) :], "which is not full for ever either"
     assert not automata._doubted

@@ -18,16 +18,37 @@ from testing.engine.models import write_model
 from testing.repository import ROOT
 
 # Two processes at a time, of about the same length: torch is changed in them, and the machine may have two cores.
-SHARES = (
-    ("graphs", "around", "plain", "one_slot_elsewhere", "steady_auto", "defaults", "scores"),
-    ("eager", "sdpa", "eight_bits", "tight", "traced", "steady_mixed", "grammars"),
+SHARES: tuple[tuple[str, ...], ...] = (
+    (
+        "graphs",
+        "around",
+        "plain",
+        "one_slot_elsewhere",
+        "steady_auto",
+        "defaults",
+        "scores",
+        "buffers_refuse",
+        "first_capture_fails",
+    ),
+    (
+        "eager",
+        "sdpa",
+        "eight_bits",
+        "tight",
+        "traced",
+        "steady_mixed",
+        "grammars",
+        "matchers_beside_automata",
+        "second_capture_fails",
+        "never_captured",
+    ),
 )
 NAMES = sorted({name for share in SHARES for name in share} - {"defaults"})
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux"),
-    pytest.mark.slow,  # two minutes of two cores
-    pytest.mark.timeout(600),  # the scenarios take about 50 s of processor time, and a machine may be busy
+    pytest.mark.slow,  # four minutes of two cores
+    pytest.mark.timeout(600),  # the scenarios take about 200 s of processor time, and a machine may be busy
 ]
 
 
@@ -74,6 +95,9 @@ def test_the_scenarios_do_what_they_are_named_after(found: dict[str, Any]) -> No
     assert found["around"]["recorded"] > 8
     assert found["around"]["replays"] > 60
     assert found["grammars"]["recorded"] >= 4
+    assert found["matchers_beside_automata"]["recorded"] >= 8
+    assert found["never_captured"]["recorded"] == 0
+    assert found["never_captured"]["captured"] > 0
     assert found["eager"]["recorded"] == found["eager"]["captured"] == found["plain"]["captured"] == 0
     assert found["eager"]["cached"] > 0, "prefixes are shared"
     assert found["tight"]["preemptions"] > 0

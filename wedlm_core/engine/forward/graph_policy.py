@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-__all__ = ["GraphBook", "GraphKey", "graph_sizes", "kv_buckets"]
+__all__ = ["GraphBook", "GraphKey", "Recent", "graph_sizes", "kv_buckets"]
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 _SMALL = (1, 2, 4, 8)
 _STEPS = ((128, 8), (512, 32), (1024, 64))  # up to so many rows: sizes so far apart
@@ -53,6 +58,33 @@ class GraphKey:
             and self.sequences >= other.sequences
             and self.max_rows >= other.max_rows
         )
+
+
+class Recent(Generic[Key, Value]):
+    """Values by key, of the keys that were used last.
+
+    Args:
+        most: keys that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._values = most, OrderedDict[Key, Value]()
+
+    def get(self, key: Key) -> Value | None:
+        """The value of a key, which is the last used one then; None where it is not kept."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Set a value; the key that was not used for longest goes, if there are too many."""
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class GraphBook:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -133,7 +133,9 @@ class Runner:
 
     def advance_groups(self, groups: list[Group], chosen_F: Choice) -> Iterator[Advance]:
         """Commit and refill each group's windows, and remember the tokens."""
-        for group in groups:
+        for given in groups:
+            # Strategies put other tensors in a window's place; recorded work makes a group once, for all its replays.
+            group = replace(given, window=copy.copy(given.window))
             shape = group.layout.id_SR.shape
             span = slice(group.base, group.base + shape.numel())
             choices = RowChoices(

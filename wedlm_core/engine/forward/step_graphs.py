@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +23,7 @@ from torch import Tensor
 from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.engine.forward.cuda_graphs import Record, forget_recording, record_work
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.graph_policy import GraphBook
+from wedlm_core.engine.forward.graph_policy import GraphBook, Recent
 from wedlm_core.engine.forward.step_work import StepKind, StepWork
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
@@ -37,7 +36,8 @@ Result = TypeVar("Result")
 
 _USES = 4  # the forward of a kind that is recorded: to record takes as long as several eager ones
 _MOST_BITS = 64 << 20  # bytes of the states that allow several tokens
-_MOST = 256  # kinds that are kept of one state; the one that was not used for longest goes first
+_MOST, _MOST_COUNTED = 256, 4096  # kinds of one state whose work is kept, and others whose uses are counted
+_FILTERED = 10  # times the memory of a row of logits that filters take
 
 
 class _RecordedStep(StepWork):
@@ -68,6 +68,14 @@ class _RecordedStep(StepWork):
             return work()
         self._after = self._after or self._graphs.record(work)
         return self._graphs.replay(self._after, work)
+
+
+class _Kinds:
+    """Kinds of forwards on one state: their recorded work, and how often those without were used."""
+
+    def __init__(self) -> None:
+        self.records: Recent[StepKind, StepWork] = Recent(_MOST)
+        self.uses: Recent[StepKind, int] = Recent(_MOST_COUNTED)
 
 
 class AllowedBuffers:
@@ -111,6 +119,8 @@ class StepGraphs:
         hidden_size: D.
         dtype: of hidden states.
         device: a CUDA device.
+        logits_bytes: of a row of logits.
+        most_bytes: that logits of recorded work may take.
 
     Attributes:
         recorded: parts that were recorded so far.
@@ -118,14 +128,14 @@ class StepGraphs:
 
     def __init__(
         self, book: GraphBook, *, sequences: int, window: int, rows: int, hidden_size: int, dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device, logits_bytes: int, most_bytes: int,
     ) -> None:  # fmt: skip
-        self._book, self._device = book, device
+        self._book, self._device, self._logits_bytes, self._most_bytes = book, device, logits_bytes, most_bytes
         self._facts_3S = torch.zeros(3, sequences, dtype=torch.int64, device=device)
         self._hidden_TD = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
         self._allowed: AllowedBuffers | None = None
-        self._states = sequences * (window + 1)
-        self._kinds: WeakKeyDictionary[DeviceState, OrderedDict[StepKind, StepWork | int]] = WeakKeyDictionary()
+        self._states = 2 * sequences * (window + 1)  # of those that are walked, and of those that have matchers
+        self._kinds: WeakKeyDictionary[DeviceState, _Kinds] = WeakKeyDictionary()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
         self._uses, self._stale = _USES, False
@@ -143,8 +153,9 @@ class StepGraphs:
     def of(self, kind: StepKind, state: DeviceState, slots_S: IntArray) -> StepWork | None:
         """The recorded work of a kind, or where it is to be recorded now; None where it is to run eagerly.
 
-        That is where it is large, so that the device takes longer than the host, or where adjustments and reports of
-        the most likely tokens take part, whose operations differ from forward to forward.
+        That is where it is large, so that the device takes longer than the host or logits more memory than captures
+        may, or where adjustments and reports of the most likely tokens take part, whose operations differ from forward
+        to forward.
 
         Args:
             kind: of the forward, without its stages of sampling and its grammars.
@@ -154,23 +165,22 @@ class StepGraphs:
         rounded = self._rounded(kind, state, slots_S)
         if rounded is None:
             return None
-        kinds = self._kinds.setdefault(state, OrderedDict())
-        found = kinds.setdefault(rounded, 0)
-        kinds.move_to_end(rounded)
-        if isinstance(found, StepWork):
+        kinds = self._kinds.setdefault(state, _Kinds())
+        found = kinds.records.get(rounded)
+        if found is not None or self._stale or self._book.exhausted:
             return found
-        kinds[rounded] = found + 1
-        if self._stale or self._book.exhausted or found + 1 < self._uses:
+        uses = (kinds.uses.get(rounded) or 0) + 1
+        kinds.uses.put(rounded, uses)
+        if uses < self._uses:
             return None
-        fresh = kinds[rounded] = _RecordedStep(rounded, self)
-        while len(kinds) > _MOST:
-            kinds.popitem(last=False)
+        fresh = _RecordedStep(rounded, self)
+        kinds.records.put(rounded, fresh)
         return fresh
 
     def _rounded(self, kind: StepKind, state: DeviceState, slots_S: IntArray) -> StepKind | None:
         """The kind with bounds rounded up and its stages of sampling; None where its work is not recorded."""
         shape = kind.shape
-        if not kind.runs or shape.total > len(self._hidden_TD):
+        if self._stale or not kind.runs or shape.total > len(self._hidden_TD):
             return None
         if state.adjusts_or_reports(slots_S):
             return None
@@ -182,6 +192,8 @@ class StepGraphs:
         special = self._book.padded(shape.special) if shape.special else 0
         assert wanted is not None  # it is no larger than the total
         assert special is not None
+        if (wanted + _FILTERED * special) * self._logits_bytes > self._most_bytes:
+            return None
         return StepKind(
             sequences=kind.sequences,
             runs=tuple(replace(run, width=1 << (run.width - 1).bit_length()) for run in kind.runs),
@@ -215,7 +227,9 @@ class StepGraphs:
         return kept is not None
 
     def record(self, work: Callable[[], Result]) -> Record[Result] | None:
-        """Record work without doing it; None where that fails, and nothing is recorded any more."""
+        """Record work without doing it; None where that fails, and from then on."""
+        if self._stale:
+            return None
         begin, (free, _) = time.perf_counter(), torch.cuda.mem_get_info(self._device)
         try:
             record = record_work(work, stream=self._stream, pool=self._pool)

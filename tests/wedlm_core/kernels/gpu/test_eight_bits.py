@@ -6,9 +6,11 @@ So have norms and gates that round their rows, and a decoder made of both. Witho
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -34,6 +36,7 @@ from wedlm_core.model.quantised import quantise
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from wedlm_core.kernels.gpu import eight_bits, layer
 from wedlm_core.kernels.gpu.layer import add_rms_norm, add_rms_norm_int8, silu_mul, silu_mul_int8
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -290,3 +293,39 @@ def test_layers_take_the_kernels_where_the_device_has_them() -> None:
         with gpu_products(True), patch(f"wedlm_core.model.{name}", wraps=globals()[name.split(".")[1]]) as called:
             assert torch.equal(layer(x), want)
         called.assert_called_once()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_only_tiles_that_are_full_of_rows_are_read_without_a_mask(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read behind the last row may belong to no one; results would not show it."""
+    launched = list[dict[str, Any]]()
+
+    class Spy:
+        def __getitem__(self, grid: object) -> Callable[..., None]:
+            return lambda *_, **options: launched.append(options)
+
+    monkeypatch.setattr(eight_bits, f"multiply_int{bits}", Spy())
+    for rows in (1, 15, 16, 17, 32, 64, 100, 128, 129, 256):
+        one = some_problem(rows, 48, 64, 0, bias=False, dtype=torch.float32)
+        if bits == 8:
+            multiply_int8_gpu(one.rows, one.int8(), one.scale_O, None, one.dtype)
+        else:
+            multiply_int4_gpu(one.rows, *one.int4(), one.scale_O, None, one.dtype)
+        assert launched[-1]["FULL"] == (rows % launched[-1]["BLOCK_R"] == 0)
+    assert {options["FULL"] for options in launched} == {True, False}
+
+
+def test_rows_are_rounded_where_norms_and_gates_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = quantise(random_decoder(qwen3=True, seed=4).to(DEVICE), "int8"), Counter[str]()
+
+    def counted(name: str) -> Callable[..., Any]:
+        plain = getattr(layer, name)
+        return lambda *given: (calls.update([name]), plain(*given))[1]
+
+    for name in ("add_rms_norm", "add_rms_norm_int8", "silu_mul", "silu_mul_int8"):
+        monkeypatch.setattr(layer, name, counted(name))
+    ids = torch.tensor([5, 300, 9, 17], device=DEVICE)
+    with torch.inference_mode():
+        DecoderGpu(model)(ids, ids % 7, lambda _layer, q, k, v: q)
+    layers = len(model.layers)
+    assert calls == {"add_rms_norm_int8": 2 * layers, "silu_mul_int8": layers, "add_rms_norm": 1}, "the last norm"
