@@ -62,8 +62,8 @@ def structured(scene: Scene) -> Report:
         goals.append(goal("verified / autoregressive under a schema, 1 and 8", 2.0, *min(over_constrained)))
     notes = (
         f"{scale.name}; outputs of a schema with long keys, twice as many as sequences at once in a round, {_ROUNDS} "
-        "rounds, medians; ratios are taken within a round. Free outputs have the same lengths. Masks of the grammar are "
-        "computed by threads of the host while the model runs, and travel as bits."
+        "rounds, medians; ratios are taken within a round. Free outputs have the same lengths. Masks of the grammar "
+        "are computed by threads of the host while the model runs, and travel as bits."
     )
     return Report(title="Structured output", notes=notes, rows=rows, goals=goals)
 
