@@ -20,14 +20,14 @@ from testing.repository import ROOT
 
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-ROWS = 500
+ROWS = 2000  # more than are done before the run is interrupted
 ESCAPE, RETURN = b"\x1b", b"\r"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("show n")  # with a blank, which commands have to quote
-    prompts = [f"Count from {i} to {i + 20}." if i % 200 else "" for i in range(ROWS)]
+    prompts = [f"Count from {i} to {i + 20}." if i % 700 else "" for i in range(ROWS)]
     pq.write_table(pa.table({"prompt": prompts}), folder / "in.parquet")
     return folder
 
@@ -70,7 +70,7 @@ def test_a_terminal_shows_every_stage_and_figure_in_one_place(interrupted: Termi
     for figure in ("tokens/s", "rows/s", "tokens/forward", "KV in use", "actors 1 ready", "ends in", "failed"):
         assert figure in frame
     assert frame.count("tokens/forward") == 1, "drawn anew where it was, also after the terminal was made narrower"
-    assert re.search(rf"rows [\d,]+ of {ROWS}", frame)
+    assert re.search(rf"rows [\d,]+ of {ROWS:,}", frame)
     assert "[  " not in frame, "stages are no lines of their own here"
 
 
