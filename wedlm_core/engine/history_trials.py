@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 __all__ = ["Trials"]
 
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
+_ENOUGH = 1024, 48  # sequences of these forwards together, and forwards, of which it is enough
 _TRIED = 48  # of a trial
 _UNCOUNTED = 16  # with drafts, at the beginning: windows and trust have yet to follow, kernels to be loaded
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
@@ -84,6 +85,7 @@ class Trials:
         self._pause, self._checked = _PAUSE, _CHECKED
         self._idle = 0  # forwards in a row without any gain
         self._carried = 0.0  # seconds of steps in which none decoded
+        self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
         self._arms: dict[int, _Arms] = {}  # by the binary length of the number of sequences
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
 
@@ -105,7 +107,9 @@ class Trials:
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
         if self._passed > (_UNCOUNTED if self.asks else _CHECK_UNCOUNTED):
             (arms.with_drafts if self.asks else arms.without).add(seconds, tokens)
-        if self._left <= 0 or self._is_hopeless or self._is_plain(arms):
+        if self._at_first is not None:
+            self._at_first += sequences
+        if self._left <= 0 or self._is_hopeless or self._is_plain(arms) or self._is_enough:
             self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
 
     def skip(self) -> bool:
@@ -114,6 +118,12 @@ class Trials:
             return False
         self._left -= 1
         return True
+
+    @property
+    def _is_enough(self) -> bool:
+        """Whether the first forwards had so many sequences that fewer of them tell as much."""
+        sequences, forwards = _ENOUGH
+        return self._at_first is not None and self._at_first >= sequences and self._passed >= forwards
 
     @property
     def _is_hopeless(self) -> bool:
@@ -147,6 +157,7 @@ class Trials:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def _begin(self, *, asks: bool, forwards: int) -> None:
+        self._at_first = None
         self.asks, self._left, self._passed, self._idle = asks, forwards, 0, 0
         self._sizes.clear()
         if asks and not self._is_steady:  # what was before it has no part in a trial

@@ -84,3 +84,11 @@ def test_steps_in_which_none_decodes_count_with_the_next() -> None:
                 trials.record(4e-3, 0, 0)
             trials.record(1e-3, 8, 8)
     assert np.mean(asked[2000:]) > 0.9, "1.1 ms a forward, and 1.5 without"
+
+
+@pytest.mark.parametrize(("sequences", "forwards"), [(1, 128), (8, 128), (16, 64), (32, 48), (256, 48)])
+def test_of_many_sequences_fewer_first_forwards_tell_as_much(sequences: int, forwards: int) -> None:
+    asked = decode(Trials(), 400, lambda _: 0.9, sequences=sequences)
+    assert asked.index(False) == forwards
+    again = asked.index(True, forwards)
+    assert all(asked[again : again + 24]), "later trials have their own length"
