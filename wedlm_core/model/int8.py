@@ -33,8 +33,24 @@ def scaled(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | N
 
 
 def has_gpu_kernels(device: torch.device) -> bool:
-    """Whether Triton kernels round rows and multiply them on a device."""
-    return device.type == "cuda" and why_no_triton(device) is None
+    """Whether Triton kernels round rows and multiply them on a device, exactly."""
+    return device.type == "cuda" and why_no_triton(device) is None and why_no_gpu_products(device) is None
+
+
+@functools.cache
+def why_no_gpu_products(device: torch.device) -> str | None:
+    """Why :func:`multiply_int8_gpu` may not be used on a device; None if extreme values give exact sums."""
+    weight_OI, one = _extreme_weights(device), torch.ones((), device=device)
+    for rows in (1, 40, 70):  # as many kinds of tiles
+        byte_RI = weight_OI[torch.arange(rows, device=device) % len(weight_OI)].contiguous()
+        given = RoundedRows(byte_RI, one.expand(rows).contiguous())
+        try:
+            found = multiply_int8_gpu(given, weight_OI, one.expand(len(weight_OI)).contiguous(), None, torch.float32)
+        except Exception as error:  # a compiler or driver may raise anything
+            return f"a product of int8 rows failed ({type(error).__name__}: {error})"
+        if not torch.equal(found, plain_sums(byte_RI, weight_OI).float()):
+            return f"a product of {rows} int8 rows cuts off large sums"
+    return None
 
 
 def plain_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
@@ -59,6 +75,16 @@ def exact_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
     return torch._int_mm(whole_RI, weight_OI.t())[:rows]
 
 
+def _extreme_weights(device: torch.device) -> Tensor:
+    """int8 ``[64, 256]``, of which some sums are as large as they get."""
+    extreme = torch.tensor([127, -127, 127, 127, -127, 126, 1, -127], dtype=torch.int8, device=device)
+    weight_OI = extreme.repeat(64, 32)
+    weight_OI[1] = 127
+    weight_OI[2] = -127
+    weight_OI[3::2] = weight_OI[3::2].roll(1, dims=1)
+    return weight_OI
+
+
 @functools.cache
 def why_not_exact(device: torch.device) -> str | None:
     """Why ``torch._int_mm`` may not be used on a device; None if extreme values give exact sums at several row counts.
@@ -66,12 +92,8 @@ def why_not_exact(device: torch.device) -> str | None:
     Some CPUs have no instruction that adds four 8-bit products to 32 bits. A library may then add pairs in 16 bits, and
     large ones are cut off.
     """
-    inputs, outputs = 256, 64
-    extreme = torch.tensor([127, -127, 127, 127, -127, 126, 1, -127], dtype=torch.int8, device=device)
-    weight_OI = extreme.repeat(outputs, inputs // 8)
-    weight_OI[1] = 127
-    weight_OI[2] = -127
-    weight_OI[3::2] = weight_OI[3::2].roll(1, dims=1)
+    weight_OI = _extreme_weights(device)
+    extreme, inputs = weight_OI[0, :8], weight_OI.shape[1]
     for rows in (1, 2, 4, 17, 64):
         byte_RI = extreme.roll(rows).repeat(rows, inputs // 8)
         byte_RI[0] = 127

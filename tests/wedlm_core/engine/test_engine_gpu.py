@@ -151,6 +151,8 @@ def test_admission_has_no_sync(agreeing_folder: Path, no_syncs: None) -> None:
     torch.cuda.set_sync_debug_mode("error")
     for _ in range(10):
         engine.step()
+    torch.cuda.set_sync_debug_mode("default")
+    assert engine.num_unfinished == 12
 
 
 def test_graphs_compute_what_runs_eagerly(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,11 +91,13 @@ def test_the_peak_forward_runs_every_row_and_a_chunk_of_logits(rows: int, attent
 @pytest.mark.parametrize(("sequences", "reach"), [(1, 30), (7, 30), (2, 100)])
 def test_the_peak_forward_stays_within_what_short_sequences_reach(sequences: int, reach: int) -> None:
     """On a device an index behind a table's end fails every later operation of the process."""
-    model = random_decoder(qwen3=True, seed=0)
+    model, ran = random_decoder(qwen3=True, seed=0), list[int]()
     model.set_max_positions(reach)
+    model.norm.register_forward_hook(lambda _m, _i, out: ran.append(out.shape[0]))
     config = EngineConfig(max_batch_rows=300, max_num_seqs=sequences, logits_chunk_rows=90, page_size=16)
     pool = KVPool(model.config, 1, 16, device=torch.device("cpu"), dtype=torch.float32)
     peak_forward(model, backend_of("sdpa"), config, reach, pool)
+    assert ran == [300]
 
 
 def test_what_is_configured_wins_and_the_rest_is_what_sequences_could_use() -> None:

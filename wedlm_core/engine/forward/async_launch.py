@@ -60,7 +60,7 @@ class InFlightForward:
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared:
-    """What is made before the decoder runs, on the device; ``picks`` and ``layout`` are None where nothing decodes."""
+    """What is made before the decoder runs, on the device; ``picks`` is None where nothing decodes."""
 
     context_S: Tensor
     groups: list[Group]

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from testing.engine.models import random_decoder
 from wedlm_core.kernels.rounding import RoundedRows, rounded
+from wedlm_core.model import int8
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement
 from wedlm_core.model.int4 import GROUP, Int4Linear, expanded
 from wedlm_core.model.int8 import MOST_INPUTS, Int8Linear, exact_sums, scaled
@@ -329,3 +330,12 @@ def test_rows_are_rounded_where_norms_and_gates_are_computed(monkeypatch: pytest
         DecoderGpu(model)(ids, ids % 7, lambda _layer, q, k, v: q)
     layers = len(model.layers)
     assert calls == {"add_rms_norm_int8": 2 * layers, "silu_mul_int8": layers, "add_rms_norm": 1}, "the last norm"
+
+
+def test_products_that_cut_off_large_sums_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert int8.why_no_gpu_products.__wrapped__(DEVICE) is None
+    plain = int8.multiply_int8_gpu
+    monkeypatch.setattr(int8, "multiply_int8_gpu", lambda *given: plain(*given).clamp(-(2.0**20), 2.0**20 + 2**21))
+    assert "cuts off" in str(int8.why_no_gpu_products.__wrapped__(DEVICE))
+    monkeypatch.setattr(int8, "multiply_int8_gpu", lambda *given: 1 / 0)
+    assert "ZeroDivisionError" in str(int8.why_no_gpu_products.__wrapped__(DEVICE))
