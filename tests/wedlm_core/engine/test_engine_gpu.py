@@ -152,7 +152,7 @@ def test_admission_has_no_sync(agreeing_folder: Path, no_syncs: None) -> None:
     for _ in range(10):
         engine.step()
     torch.cuda.set_sync_debug_mode("default")
-    assert engine.num_unfinished == 12
+    assert all(engine.committed(one.request_id) for one in requests[6:]), "they were admitted"
 
 
 def test_graphs_compute_what_runs_eagerly(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
