@@ -47,11 +47,10 @@ class PagedCpuPlan:
 
     def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
         """Compute the sequences ``first .. last - 1``. ``q`` and ``out``: float32 ``[T', heads * Dh]``."""
-        from wedlm_core.kernels.cpu.attention import QUERIES, attend
+        from wedlm_core.kernels.cpu.attention import attend
 
         pool = self._pool
-        scores = np.empty((QUERIES, self.width), dtype=np.float32)
-        attend(q, *pool.blocks(layer), *self._rows, pool.page_size, self._scale, out, scores, first, last)
+        attend(q, *pool.blocks(layer), *self._rows, pool.page_size, self._scale, out, self.width, first, last)
 
     def describe(self, task: Any) -> tuple[np.ndarray, ...]:
         """Fill the fields of :data:`wedlm_core.kernels.cpu.forward.TASK` that attention needs.

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testing.engine.engines import requests_of, run
@@ -18,7 +18,7 @@ from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, model_of, observe
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
-from wedlm_core.kernels.cpu.attention import QUERIES, attend
+from wedlm_core.kernels.cpu.attention import attend
 from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.model import decoder_cpu, team
 from wedlm_core.model.weights import load_model
@@ -145,49 +145,61 @@ def test_threads_change_no_bit(
         assert torch.equal(value, shared.decode[key])
 
 
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 200), st.sampled_from([4, 8, 32, 30]), st.integers(0, 99))
+@given(
+    st.integers(1, 40), st.integers(1, 12), st.integers(0, 200), st.sampled_from([4, 8, 32, 30]),
+    st.sampled_from([1, 2, 3]), st.sampled_from([2, 8, 16, 32, 64, 128]), st.integers(0, 99),
+)  # fmt: skip
+@example(rows=2, sequences=3, cached=1500, dim=64, group=2, page=64, seed=0)  # more keys than are fetched at once
+@example(rows=1, sequences=4, cached=130, dim=32, group=1, page=64, seed=0)
 @settings(max_examples=40, deadline=None)
-def test_attention_equals_a_plain_softmax(rows: int, sequences: int, cached: int, dim: int, seed: int) -> None:
+def test_attention_equals_a_plain_softmax(
+    rows: int, sequences: int, cached: int, dim: int, group: int, page: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
-    heads, kv_heads, page = 4, 2, 16
+    kv_heads, block = 2, min(page, 16)
+    heads = kv_heads * group
     counts = rng.integers(1, rows + 1, sequences)
     context = rng.integers(0, cached + 1, sequences)
     starts = np.cumsum(counts) - counts
     depth = int((context + counts).max() - 1) // page + 1
     pages = rng.permutation(sequences * depth).reshape(sequences, depth)
-    keys = rng.standard_normal((kv_heads, sequences * depth, dim, page)).astype(np.float32)
-    values = rng.standard_normal((kv_heads, sequences * depth * page, dim)).astype(np.float32)
+    entries = sequences * depth * page
+    keys = rng.standard_normal((kv_heads, entries // block, dim, block)).astype(np.float32)
+    values = rng.standard_normal((kv_heads, entries, dim)).astype(np.float32)
     q = rng.standard_normal((int(counts.sum()), heads * dim)).astype(np.float32)
-    out, scores = np.zeros_like(q), np.empty((QUERIES, depth * page + 16), dtype=np.float32)
+    out, width = np.zeros_like(q), -(-depth * page // 16) * 16
     scale = np.float32(dim**-0.5)
     narrow = [torch.from_numpy(x).bfloat16() for x in (keys, values)]
     keys, values = (x.float().numpy() for x in narrow)
     none = np.zeros((2, 0, 0), dtype=np.float32)
-    attend(q, keys, values, *none, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
+    attend(q, keys, values, *none, pages, starts, counts, context, page, scale, out, width, 0, sequences)
     bits, same = [x.view(torch.uint16).numpy() for x in narrow], np.zeros_like(out)
-    attend(q, *bits, *none, pages, starts, counts, context, page, scale, same, scores, 0, sequences)
+    attend(q, *bits, *none, pages, starts, counts, context, page, scale, same, width, 0, sequences)
     np.testing.assert_array_equal(same, out, "bfloat16 keys and values give the bits of the same numbers in float32")
-    _check_softmax(q, keys, values, pages, starts, counts, context, out)
+    _check_softmax(q, keys, values, pages, page, starts, counts, context, out)
     # Eight bits: each key and value of a KV head at a scale of its own.
     byte_k, byte_v = (rng.integers(-127, 128, x.shape).astype(np.int8) for x in (keys, values))
-    scales = rng.uniform(0.001, 0.03, (2, kv_heads, sequences * depth * page)).astype(np.float32)
-    attend(q, byte_k, byte_v, *scales, pages, starts, counts, context, page, scale, out, scores, 0, sequences)
-    by_entry = scales[0].reshape(kv_heads, sequences * depth, 1, page)
-    _check_softmax(q, byte_k * by_entry, byte_v * scales[1][..., None], pages, starts, counts, context, out)
+    scales = rng.uniform(0.001, 0.03, (2, kv_heads, entries)).astype(np.float32)
+    attend(q, byte_k, byte_v, *scales, pages, starts, counts, context, page, scale, out, width, 0, sequences)
+    by_entry = scales[0].reshape(kv_heads, entries // block, 1, block)
+    _check_softmax(q, byte_k * by_entry, byte_v * scales[1][..., None], pages, page, starts, counts, context, out)
 
 
 def _check_softmax(  # type: ignore[no-untyped-def]
-    q, keys, values, pages, starts, counts, context, out
+    q, keys, values, pages, page, starts, counts, context, out
 ) -> None:
-    (kv_heads, _, dim, page), heads = keys.shape, 4
+    kv_heads, _, dim, _ = keys.shape
+    heads = q.shape[1] // dim
+    by_entry = keys.transpose(0, 1, 3, 2).reshape(kv_heads, -1, page, dim)
     scale = dim**-0.5
     for s in range(len(counts)):
-        flat_k = keys[:, pages[s]].transpose(0, 1, 3, 2).reshape(kv_heads, -1, dim).astype(np.float64)
+        flat_k = by_entry[:, pages[s]].reshape(kv_heads, -1, dim).astype(np.float64)
         flat_v = values.reshape(kv_heads, -1, page, dim)[:, pages[s]].reshape(kv_heads, -1, dim).astype(np.float64)
         for r in range(counts[s]):
             seen, row = context[s] + r + 1, starts[s] + r
             for h in range(heads):
-                score = flat_k[h // 2, :seen] @ q[row, h * dim : (h + 1) * dim] * scale
+                kv = h * kv_heads // heads
+                score = flat_k[kv, :seen] @ q[row, h * dim : (h + 1) * dim] * scale
                 weight = np.exp(score - score.max())
-                want = weight @ flat_v[h // 2, :seen] / weight.sum()
+                want = weight @ flat_v[kv, :seen] / weight.sum()
                 np.testing.assert_allclose(out[row, h * dim : (h + 1) * dim], want, rtol=2e-5, atol=2e-5)

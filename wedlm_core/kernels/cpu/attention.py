@@ -1,6 +1,14 @@
-"""Causal attention of packed rows over a paged KV pool with transposed keys."""
+"""Causal attention of packed rows over a paged KV pool with transposed keys.
+
+A group of up to 32 queries of a sequence and KV head is computed together, as one call that is given addresses and
+counts: with one row of a short sequence it has a few thousand multiplications, less than it takes to pass arrays.
+Keys and values come from memory, and are fetched while others are multiplied: values while the same tokens' keys are,
+and the keys of the next group while values are.
+"""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -8,70 +16,281 @@ from numba.extending import overload
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, exp
-from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16, multiply_int8
+from wedlm_core.kernels.cpu.tile import MULTIPLIERS, ROWS, address
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
+from wedlm_core.kernels.cpu.views import array_at, numbers_at
 
-__all__ = ["QUERIES", "attend", "attend_group", "group_space"]
+__all__ = ["GROUPS", "QUERIES", "Group", "Pool", "attend", "bits_of", "group_space"]
 
 QUERIES = 32
-"""Queries that are computed together: they and their scores of a block fit in the L1 cache."""
+"""Queries that are computed together: they and their scores of a tile fit in the L1 cache."""
+_TILE = 64  # keys that are multiplied together, at most
+_FAR_BYTES = 1 << 18  # of keys that may be between a fetch and its use: a part of the L2 cache
+_ENDLESS = 1 << 60  # elements of an array of which no one asks how long it is
 
 
-def _multiply(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-    """:func:`multiply` by a part of ``held``, at an address, whatever its numbers."""
+class Pool(NamedTuple):
+    """Keys and values of a layer, and the queries of its rows: addresses and counts.
+
+    Attributes:
+        keys: ``[kv_heads, entries / block, Dh, block]``, in the numbers of the kernel.
+        values: ``[kv_heads, entries, Dh]``, in the same.
+        key_scales: float32 ``[kv_heads, entries]``, what keys in int8 are multiplied by; not read for others.
+        value_scales: the same of values.
+        entries: of a KV head.
+        block: keys that stand beside each other.
+        page_bits: two to their power are the tokens of a page, at least those of a block.
+        dim: Dh.
+        kv_heads: of the model.
+        group: query heads of each.
+        q: float32 ``[T, kv_heads * group * Dh]``.
+        out: the same, written.
+        scale: of the scores, float32.
+    """
+
+    keys: int
+    values: int
+    key_scales: int
+    value_scales: int
+    entries: int
+    block: int
+    page_bits: int
+    dim: int
+    kv_heads: int
+    group: int
+    q: int
+    out: int
+    scale: np.float32
 
 
-@overload(_multiply)
-def _multiply_of(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-    if held.dtype == types.uint16:
+class Group(NamedTuple):
+    """Queries that are computed together, and those that probably come next.
 
-        def narrow(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-            multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
+    Attributes:
+        pages: address of the page numbers of the sequence, int64.
+        start: row of the sequence's first query.
+        cached: tokens before it.
+        first: first query of the group: query ``i`` is query head ``i % group`` of row ``i // group``.
+        queries: 1 to :data:`QUERIES`.
+        head: KV head.
+        next_pages: ``pages`` of the next group.
+        next_tokens: keys that it has.
+        next_head: its KV head.
+    """
 
-        return narrow
-    if held.dtype == types.int8:
-
-        def eight_bits(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-            multiply_int8(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
-
-        return eight_bits
-
-    def wide(held, rows, a, a_step, b, b_step, following, c, c_step, depth, columns, fresh):  # type: ignore[no-untyped-def]
-        multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
-
-    return wide
+    pages: int
+    start: int
+    cached: int
+    first: int
+    queries: int
+    head: int
+    next_pages: int
+    next_tokens: int
+    next_head: int
 
 
-def _rescale(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
-    """Multiply ``count`` scores from ``at`` on by the scales of the entries from ``entry`` on, if ``held`` has such."""
+@kernel
+def group_space(dim, width):  # type: ignore[no-untyped-def]
+    """Scratch of a thread: a line of numbers, queries, and the scores of each, for the longest sequence."""
+    return np.empty(QUERIES + QUERIES * (dim + width), dtype=np.float32)
 
 
-@overload(_rescale)
-def _rescale_of(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
-    if held.dtype == types.int8:
+@kernel
+def bits_of(size):  # type: ignore[no-untyped-def]
+    """The power of two that a size is."""
+    bits = 0
+    while 1 << bits < size:
+        bits += 1
+    return bits
 
-        def by_scales(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
-            for k in range(0, count, LANES):
-                left = count - k
-                scale = load(scales, entry + k, left, F32(0.0))
-                store(scores, at + k, left, load(scores, at + k, left, F32(0.0)) * scale)
 
-        return by_scales
+@kernel(inline="always")
+def _entry(pages, page_bits, token):  # type: ignore[no-untyped-def]
+    """KV entry of a token of a sequence."""
+    return (pages[token >> page_bits] << page_bits) + (token & ((1 << page_bits) - 1))
 
-    def as_they_are(held, scores, at, scales, entry, count):  # type: ignore[no-untyped-def]
-        pass
 
-    return as_they_are
+@kernel(inline="always")
+def _row_of(pool, number):  # type: ignore[no-untyped-def]
+    """The row of a query, of those of its sequence and KV head. Nearly always the first: a division takes longer."""
+    return number // pool.group if number >= pool.group else 0
+
+
+@kernel(inline="always")
+def _place_of(pool, group, i):  # type: ignore[no-untyped-def]
+    """Where query ``i`` of a group is among the rows, and its result."""
+    number = group.first + i
+    row = _row_of(pool, number)
+    head = group.head * pool.group + number - row * pool.group
+    return ((group.start + row) * pool.kv_heads * pool.group + head) * pool.dim
+
+
+@kernel
+def _gather(pool, group, space):  # type: ignore[no-untyped-def]
+    """Copy the queries, scaled, to the scratch."""
+    q, dim = array_at(pool.q, (_ENDLESS,), np.float32), pool.dim
+    for i in range(group.queries):
+        at, to = _place_of(pool, group, i), QUERIES + i * dim
+        for d in range(0, dim, LANES):
+            store(space, to + d, dim - d, load(q, at + d, dim - d, F32(0.0)) * pool.scale)
+
+
+@kernel
+def _scatter(pool, group, space):  # type: ignore[no-untyped-def]
+    """Copy the results, each times its share, back to the rows."""
+    out, dim = array_at(pool.out, (_ENDLESS,), np.float32), pool.dim
+    for i in range(group.queries):
+        at, to, share = QUERIES + i * dim, _place_of(pool, group, i), space[i]
+        for d in range(0, dim, LANES):
+            store(out, to + d, dim - d, load(space, at + d, dim - d, F32(0.0)) * share)
+
+
+@kernel
+def _weigh(space, at, seen, width):  # type: ignore[no-untyped-def]
+    """Scores of ``seen`` keys from ``at`` on -> ``exp(score - max)``, zero from there to ``width``; returns their sum."""
+    best = spread(F32(-np.inf))
+    for k in range(0, seen, LANES):
+        best = max(best, load(space, at + k, seen - k, F32(-np.inf)))
+    top = largest(best)
+    lanes = spread(F32(0.0))
+    whole = seen // LANES * LANES
+    for k in range(0, whole, LANES):
+        weight = exp(max(load(space, at + k, LANES, F32(0.0)) - top, F32(-87.0)))
+        store(space, at + k, LANES, weight)
+        lanes = lanes + weight
+    for k in range(whole, width, LANES):
+        weight = exp(max(load(space, at + k, seen - k, top) - top, F32(-87.0)))
+        weight = first_lanes(weight, seen - k)
+        store(space, at + k, LANES, weight)
+        lanes = lanes + weight
+    return total(lanes)
+
+
+@kernel
+def _rescale(space, at, count, scales, entry):  # type: ignore[no-untyped-def]
+    """Multiply ``count`` scores from ``at`` on by the scales of the entries from ``entry`` on."""
+    for k in range(0, count, LANES):
+        left = count - k
+        store(space, at + k, left, load(space, at + k, left, F32(0.0)) * load(scales, entry + k, left, F32(0.0)))
+
+
+@kernel(inline="always")
+def _seen_by(pool, group, last, begin):  # type: ignore[no-untyped-def]
+    """How many keys from ``begin`` on the last of some queries attends to."""
+    return group.cached + _row_of(pool, group.first + last) + 1 - begin
+
+
+def _attending(numbers: str) -> Any:
+    """The kernel of a group; ``numbers`` of keys and values."""
+    multiply, scaled, size = MULTIPLIERS[numbers], numbers == "int8", _BYTES[numbers]
+
+    @kernel(label=f"_{numbers}")
+    def score(pool, group, tile, near, space, width):  # type: ignore[no-untyped-def]
+        """The scores of all queries: of a tile of keys after the other, while its values are fetched."""
+        dim, pages, here = pool.dim, numbers_at(group.pages, _ENDLESS), address(space)
+        scales = array_at(pool.key_scales, (_ENDLESS,), np.float32)
+        longest, base = _seen_by(pool, group, group.queries - 1, 0), group.head * pool.entries
+        for begin in range(0, longest, tile):
+            entry = base + _entry(pages, pool.page_bits, begin)
+            ahead = pool.values + size * dim * entry
+            if near and begin + tile < longest:
+                ahead = pool.keys + size * dim * (base + _entry(pages, pool.page_bits, begin + tile))
+            elif near:
+                ahead = pool.values + size * dim * (base + _entry(pages, pool.page_bits, 0))
+            for i in range(0, group.queries, ROWS):
+                rows = min(ROWS, group.queries - i)
+                seen = _seen_by(pool, group, i + rows - 1, begin)
+                if seen <= 0:
+                    continue
+                columns, to = min(tile, (seen + LANES - 1) // LANES * LANES), QUERIES * (1 + dim) + i * width + begin
+                multiply(
+                    here + 4 * (QUERIES + i * dim), dim, pool.keys + size * dim * entry, pool.block, dim * pool.block,
+                    ahead, here + 4 * to, width, rows, dim, columns, True,
+                )  # fmt: skip
+                if scaled:
+                    for r in range(rows):
+                        _rescale(space, to + r * width, columns, scales, entry)
+
+    @kernel(label=f"_{numbers}")
+    def mix(pool, group, tile, near, space, width):  # type: ignore[no-untyped-def]
+        """The weighted values: of a tile after the other, while keys of the next group are fetched."""
+        dim, pages, here = pool.dim, numbers_at(group.pages, _ENDLESS), address(space)
+        scales, soon = array_at(pool.value_scales, (_ENDLESS,), np.float32), numbers_at(group.next_pages, _ENDLESS)
+        longest, base = _seen_by(pool, group, group.queries - 1, 0), group.head * pool.entries
+        for begin in range(0, longest, tile):
+            entry, following = base + _entry(pages, pool.page_bits, begin), begin
+            ahead = pool.values + size * dim * entry
+            if near:
+                following = 0
+            if near and begin + tile < longest:
+                ahead = pool.values + size * dim * (base + _entry(pages, pool.page_bits, begin + tile))
+            elif following < group.next_tokens:
+                next_entry = group.next_head * pool.entries + _entry(soon, pool.page_bits, following)
+                ahead = pool.keys + size * dim * next_entry
+            for i in range(0, group.queries, ROWS):
+                rows = min(ROWS, group.queries - i)
+                depth = min(tile, _seen_by(pool, group, i + rows - 1, begin))
+                if depth <= 0:
+                    continue
+                at = QUERIES * (1 + dim) + i * width + begin
+                if scaled:
+                    for r in range(rows):
+                        _rescale(space, at + r * width, depth, scales, entry)
+                multiply(
+                    here + 4 * at, width, pool.values + size * dim * entry, dim, LANES, ahead,
+                    here + 4 * (QUERIES + i * dim), dim, rows, depth, dim, begin == 0,
+                )  # fmt: skip
+
+    @kernel(label=f"_{numbers}")
+    def attend_group(pool, group, space, width):  # type: ignore[no-untyped-def]
+        """Attention of one group of queries.
+
+        Args:
+            pool: :class:`Pool`.
+            group: :class:`Group`.
+            space: :func:`group_space`.
+            width: scores of a query that it has room for, a multiple of 16.
+        """
+        tile, longest = min(_TILE, 1 << pool.page_bits), _seen_by(pool, group, group.queries - 1, 0)
+        near = size * pool.dim * longest > _FAR_BYTES
+        _gather(pool, group, space)
+        score(pool, group, tile, near, space, width)
+        for i in range(group.queries):
+            at, seen = QUERIES * (1 + pool.dim) + i * width, _seen_by(pool, group, i, 0)
+            space[i] = F32(1.0) / _weigh(space, at, seen, (longest + LANES - 1) // LANES * LANES)
+        mix(pool, group, tile, near, space, width)
+        _scatter(pool, group, space)
+
+    return attend_group
+
+
+_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+GROUPS = {numbers: _attending(numbers) for numbers in _BYTES}
+"""The kernel of a group of queries, by the numbers of keys and values (bfloat16 as its bits): see ``attend_group``."""
+
+
+def _attend_group(keys, pool, group, space, width):  # type: ignore[no-untyped-def]
+    """The kernel of the numbers of ``keys``."""
+
+
+@overload(_attend_group)
+def _attend_group_of(keys, pool, group, space, width):  # type: ignore[no-untyped-def]
+    run = GROUPS[{types.uint16: "bfloat16", types.int8: "int8"}.get(keys.dtype, "float32")]
+
+    def attend_group(keys, pool, group, space, width):  # type: ignore[no-untyped-def]
+        run(pool, group, space, width)
+
+    return attend_group
 
 
 @kernel
 def attend(  # type: ignore[no-untyped-def]
-    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out, scores, first, last
+    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out, width, first, last
 ):
     """Causal attention of packed rows over paged keys and values.
 
     The rows of a sequence, times the query heads of a KV head, are computed in groups of up to 32 queries. A group goes
-    over the keys block by block, so that a block is read from memory once and from the cache afterwards.
+    over the keys tile by tile, so that a tile is read from memory once and from the cache afterwards.
 
     Args:
         q: ``[T, heads * Dh]``.
@@ -87,157 +306,24 @@ def attend(  # type: ignore[no-untyped-def]
         page_size: tokens per page, a multiple of the block.
         scale: of the scores.
         out: ``[T, heads * Dh]``.
-        scores: scratch ``[QUERIES, width]``; width is the longest context rounded up to whole blocks and to 16.
+        width: the longest context rounded up to a multiple of 16.
         first: first sequence to compute.
         last: one past the last sequence to compute.
     """
-    kv_heads, _, dim, _ = keys.shape
+    kv_heads, blocks, dim, block = keys.shape
     group = q.shape[1] // (kv_heads * dim)
-    space = group_space(dim)
+    pool = Pool(
+        address(keys), address(values), address(key_scales), address(value_scales), blocks * block, block, bits_of(page_size),
+        dim, kv_heads, group, address(q), address(out), F32(scale),
+    )  # fmt: skip
+    space = group_space(dim, width)
+    table, columns = address(pages), 8 * pages.shape[1]
     for s in range(first, last):
         for m in range(0, counts[s] * group, QUERIES):
             for h in range(kv_heads):
                 after = s if h + 1 < kv_heads or s + 1 == last else s + 1
-                attend_group(
-                    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out,
-                    scores, space, s, h, m, after, (h + 1) % kv_heads,
+                one = Group(
+                    table + columns * s, starts[s], cached[s], m, min(QUERIES, counts[s] * group - m), h,
+                    table + columns * after, cached[after] + 1, (h + 1) % kv_heads,
                 )  # fmt: skip
-
-
-@kernel
-def group_space(dim):  # type: ignore[no-untyped-def]
-    """Scratch of :func:`attend_group`: queries, and a line of numbers for each."""
-    return np.empty((QUERIES + 1, max(dim, QUERIES)), dtype=np.float32)
-
-
-@kernel
-def attend_group(  # type: ignore[no-untyped-def]
-    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out, scores, space, s,
-    h, m, next_s, next_h,
-):  # fmt: skip
-    """One group of :func:`attend`: up to 32 queries, from query ``m`` on, of sequence ``s`` and KV head ``h``.
-
-    The first keys of KV head ``next_h`` of sequence ``next_s`` are fetched on the way: probably the next group's.
-    """
-    kv_heads, count, dim, block = keys.shape
-    group = q.shape[1] // (kv_heads * dim)
-    queries, shares = space[:QUERIES, :dim], space[QUERIES]
-    span = max(block, LANES)
-    together = min(QUERIES, counts[s] * group - m)
-    longest = cached[s] + (m + together - 1) // group + 1
-    width = (longest + span - 1) // span * span
-    soon = address(keys) + keys.itemsize * (next_h * count + pages[next_s, 0] * page_size // block) * dim * block
-    _gather(q, starts[s], m, together, group, h, scale, queries)
-    _score(queries, keys, values, key_scales, pages[s], page_size, h, cached[s], m, together, group, scores)
-    _mix(
-        scores, values, value_scales, pages[s], page_size, block, h, cached[s], m, together, group, width, queries,
-        shares, soon,
-    )  # fmt: skip
-    _scatter(queries, shares, starts[s], m, together, group, h, out)
-
-
-@kernel
-def _gather(q, start, m, together, group, head, scale, queries):  # type: ignore[no-untyped-def]
-    """Copy the queries ``m .. m + together - 1`` of a sequence and KV head, scaled, to ``queries [QUERIES, Dh]``."""
-    dim, own, width = queries.shape[1], queries.strides[0] // 4, q.shape[1]
-    for i in range(together):
-        at = (start + (m + i) // group) * width + (head * group + (m + i) % group) * dim
-        for d in range(0, dim, LANES):
-            store(queries, i * own + d, dim - d, load(q, at + d, dim - d, F32(0.0)) * scale)
-
-
-@kernel
-def _score(  # type: ignore[no-untyped-def]
-    queries, keys, values, key_scales, pages, page_size, head, cached, m, together, group, scores
-):
-    """``scores[i, k] = queries[i] . keys[k]``, over the blocks that some query attends to."""
-    _, count, dim, block = keys.shape
-    width, here, to = scores.shape[1], address(queries), address(scores)
-    step, size = queries.strides[0] // 4, keys.itemsize
-    blocks = (cached + (m + together - 1) // group + block) // block
-    base = address(keys) + size * head * count * dim * block
-    for b in range(blocks):
-        first = _entry(pages, page_size, b * block)
-        part = base + size * dim * first
-        following = address(values) + size * (head * values.shape[1] + _entry(pages, page_size, 0)) * dim
-        if b + 1 < blocks:
-            following = base + size * dim * (_entry(pages, page_size, (b + 1) * block) // block * block)
-        for i in range(0, together, ROWS):
-            rows = min(ROWS, together - i)
-            seen = cached + (m + i + rows - 1) // group + 1 - b * block
-            if seen > 0:
-                columns = min(block, (seen + LANES - 1) // LANES * LANES)
-                _multiply(
-                    keys, rows, here + 4 * i * step, step, part, block, following, to + 4 * (i * width + b * block),
-                    width, dim, columns, True,
-                )  # fmt: skip
-                for r in range(i, i + rows):
-                    at, entry = r * width + b * block, head * values.shape[1] + first
-                    _rescale(keys, scores, at, key_scales, entry, columns)
-
-
-@kernel
-def _entry(pages, page_size, token):  # type: ignore[no-untyped-def]
-    """KV entry of a token of a sequence."""
-    return pages[token // page_size] * page_size + token % page_size
-
-
-@kernel
-def _weigh(scores, seen, width):  # type: ignore[no-untyped-def]
-    """Scores of ``seen`` keys -> ``exp(score - max)``, zero from there to ``width``; returns their sum."""
-    best = spread(F32(-np.inf))
-    for k in range(0, seen, LANES):
-        best = max(best, load(scores, k, seen - k, F32(-np.inf)))
-    top = largest(best)
-    lanes = spread(F32(0.0))
-    whole = seen // LANES * LANES
-    for k in range(0, whole, LANES):
-        weight = exp(max(load(scores, k, LANES, F32(0.0)) - top, F32(-87.0)))
-        store(scores, k, LANES, weight)
-        lanes = lanes + weight
-    for k in range(whole, width, LANES):
-        weight = exp(max(load(scores, k, seen - k, top) - top, F32(-87.0)))
-        weight = first_lanes(weight, seen - k)
-        store(scores, k, LANES, weight)
-        lanes = lanes + weight
-    return total(lanes)
-
-
-@kernel
-def _mix(  # type: ignore[no-untyped-def]
-    scores, values, value_scales, pages, page_size, block, head, cached, m, together, group, width, mixed, shares, soon
-):
-    """``softmax(scores[i]) = shares[i] * mixed[i]`` of the values, causal."""
-    _, entries, dim = values.shape
-    step, here, to = scores.shape[1], address(scores), address(mixed)
-    own, size = mixed.strides[0] // 4, values.itemsize
-    for i in range(together):
-        shares[i] = F32(1.0) / _weigh(scores[i], cached + (m + i) // group + 1, width)
-    blocks = (cached + (m + together - 1) // group + block) // block
-    base = address(values) + size * head * entries * dim
-    for b in range(blocks):
-        first = _entry(pages, page_size, b * block)
-        part, following = base + size * dim * first, soon
-        if b + 1 < blocks:
-            following = base + size * dim * _entry(pages, page_size, (b + 1) * block)
-        for i in range(0, together, ROWS):
-            rows = min(ROWS, together - i)
-            seen = cached + (m + i + rows - 1) // group + 1 - b * block
-            if seen > 0:
-                for r in range(i, i + rows):
-                    at, entry = r * step + b * block, head * entries + first
-                    _rescale(values, scores, at, value_scales, entry, min(block, seen))
-                _multiply(
-                    values, rows, here + 4 * (i * step + b * block), step, part, dim, following, to + 4 * i * own, own,
-                    min(block, seen), dim, b == 0,
-                )  # fmt: skip
-
-
-@kernel
-def _scatter(mixed, shares, start, m, together, group, head, out):  # type: ignore[no-untyped-def]
-    """Copy results, each times its share, back to the rows: the inverse of :func:`_gather`."""
-    dim, own, width = mixed.shape[1], mixed.strides[0] // 4, out.shape[1]
-    for i in range(together):
-        at = (start + (m + i) // group) * width + (head * group + (m + i) % group) * dim
-        for d in range(0, dim, LANES):
-            store(out, at + d, dim - d, load(mixed, i * own + d, dim - d, F32(0.0)) * shares[i])
+                _attend_group(keys, pool, one, space, width)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wedlm_core.kernels.cpu.attention import QUERIES, attend_group, group_space
+from wedlm_core.kernels.cpu.attention import GROUPS, QUERIES, Group, Pool, bits_of, group_space
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
@@ -290,32 +290,31 @@ def _placing(held: str) -> Any:
 
 def _attending(held: str) -> Any:
     """The kernel of attention; ``held``: numbers of keys and values."""
-    kept = _HELD[held]
+    attend_group = GROUPS[held]
 
     @kernel(label=f"_{held}")
-    def attend(task, layer, starts, counts, cached, scores, space, members, state):  # type: ignore[no-untyped-def]
+    def attend(task, layer, starts, counts, cached, space, members, state):  # type: ignore[no-untyped-def]
         """Attention of groups of queries of these spans, each taken by whoever is free."""
-        rows, dim = task.rows, task.dim
-        q, context = floats_at(task.q, rows, task.heads * dim), floats_at(task.context, rows, task.heads * dim)
-        keys = array_at(layer.keys, (task.kv_heads, task.blocks, dim, task.block), kept)
-        values = array_at(layer.values, (task.kv_heads, task.kv_entries, dim), kept)
-        key_scales = floats_at(layer.key_scales, task.kv_heads, task.kv_entries)
-        value_scales = floats_at(layer.value_scales, task.kv_heads, task.kv_entries)
-        pages = array_at(task.pages, (task.sequences, task.page_columns), np.int64)
-        group = task.heads // task.kv_heads
+        group, columns = task.heads // task.kv_heads, 8 * task.page_columns
+        pool = Pool(
+            layer.keys, layer.values, layer.key_scales, layer.value_scales, task.kv_entries, task.block,
+            bits_of(task.page_size), task.dim, task.kv_heads, group, task.q, task.context, task.scale,
+        )  # fmt: skip
         passed, mine = 0, take(state)
         for s in range(task.sequences):
-            groups = (counts[s] * group + QUERIES - 1) // QUERIES
+            queries = counts[s] * group
+            groups = (queries + QUERIES - 1) // QUERIES
             while mine < passed + groups * task.kv_heads:
                 h, m = (mine - passed) // groups, (mine - passed) % groups * QUERIES
                 # If all groups take as long, so many further on is the next that is free.
                 later, after = (mine - passed + members) // groups, s
                 if later >= task.kv_heads:
                     later, after = later % task.kv_heads, min(s + later // task.kv_heads, task.sequences - 1)
-                attend_group(
-                    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, task.page_size,
-                    task.scale, context, scores, space, s, h, m, after, later,
+                one = Group(
+                    task.pages + columns * s, starts[s], cached[s], m, min(QUERIES, queries - m), h,
+                    task.pages + columns * after, cached[after] + 1, later,
                 )  # fmt: skip
+                attend_group(pool, one, space, task.width)
                 mine = take(state)
             passed += groups * task.kv_heads
 
@@ -347,7 +346,7 @@ def _runner(numbers: str, held: str) -> Any:
         stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)
         gate_up, gated = floats_at(task.gate_up, rows, 2 * task.inner), floats_at(task.gated, rows, task.inner)
         delta, wide = floats_at(task.delta, rows, task.hidden), task.heads * task.dim
-        scores, space = np.empty((QUERIES, task.width), dtype=np.float32), group_space(task.dim)
+        space = group_space(task.dim, task.width)
         starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
         cached, places = numbers_at(task.cached, task.sequences), numbers_at(task.read, 0)
         context, (first, last) = task.context, _part(rows, me, members)
@@ -367,7 +366,7 @@ def _runner(numbers: str, held: str) -> Any:
                 spans = array_at(task.last_spans, (3, task.sequences), np.int64)
                 starts, counts, cached = spans[0], spans[1], spans[2]
             meet(state, members)
-            attend(task, layer, starts, counts, cached, scores, space, members, state)
+            attend(task, layer, starts, counts, cached, space, members, state)
             meet(state, members)
             if narrows_down:
                 first, last = _part(rows, me, members)

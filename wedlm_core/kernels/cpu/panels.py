@@ -3,7 +3,8 @@
 A weight ``[O, I]`` is packed into panels of 64 outputs, each of two halves of 32: ``[O / 64, 2, depth, 32]`` units of
 four bytes. A unit is what one instruction multiplies in a lane: one float32, two bfloat16 or four int8 along the inputs
 (``depth`` units in all). So few rows read the weights once, at the speed of memory, and many rows keep a half in the L2
-cache.
+cache. While tiles of rows are multiplied with a half, the next one is fetched, a part of it by each tile: so memory is
+read all the time, not only while the first tile of a half waits for it.
 
 Every result is one chain of additions in the order of the inputs (of whole units), whatever rows are multiplied
 together. So a row's bits depend neither on the other rows nor on the threads. Sums of int8 are exact in int32 and
@@ -35,7 +36,7 @@ __all__ = ["PANEL", "depth_step", "features", "multiply_panels", "numbers_here",
 PANEL = 64
 """Outputs of a panel."""
 _HALF = 32
-_LINE_BYTES, _AHEAD_BYTES = 64, 2048  # of the weights that are fetched ahead: the processor itself stops at each page
+_LINE_BYTES, _AHEAD_BYTES = 64, 2048  # of weights that are fetched as they are read: the processor stops at each page
 _FEW_ROWS = 6  # of int8 that vectors multiply faster than matrix units, or as fast
 _INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _intrinsic: Any = intrinsic
@@ -153,9 +154,9 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
     vectors = [(h, v) for h in range(halves) for v in range(_HALF // LANES)]
 
     @_intrinsic
-    def tile(typing_context, x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum):  # type: ignore[no-untyped-def]
+    def tile(typing_context, x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum):  # type: ignore[no-untyped-def]
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum = args
+            x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum = args
 
             def at(base, offset, kind):  # type: ignore[no-untyped-def]
                 return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
@@ -179,13 +180,16 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
             sums = [builder.phi(sums_kind) for _ in range(rows * len(vectors))]
             for one in sums:
                 one.add_incoming(sums_kind([0 if whole else 0.0] * LANES), entry)
-            line = builder.add(panel, builder.mul(k, _INDEX(2 * vector_bytes)))
+            line, soon = (
+                builder.add(base, builder.mul(k, step))
+                for base, step in ((panel, _INDEX(2 * vector_bytes)), (ahead, ahead_step))
+            )
             parts = []
             for h, v in vectors:
-                base = builder.add(line, half_bytes) if h else line
+                base, far = (builder.add(one, half_bytes) if h else one for one in (line, soon))
                 parts.append(builder.load(at(base, _INDEX(v * vector_bytes), stored), align=4))
                 if v * vector_bytes % _LINE_BYTES == 0:
-                    fetch(at(base, _INDEX(v * vector_bytes + _AHEAD_BYTES), ir.IntType(8)))
+                    fetch(at(far, _INDEX(v * vector_bytes), ir.IntType(8)))
             place, after = builder.shl(k, _INDEX(2)), []
             for r in range(rows):
                 row = builder.add(x, builder.mul(x_step, _INDEX(r)))
@@ -216,7 +220,7 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
                     builder.store(value, at(row, offset, floats), align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 10), generate
+        return types.void(*[types.intp] * 12), generate
 
     return tile
 
@@ -227,20 +231,20 @@ def _rows_of(numbers: str, halves: int, first: int) -> Any:
     one, two, three, four, five, six = (_tile(numbers, min(first + i, most), halves) for i in range(6))
 
     @kernel(label=f"_{numbers}_{halves}_{first}")
-    def tile(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
+    def tile(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
         count = rows - first
         if count == 0:
-            one(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+            one(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum)
         elif count == 1:
-            two(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+            two(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum)
         elif count == 2:
-            three(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+            three(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum)
         elif count == 3:
-            four(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+            four(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum)
         elif count == 4:
-            five(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+            five(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum)
         else:
-            six(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum)
+            six(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum)
 
     return tile
 
@@ -256,40 +260,80 @@ def _copy_edge(edge, out, out_step, rows, columns):  # type: ignore[no-untyped-d
 
 def _multiplier(numbers: str) -> Any:
     """See :func:`multiply_panels`."""
-    most, together, pair = tile_rows(numbers), _HALF * 4, _pair_rows()
+    most, pair = tile_rows(numbers), _pair_rows()
     few = _rows_of(numbers, 2, 1)
     some, many = _rows_of(numbers, 1, 1), _rows_of(numbers, 1, 7)
-    half_units = _HALF * (2 if numbers == "int16" else 4)
+    line = _HALF * (2 if numbers == "int16" else 4)  # bytes of a half for one unit of a row
 
     @kernel(label=f"_{numbers}")
-    def panel(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
-        if rows <= pair:
-            few(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows)
-            return
-        for h in range(2):
-            part, to = weight + h * depth * half_units, h * together
-            if rows <= 6:
-                some(x, x_step, part, depth, out + to, out_step, bias + to, scale + to, row_scale, row_sum, rows)
-            else:
-                many(x, x_step, part, depth, out + to, out_step, bias + to, scale + to, row_scale, row_sum, rows)
+    def half(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
+        if rows <= 6:
+            some(
+                x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows
+            )
+        else:
+            many(
+                x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows
+            )
+
+    @kernel(label=f"_{numbers}")
+    def multiply_few(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
+        """Both halves of a panel together, by few rows."""
+        edge = np.empty((most, PANEL), dtype=np.float32)
+        for p in range(first, last):
+            part, to, left = weight + p * 2 * depth * line, 4 * PANEL * p, outputs - PANEL * p
+            target, step = out + to, out_step
+            if left < PANEL:
+                target, step = address(edge), 4 * PANEL
+            few(
+                x, x_step, part, depth, part + _AHEAD_BYTES, line, target, step, bias + to, scale + to, row_scale,
+                row_sum, rows,
+            )  # fmt: skip
+            if left < PANEL:
+                _copy_edge(edge, out + to, out_step, rows, left)
 
     @kernel(label=f"_{numbers}")
     def multiply(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
+        if rows <= pair:
+            multiply_few(
+                x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
+            )
+            return
         tiles = (rows + most - 1) // most
-        edge = np.empty((most, PANEL), dtype=np.float32)
-        for piece in range(first, last):
-            p, t = piece // tiles, piece % tiles
-            part, to = weight + p * 2 * depth * half_units, 4 * PANEL * p
-            begin, end = rows * t // tiles, rows * (t + 1) // tiles
-            target, step, left = out + begin * out_step + to, out_step, outputs - PANEL * p
-            if left < PANEL:
-                target, step = address(edge), 4 * PANEL
-            panel(
-                x + begin * x_step, x_step, part, depth, target, step, bias + to, scale + to,
-                row_scale + 4 * begin, row_sum + 4 * begin, end - begin,
-            )  # fmt: skip
-            if left < PANEL:
-                _copy_edge(edge, out + begin * out_step + to, out_step, end - begin, left)
+        edge = np.empty((most, _HALF), dtype=np.float32)
+        size, there = depth * line, -1  # the half that is in the cache by now
+        piece = first
+        while piece < last:
+            p = piece // tiles
+            low, high = piece - p * tiles, min(last - p * tiles, tiles)
+            piece += high - low
+            for number in range(2 * p, 2 * p + 2):
+                part, to, left = weight + number * size, 4 * _HALF * number, outputs - _HALF * number
+                if left <= 0:
+                    break
+                # Tiles fetch the next half. Only the first tile of all fetches its own, as it is read.
+                own = 0 if number == there else 1
+                ends = number % 2 == 1 and piece >= last
+                passes = high - low - own
+                part_line = (line + passes - 1) // passes if passes > 0 else line
+                for t in range(low, high):
+                    begin, end = rows * t // tiles, rows * (t + 1) // tiles
+                    ahead, ahead_step = part + _AHEAD_BYTES, line
+                    if t - low >= own:
+                        ahead, ahead_step = part + size + (t - low - own) * depth * part_line, part_line
+                        if ends:
+                            ahead = part
+                    target, step = out + begin * out_step + to, out_step
+                    if left < _HALF:
+                        target, step = address(edge), 4 * _HALF
+                    half(
+                        x + begin * x_step, x_step, part, depth, ahead, ahead_step, target, step, bias + to, scale + to,
+                        row_scale + 4 * begin, row_sum + 4 * begin, end - begin,
+                    )  # fmt: skip
+                    if left < _HALF:
+                        _copy_edge(edge, out + begin * out_step + to, out_step, end - begin, left)
+                if passes > 0:
+                    there = number + 1
 
     return multiply
 

@@ -4,10 +4,11 @@ Every element of C is one chain of fused multiply-adds in the order of the inner
 So results depend neither on how many rows are multiplied together nor on the machine's vector length.
 
 A matrix is given by the address of its first element and the number of elements from one row to the next. A call does
-only a few thousand multiplications, and passing arrays would cost a large part of its time.
+only a few thousand multiplications, and passing arrays would cost a large part of its time. B is cut into groups of 16
+columns, which may be far from each other.
 
-B comes from memory, and its rows are fetched before they are needed: the processor's own guess ends with each page of
-4 KiB, which is one such matrix or less.
+Matrices come from memory one after the other. While one is multiplied, the bytes of another are fetched, as many: the
+processor's own guess ends with each page of 4 KiB, which is one such matrix or less.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import LANES
 
-__all__ = ["ROWS", "address", "multiply", "multiply_bfloat16", "multiply_int8"]
+__all__ = ["MULTIPLIERS", "ROWS", "address"]
 
 ROWS = 4
 """Most rows of A in one call: with four vectors of B their sums fill half of 32 registers."""
-_WIDE = 4 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
-"""Width of a tile in vectors of 16. Without AVX-512 a vector takes two registers of 16."""
+_WIDTHS = (4, 2, 1) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (1,)
+"""Widths of tiles in vectors of 16. Without AVX-512 a vector takes two registers of 16."""
 _FLOAT, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
 _INDEX = ir.IntType(64)
-_AHEAD = 16
-"""Rows of B that are fetched ahead."""
 _LINE = 64  # bytes that are fetched together
 _POWERS = {"float32": 2, "bfloat16": 1, "int8": 0}  # a number of B takes two to this power of bytes
 
@@ -59,13 +58,14 @@ def _tile(rows: int, lanes: int, vectors: int, numbers: str) -> Any:
         one if lanes == 1 else ir.VectorType(one, lanes) for one in (ir.IntType(32), ir.IntType(16), ir.IntType(8))
     )
     own = _POWERS[numbers]
+    row_bytes = vectors * lanes << own
     sixteen = ints(16) if lanes == 1 else ints([16] * lanes)
     name = "llvm.fma.f32" if lanes == 1 else f"llvm.fma.v{lanes}f32"
 
     @intrinsic
-    def tile(typing_context, a, a_step, b, b_step, following, c, c_step, depth, fresh):  # type: ignore[no-untyped-def]
+    def tile(typing_context, a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh):  # type: ignore[no-untyped-def]
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            a, a_step, b, b_step, following, c, c_step, depth, fresh = args
+            a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh = args
             fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
 
             def at(base, row, column, what, power=2):  # type: ignore[no-untyped-def]
@@ -92,16 +92,13 @@ def _tile(rows: int, lanes: int, vectors: int, numbers: str) -> Any:
                 )
 
             def fetch(row):  # type: ignore[no-untyped-def]
-                """Fetch what is needed so many rows after this one, here or at the beginning of the next matrix."""
-                later = builder.add(row, _INDEX(_AHEAD))
-                here = builder.icmp_signed("<", later, depth)
-                base = builder.select(here, b, following)
-                line = builder.mul(b_step, builder.select(here, later, builder.sub(later, depth)))
-                for v in range(0, vectors, max(1, _LINE // (lanes << own))):
-                    place = at(base, line, _INDEX(v * lanes), ir.IntType(8), own)
+                """Fetch as many bytes ahead as a row of B has here."""
+                begin = builder.add(ahead, builder.mul(row, _INDEX(row_bytes)))
+                for line in range(0, row_bytes, _LINE):
+                    place = builder.inttoptr(builder.add(begin, _INDEX(line)), ir.IntType(8).as_pointer())
                     kinds = ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * 3])
                     function = cgutils.get_or_insert_function(builder.module, kinds, "llvm.prefetch.p0")
-                    builder.call(function, [place, *(ir.IntType(32)(one) for one in (0, 2, 1))])  # to read, data
+                    builder.call(function, [place, *(ir.IntType(32)(one) for one in (0, 3, 1))])  # to read, data
 
             places, sums = [], []
             for r in range(rows):
@@ -114,7 +111,7 @@ def _tile(rows: int, lanes: int, vectors: int, numbers: str) -> Any:
                 line = builder.mul(b_step, loop.index)
                 if lanes > 1:
                     fetch(loop.index)
-                parts = [part(line, _INDEX(v * lanes)) for v in range(vectors)]
+                parts = [part(line, builder.mul(b_group, _INDEX(v))) for v in range(vectors)]
                 for r in range(rows):
                     factor = broadcast(builder.load(at(a, builder.mul(a_step, _INDEX(r)), loop.index, _FLOAT), align=4))
                     for v in range(vectors):
@@ -124,7 +121,7 @@ def _tile(rows: int, lanes: int, vectors: int, numbers: str) -> Any:
                 builder.store(builder.load(total), place, align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 8, types.boolean), generate
+        return types.void(*[types.intp] * 9, types.boolean), generate
 
     return tile
 
@@ -134,70 +131,65 @@ def _strip(lanes: int, vectors: int, numbers: str) -> Any:
     one, two, three, four = (_tile(rows, lanes, vectors, numbers) for rows in range(1, ROWS + 1))
 
     @kernel(label=f"_{lanes}_{vectors}_{numbers}")
-    def strip(a, a_step, b, b_step, following, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
+    def strip(a, a_step, b, b_step, b_group, ahead, c, c_step, rows, depth, fresh):  # type: ignore[no-untyped-def]
         if rows == 4:
-            four(a, a_step, b, b_step, following, c, c_step, depth, fresh)
+            four(a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh)
         elif rows == 3:
-            three(a, a_step, b, b_step, following, c, c_step, depth, fresh)
+            three(a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh)
         elif rows == 2:
-            two(a, a_step, b, b_step, following, c, c_step, depth, fresh)
+            two(a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh)
         else:
-            one(a, a_step, b, b_step, following, c, c_step, depth, fresh)
+            one(a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh)
 
     return strip
 
 
 def _multiplier(numbers: str) -> Any:
-    """:func:`multiply` for these numbers of B."""
-    wide, short, single = _strip(LANES, _WIDE, numbers), _strip(LANES, 1, numbers), _strip(1, 1, numbers)
-    size = 1 << _POWERS[numbers]
+    """The product for these numbers of B.
+
+    Its arguments, addresses, counts of elements, and one flag:
+
+    - a, a_step: A, and elements from a row of A to the next.
+    - b, b_step: the same of B.
+    - b_group: elements of B from 16 columns to the next 16.
+    - ahead: address from which on as many bytes are fetched as those columns of B have that fill groups.
+    - c, c_step: as A's; C must not overlap A or B.
+    - rows: 1 to 4.
+    - depth: the inner dimension.
+    - columns: of B and C.
+    - fresh: whether the old content of C is ignored.
+    """
+    strips = {width: _strip(LANES, width, numbers) for width in _WIDTHS}
+    most, single = _WIDTHS[0], _strip(1, 1, numbers)
+    widest, two, one = strips[most], strips.get(2, strips[1]), strips[1]
+    size, has_two = 1 << _POWERS[numbers], 2 in strips
 
     @kernel(label=f"_{numbers}")
-    def columns_of(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
-        j = 0
-        while j + _WIDE * LANES <= columns:
-            wide(a, a_step, b + size * j, b_step, following + size * j, c + 4 * j, c_step, rows, depth, fresh)
-            j += _WIDE * LANES
-        while j + LANES <= columns:
-            short(a, a_step, b + size * j, b_step, following + size * j, c + 4 * j, c_step, rows, depth, fresh)
-            j += LANES
-        while j < columns:
-            single(a, a_step, b + size * j, b_step, following + size * j, c + 4 * j, c_step, rows, depth, fresh)
-            j += 1
+    def multiply(a, a_step, b, b_step, b_group, ahead, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
+        left = columns // LANES
+        while left >= most:
+            widest(a, a_step, b, b_step, b_group, ahead, c, c_step, rows, depth, fresh)
+            left -= most
+            b += size * most * b_group
+            c += 4 * most * LANES
+            ahead += size * most * LANES * depth
+        if has_two and left >= 2:
+            two(a, a_step, b, b_step, b_group, ahead, c, c_step, rows, depth, fresh)
+            left -= 2
+            b += size * 2 * b_group
+            c += 4 * 2 * LANES
+            ahead += size * 2 * LANES * depth
+        if left:
+            one(a, a_step, b, b_step, b_group, ahead, c, c_step, rows, depth, fresh)
+            b += size * b_group
+            c += 4 * LANES
+        for j in range(columns % LANES):
+            single(a, a_step, b + size * j, b_step, b_group, ahead, c + 4 * j, c_step, rows, depth, fresh)
 
-    return columns_of
-
-
-_multiply, _multiply_bfloat16, _multiply_int8 = (_multiplier(numbers) for numbers in _POWERS)
-
-
-@kernel
-def multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
-    """``C = A @ B`` if ``fresh``, else ``C += A @ B``; A is ``[rows, depth]``, B ``[depth, columns]``, all float32.
-
-    Args:
-        a: address of A.
-        a_step: elements from a row of A to the next.
-        b: the same of B.
-        b_step: the same of B.
-        following: address of the matrix that is multiplied after B, as wide and with its step; B's if none is.
-        c: the same of C, which must not overlap A or B.
-        c_step: the same of C.
-        rows: 1 to 4.
-        depth: the inner dimension.
-        columns: of B and C.
-        fresh: whether the old content of C is ignored.
-    """
-    _multiply(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
+    return multiply
 
 
-@kernel
-def multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
-    """:func:`multiply` by B in bfloat16: the bits that B widened to float32 would give."""
-    _multiply_bfloat16(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
+MULTIPLIERS = {numbers: _multiplier(numbers) for numbers in _POWERS}
+"""``C = A @ B`` if ``fresh``, else ``C += A @ B``; A is ``[rows, depth]``, B ``[depth, columns]``, by the numbers of B.
 
-
-@kernel
-def multiply_int8(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh):  # type: ignore[no-untyped-def]
-    """:func:`multiply` by B in int8: the bits that B widened to float32 would give."""
-    _multiply_int8(a, a_step, b, b_step, following, c, c_step, rows, depth, columns, fresh)
+bfloat16 and int8 give the bits that B widened to float32 would give."""

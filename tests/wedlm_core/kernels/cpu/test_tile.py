@@ -7,7 +7,7 @@ import pytest
 import torch
 from numba import njit
 
-from wedlm_core.kernels.cpu.tile import ROWS, address, multiply, multiply_bfloat16, multiply_int8
+from wedlm_core.kernels.cpu.tile import MULTIPLIERS, ROWS, address
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -16,13 +16,32 @@ def noise(*shape: int, seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
+LANES = 16
+
+
 def product(a: Array, b: Array, c: Array, *, fresh: bool) -> None:
-    """``multiply`` on arrays whose rows may be parts of longer ones."""
-    steps = [x.strides[0] // x.itemsize for x in (a, b, c)]
-    at = [x.__array_interface__["data"][0] for x in (a, b, c)]
+    """The product of arrays whose rows may be parts of longer ones."""
+    (a_at, a_step), (b_at, b_step), (c_at, c_step) = (
+        (x.__array_interface__["data"][0], x.strides[0] // x.itemsize) for x in (a, b, c)
+    )
     (rows, depth), columns = a.shape, b.shape[1]
-    by = {"uint16": multiply_bfloat16, "int8": multiply_int8, "float32": multiply}[b.dtype.name]
-    by(at[0], steps[0], at[1], steps[1], at[1], at[2], steps[2], rows, depth, columns, fresh)
+    multiply = MULTIPLIERS[{"uint16": "bfloat16"}.get(b.dtype.name, b.dtype.name)]
+    multiply(a_at, a_step, b_at, b_step, LANES, b_at, c_at, c_step, rows, depth, columns, fresh)
+
+
+@pytest.mark.parametrize("columns", [16, 48, 112, 117])
+@pytest.mark.parametrize("rows", range(1, ROWS + 1))
+def test_groups_of_columns_may_be_far_from_each_other(rows: int, columns: int) -> None:
+    depth, groups = 24, -(-columns // LANES)
+    a, b = noise(rows, depth, seed=0), noise(depth, LANES * groups, seed=1)
+    apart = np.ascontiguousarray(b.reshape(depth, groups, LANES).swapaxes(0, 1))
+    want, found = np.zeros((2, rows, columns), dtype=np.float32)
+    product(a, b[:, :columns], want, fresh=True)
+    at = [x.__array_interface__["data"][0] for x in (a, apart, found)]
+    MULTIPLIERS["float32"](
+        at[0], depth, at[1], LANES, depth * LANES, at[1], at[2], columns, rows, depth, columns, True
+    )
+    np.testing.assert_array_equal(found, want)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 64, 80, 101])
