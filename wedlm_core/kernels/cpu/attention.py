@@ -147,7 +147,7 @@ def _scatter(pool, group, space):  # type: ignore[no-untyped-def]
 
 @kernel
 def _weigh(space, at, seen, width):  # type: ignore[no-untyped-def]
-    """Scores of ``seen`` keys from ``at`` on -> ``exp(score - max)``, zero from there to ``width``; returns their sum."""
+    """Scores of ``seen`` keys -> ``exp(score - max)``, zero from there to ``width``; returns their sum."""
     best = spread(F32(-np.inf))
     for k in range(0, seen, LANES):
         best = max(best, load(space, at + k, seen - k, F32(-np.inf)))
@@ -313,8 +313,8 @@ def attend(  # type: ignore[no-untyped-def]
     kv_heads, blocks, dim, block = keys.shape
     group = q.shape[1] // (kv_heads * dim)
     pool = Pool(
-        address(keys), address(values), address(key_scales), address(value_scales), blocks * block, block, bits_of(page_size),
-        dim, kv_heads, group, address(q), address(out), F32(scale),
+        address(keys), address(values), address(key_scales), address(value_scales), blocks * block, block,
+        bits_of(page_size), dim, kv_heads, group, address(q), address(out), F32(scale),
     )  # fmt: skip
     space = group_space(dim, width)
     table, columns = address(pages), 8 * pages.shape[1]

@@ -144,7 +144,10 @@ def _accumulate(builder: Any, numbers: str, factor: Any, part: Any, before: Any)
 
 
 def _tile(numbers: str, rows: int, halves: int) -> Any:
-    """The micro-kernel of ``rows x (32 * halves)`` outputs, as an intrinsic."""
+    """The micro-kernel of ``rows x (32 * halves)`` outputs, as an intrinsic.
+
+    For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights.
+    """
     whole = numbers in ("int8", "int16")
     sums_kind = _vector(_INT if whole else _FLOAT)
     unit = _FLOAT if numbers == "float32" else _INT
@@ -154,7 +157,9 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
     vectors = [(h, v) for h in range(halves) for v in range(_HALF // LANES)]
 
     @_intrinsic
-    def tile(typing_context, x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum):  # type: ignore[no-untyped-def]
+    def tile(  # type: ignore[no-untyped-def]
+        typing_context, x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum
+    ):
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
             x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum = args
 
@@ -268,16 +273,14 @@ def _multiplier(numbers: str) -> Any:
     @kernel(label=f"_{numbers}")
     def half(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
         if rows <= 6:
-            some(
-                x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows
-            )
+            some(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows)
         else:
-            many(
-                x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows
-            )
+            many(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows)
 
     @kernel(label=f"_{numbers}")
-    def multiply_few(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
+    def multiply_few(  # type: ignore[no-untyped-def]
+        x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
+    ):
         """Both halves of a panel together, by few rows."""
         edge = np.empty((most, PANEL), dtype=np.float32)
         for p in range(first, last):
@@ -297,7 +300,7 @@ def _multiplier(numbers: str) -> Any:
         if rows <= pair:
             multiply_few(
                 x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
-            )
+            )  # fmt: skip
             return
         tiles = (rows + most - 1) // most
         edge = np.empty((most, _HALF), dtype=np.float32)

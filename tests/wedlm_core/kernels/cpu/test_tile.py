@@ -38,9 +38,7 @@ def test_groups_of_columns_may_be_far_from_each_other(rows: int, columns: int) -
     want, found = np.zeros((2, rows, columns), dtype=np.float32)
     product(a, b[:, :columns], want, fresh=True)
     at = [x.__array_interface__["data"][0] for x in (a, apart, found)]
-    MULTIPLIERS["float32"](
-        at[0], depth, at[1], LANES, depth * LANES, at[1], at[2], columns, rows, depth, columns, True
-    )
+    MULTIPLIERS["float32"](at[0], depth, at[1], LANES, depth * LANES, at[1], at[2], columns, rows, depth, columns, True)
     np.testing.assert_array_equal(found, want)
 
 
