@@ -278,6 +278,19 @@ def _multiplier(numbers: str) -> Any:
             many(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows)
 
     @kernel(label=f"_{numbers}")
+    def to_fetch(turn, passes, part, depth, is_last):  # type: ignore[no-untyped-def]
+        """What a tile of rows fetches: an address, and from there on so many bytes for each unit.
+
+        Each of ``passes`` tiles its part of the half behind ``part``; those before, all of ``part`` as they read it.
+        """
+        if turn < 0:
+            return part + _AHEAD_BYTES, line
+        share = (line + passes - 1) // passes
+        if is_last:  # nothing comes next: what is there already
+            return part, share
+        return part + depth * (line + turn * share), share
+
+    @kernel(label=f"_{numbers}")
     def multiply_few(  # type: ignore[no-untyped-def]
         x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
     ):
@@ -314,18 +327,11 @@ def _multiplier(numbers: str) -> Any:
                 part, to, left = weight + number * size, 4 * _HALF * number, outputs - _HALF * number
                 if left <= 0:
                     break
-                # Tiles fetch the next half. Only the first tile of all fetches its own, as it is read.
                 own = 0 if number == there else 1
-                ends = number % 2 == 1 and piece >= last
-                passes = high - low - own
-                part_line = (line + passes - 1) // passes if passes > 0 else line
+                passes, is_last = high - low - own, number % 2 == 1 and piece >= last
                 for t in range(low, high):
                     begin, end = rows * t // tiles, rows * (t + 1) // tiles
-                    ahead, ahead_step = part + _AHEAD_BYTES, line
-                    if t - low >= own:
-                        ahead, ahead_step = part + size + (t - low - own) * depth * part_line, part_line
-                        if ends:
-                            ahead = part
+                    ahead, ahead_step = to_fetch(t - low - own, passes, part, depth, is_last)
                     target, step = out + begin * out_step + to, out_step
                     if left < _HALF:
                         target, step = address(edge), 4 * _HALF
