@@ -58,7 +58,7 @@ from wedlm_core.tokenizer import Tokenizer
 
 __all__ = ["main"]
 
-_PROMPT, _MOST = 64, 64
+_PROMPT, _MOST, _LONGEST = 64, 64, 256  # tokens of a prompt; sequences, and tokens of one
 _PEERS = Path(__file__).parent / "peers"
 _PROGRAMS = {
     "llama_cpp": ("llama_cpp_peer.py", {"llama.cpp F32": "float32", "llama.cpp Q8_0": "q8_0"}),
@@ -131,8 +131,8 @@ class Ours:
         weights: Any = "int8" if numbers == "int8" else "auto"
         model = load_model(folder, device="cpu", dtype=dtype, weight_dtype=weights, max_positions=1024, packed=True)
         config = EngineConfig(
-            weight_dtype=weights, kv_cache_dtype=kv, max_num_seqs=_MOST, max_model_len=512, num_pages=3 * _MOST,
-            prefix_caching=False,
+            weight_dtype=weights, kv_cache_dtype=kv, max_num_seqs=_MOST, max_model_len=_LONGEST,
+            num_pages=_MOST * _LONGEST // EngineConfig.page_size, prefix_caching=False,
         )  # fmt: skip
         self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
         self._clock, self._ids = clock, iter(range(10**9))
@@ -257,8 +257,6 @@ def _measure(
     found: dict[str, Contender], batch: int, parameters: int, args: argparse.Namespace
 ) -> list[tuple[object, ...]]:
     """Rows of the table of one batch size."""
-    # Drafts pay off over more tokens than a step needs to be timed.
-    new = {name: args.new * (3 if "verified" in name else 1) for name in found}
     first: dict[str, list[float]] = {name: [] for name in found}
     step: dict[str, list[float]] = {name: [] for name in found}
     ids: dict[str, Ids] = {}
@@ -270,16 +268,16 @@ def _measure(
         least.append(Ceiling.now().step(parameters, batch))
         for name, one in found.items():
             short, _, _ = one(_prompts(batch, 2 * turn + 1), 1)
-            whole, ids[name], rate[name] = one(_prompts(batch, 2 * turn + 2), new[name])
+            whole, ids[name], rate[name] = one(_prompts(batch, 2 * turn + 2), args.new)
             first[name].append(short)
-            step[name].append((whole - short) / (new[name] - 1))
+            step[name].append((whole - short) / (args.new - 1))
     rows: list[tuple[object, ...]] = []
     base = next(iter(found))
     want = ids[base]
     for name in found:
         ratio = statistics.median(other / own for other, own in zip(step[base], step[name], strict=True))
         pairs = zip(ids[name], want, strict=True)
-        same = sum(a == b for one, two in pairs for a, b in zip(one, two, strict=False))  # verified ones are longer
+        same = sum(a == b for one, two in pairs for a, b in zip(one, two, strict=True))
         middle = statistics.median(step[name])
         share = statistics.median(at_least / own for at_least, own in zip(least, step[name], strict=True))
         rows.append((
@@ -327,7 +325,7 @@ def main() -> None:
             gc.collect()
     clock = "processor time" if args.clock == "cpu" else "wall clock"
     body = (
-        f"{clock.capitalize()}, {_PROMPT} tokens of prompt and {args.new} generated (verified: {3 * args.new}), "
+        f"{clock.capitalize()}, {_PROMPT} tokens of prompt and {args.new} generated, "
         f"{args.rounds} rounds in turns. {args.note}\n\n" + "\n\n".join(parts)
     )
     write_result("engines", "Against other engines on a CPU", f"python -m {' '.join(_command())}", body,
@@ -350,7 +348,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="ENGINE", help="as in the table; default: all that install")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--new", type=int, default=24)
+    parser.add_argument("--new", type=int, default=48, help="tokens of a pass")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--folder", default=None, help="where the model is written; default: the system's")
     parser.add_argument("--note", default="", help="a sentence on the state of the machine")
