@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
@@ -134,7 +134,7 @@ def main() -> None:
         ]  # fmt: skip
     body = table(("batch", "engine", "tokens", "tokens/s", "speed ratio", "prompts with equal tokens"), rows)
     body += f"\n\n{count} prompts, greedy, float32, best of {args.repeats} alternating passes."
-    command = f"python -m benchmarks.decode.transformers_compare --model {args.model}"
+    command = f"python -m benchmarks.decode.transformers_compare --model {args.model} --repeats {args.repeats}"
     write_result("transformers", "Against transformers generate", command, body, threads=args.threads)
 
 

@@ -127,7 +127,7 @@ def _tile(rows: int, lanes: int, vectors: int, numbers: str) -> Any:
 
 
 def _strip(lanes: int, vectors: int, numbers: str) -> Any:
-    """A version of :func:`multiply` for one tile width of columns."""
+    """The product for one tile width of columns."""
     one, two, three, four = (_tile(rows, lanes, vectors, numbers) for rows in range(1, ROWS + 1))
 
     @kernel(label=f"_{lanes}_{vectors}_{numbers}")
