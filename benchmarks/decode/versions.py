@@ -98,7 +98,8 @@ def main() -> None:
         + table(("model", "regime", "strategy", "batch", "other, tokens/s", "this, tokens/s", "this / other",
                  "same tokens"), lines)
     )  # fmt: skip
-    write_result("decode-versions", "Two checkouts side by side", "python -m benchmarks.decode.versions OTHER", body,
+    words = " ".join("OTHER" if word == str(args.other) else word for word in sys.argv[1:])
+    write_result("decode-versions", "Two checkouts side by side", f"python -m benchmarks.decode.versions {words}", body,
                  threads=args.threads)  # fmt: skip
 
 
