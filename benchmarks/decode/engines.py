@@ -45,7 +45,7 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks.common import table, write_result
+from benchmarks.common import positive, table, write_result
 from benchmarks.decode.models import TEMPERATURES
 from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import parameters as count_parameters
@@ -295,6 +295,15 @@ def _is_float32(name: str) -> bool:
     return "verified" not in name and any(word in name for word in ("float32", "F32", "f32"))
 
 
+def _check_sizes(args: argparse.Namespace) -> None:
+    """End the program where a pass would not be what its line says: our engines have room for so much, and no more."""
+    if not 2 <= args.new <= _LONGEST - _PROMPT:
+        rule = f"a step is timed by further tokens, and a sequence has {_LONGEST} with its prompt"
+        raise SystemExit(f"--new {args.new}: {rule}. Give 2 to {_LONGEST - _PROMPT}")
+    if max(args.batches) > _MOST:
+        raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
+
+
 def _header(base: str) -> tuple[str, ...]:
     return ("batch", "engine", "prefill, tokens/s", "decode, tokens/s", "over rounds", f"of {base}", "of the ceiling",
             "tokens/forward", f"tokens as {base}")  # fmt: skip
@@ -303,6 +312,7 @@ def _header(base: str) -> tuple[str, ...]:
 def main() -> None:
     """Measure and write the tables."""
     args = _parser().parse_args()
+    _check_sizes(args)
     if args.clock == "cpu" and args.threads != 1:
         raise SystemExit("--clock cpu adds up the time of all threads: give --threads 1")
     _check_names(args.only)
@@ -344,11 +354,11 @@ def _command() -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["25m", "0.6b"], choices=list(SHAPES))
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32, 64])
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32, 64], help=f"{_MOST} at most")
     parser.add_argument("--only", nargs="+", metavar="ENGINE", help="as in the table; default: all that install")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--new", type=int, default=48, help="tokens of a pass")
+    parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--new", type=positive, default=48, help=f"tokens of a pass, 2 to {_LONGEST - _PROMPT}")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--folder", default=None, help="where the model is written; default: the system's")
     parser.add_argument("--note", default="", help="a sentence on the state of the machine")

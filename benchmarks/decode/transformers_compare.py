@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import table, write_result
+from benchmarks.common import positive, table, write_result
 from wedlm_core import LLM, EngineConfig, ModelConfig, SamplingParams, Strategy
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -110,10 +110,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--prompts", default="jobs/data/demo_prompts.parquet", help="Parquet with a prompt column")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--batches", type=positive, nargs="+", default=[1, 32])
+    parser.add_argument("--max-tokens", type=positive, default=128)
+    parser.add_argument("--threads", type=positive, default=1)
+    parser.add_argument("--repeats", type=positive, default=5)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 

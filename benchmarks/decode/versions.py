@@ -81,6 +81,8 @@ def main() -> None:
     """Compare, print as it comes, write one file."""
     args = _parser().parse_args()
     other, lines, begin = args.other.resolve(), [], time.monotonic()
+    if not (other / "wedlm_core").is_dir():
+        raise SystemExit(f"{args.other}: it has to be the root of another checkout, and holds no wedlm_core")
     for model in args.models:
         for point, ours, theirs, same in _model(args, model, other):
             ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
