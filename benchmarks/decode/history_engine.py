@@ -1,12 +1,14 @@
 """What drafts from history bring to a real model: ``verified`` with them and without, beside autoregressive decoding.
 
-    python -m benchmarks.decode.history_engine [--batches 1 8 32] [--rounds 5]
+    python -m benchmarks.decode.history_engine [--models tiny 25m] [--batches 1 8 32] [--rounds 5] [--rows 256]
+        [--workloads copying lists templates "free text"]
 
-The shipped model on held-out prompts of its corpus. *copying*: the prompt contains the answer. *lists*: so it does, in
-other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and letters. The
-*untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks propose what
-has nothing to do with the text, as those of a checkpoint that was never trained to fill masks do. The
-ways run in one process on engines of their own, a few milliseconds each in turns; each keeps its history from round to
+The shipped model on prompts of its corpus; as "25m", with zeros beside its weights, which cost what those of a model of
+25 million parameters do (:mod:`benchmarks.decode.widened`). *copying*: the prompt contains the answer. *lists*: so it
+does, in other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and
+letters. The *untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks
+propose what has nothing to do with the text, as those of a checkpoint that was never trained to fill masks do. The ways
+run in one process on engines of their own, a few milliseconds each in turns; each keeps its history from round to
 round, as a job does. Ratios are taken within a round and their median is shown. Outputs of all ways are checked to be
 equal.
 """
@@ -15,12 +17,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import shlex
 import statistics
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.common import positive, table, write_result
+from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.turns import Passage, take_turns
+from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
@@ -43,14 +49,17 @@ _ROWS = 1600
 _ROUND_ROWS = 256
 """Of a round, if there are as many. The first round warms up: for 32 forwards an engine asks for drafts, whether they
 pay or not. What shorter rounds measure is how windows begin."""
+MODELS = ("tiny", "25m")
 
 
-def engines(trained: bool) -> dict[str, Engine]:
+def engines(model_name: str, trained: bool) -> dict[str, Engine]:
     """One engine for each way."""
     folder = resolve("tiny")
 
     def engine(history: bool) -> Engine:
         model = load_model(folder)
+        if model_name != "tiny":
+            model = widened(model, SHAPES[model_name])
         mask = model.config.mask_token_id
         if not trained and mask is not None:
             model.embed.weight.data[mask] = model.embed.weight.data.mean(dim=0)
@@ -92,11 +101,11 @@ def number_of(one: Generation) -> int:
     return int(one.request_id.partition("/")[0])
 
 
-def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[object, ...]]:
-    """Lines of one workload and batch; fresh engines, and other rows each round."""
-    ids, subjects = itertools.count(), engines(masks == "trained")
+def race(model: str, workload: str, masks: str, batch: int, rounds: int, rows: int) -> list[tuple[object, ...]]:
+    """Lines of one workload and batch; fresh engines, and other rows each round, ``rows`` of them if there are."""
+    ids, subjects = itertools.count(), engines(model, masks == "trained")
     prompts = prompts_of(workload, subjects["verified"].tokenizer)
-    each = min(len(prompts) // (rounds + 1), _ROUND_ROWS)
+    each = min(len(prompts) // (rounds + 1), rows)
     found = []
     for turn in range(rounds + 1):
         part = prompts[turn * each : (turn + 1) * each]
@@ -112,14 +121,14 @@ def race(workload: str, masks: str, batch: int, rounds: int) -> list[tuple[objec
         seconds = [one[way].seconds_per_token for one in found]
         done = [generation for one in found for generation in one[way].done]
         tokens = sum(len(one.token_ids) for one in done)
-        forwards, rows, drafts, accepted = (
+        forwards, forwarded, drafts, accepted = (
             sum(getattr(one.stats, name) for one in done)
             for name in ("decode_forwards", "rows_forwarded", "history_drafts", "history_drafts_accepted")
         )
         over = [statistics.median(ratios_to(other, way, found)) for other in (WAYS[1], WAYS[2])]
-        lines.append((workload, masks, batch, way, f"{1 / statistics.median(seconds):.0f}",
+        lines.append((model, workload, masks, batch, way, f"{1 / statistics.median(seconds):.0f}",
                       f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", f"{over[0]:.2f}", f"{over[1]:.2f}",
-                      f"{tokens / max(1, forwards):.2f}", f"{rows / tokens:.2f}", f"{drafts / tokens:.2f}",
+                      f"{tokens / max(1, forwards):.2f}", f"{forwarded / tokens:.2f}", f"{drafts / tokens:.2f}",
                       f"{accepted / drafts:.2f}" if drafts else "-"))  # fmt: skip
         print(*lines[-1], sep=" | ", flush=True)
     return lines
@@ -133,20 +142,23 @@ def ratios_to(other: str, way: str, found: Sequence[Mapping[str, Passage]]) -> l
 def main() -> None:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["tiny"])
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
     parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--rows", type=positive, default=_ROUND_ROWS, help="of a round, at most")
     args = parser.parse_args()
     lines = [
         line
+        for model in args.models
         for masks in ("trained", "untrained")
-        for name in WORKLOADS
+        for name in args.workloads
         for batch in args.batches
-        for line in race(name, masks, batch, args.rounds)
+        for line in race(model, name, masks, batch, args.rounds, args.rows)
     ]
-    header = ("workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
+    header = ("model", "workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
               "over autoregressive", "tokens per forward", "rows per token", "drafts a token", "accepted")  # fmt: skip
-    batches = " ".join(map(str, args.batches))
-    command = f"python -m benchmarks.decode.history_engine --batches {batches} --rounds {args.rounds}"
+    command = f"python -m benchmarks.decode.history_engine {' '.join(map(shlex.quote, sys.argv[1:]))}"
     write_result("history-engine", "Drafts from history in the engine", command, table(header, lines))
 
 

@@ -5,8 +5,10 @@
 Three ways of decoding the same prompts stand side by side in one process, on engines of their own, and run in turns;
 each round has other prompts, so that no way, and no earlier round, leaves its text to another's history. A ratio is
 taken within a round, the median over rounds is shown; the first round warms up. ``tiny`` extracts JSON from its
-held-out prompts; "25m" has random weights and fills a schema of long keys, so its masks propose nothing that is
-accepted, and what it gains is what is forced. The accuracy of ``tiny`` is the share of rows whose fields are right.
+held-out prompts; "tiny as 25m" is the same model with zeros beside its weights, which cost what those of 25 million
+parameters do (:mod:`benchmarks.decode.widened`); "25m" has random weights and fills a schema of long keys, so its masks
+propose nothing that is accepted, and what it gains is what is forced. The accuracy of ``tiny`` is the share of rows
+whose fields are right.
 
 The last tables give the time to compute which of 151,936 tokens are allowed, and the speed of a model that has them.
 The vocabulary is a byte-level BPE that is trained here on the sources of the installed packages.
@@ -15,13 +17,14 @@ The vocabulary is a byte-level BPE that is trained here on the sources of the in
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import re
 import statistics
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +37,7 @@ import torch
 from benchmarks.common import positive, table, write_result
 from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import random_decoder
+from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
 from wedlm_core.engine.automata import Automata
@@ -91,8 +95,8 @@ class Subject:
     schema: Mapping[str, Any]
 
 
-def tiny(prompts: int) -> Subject:
-    """The shipped model and its held-out extraction."""
+def tiny(prompts: int, shape: str | None = None) -> Subject:
+    """The shipped model and its held-out extraction; with a shape, at the cost of a model of that."""
     folder = resolve("tiny")
     tokenizer = Tokenizer.load(folder)
     problems = distinct("extraction", "test", prompts)
@@ -100,7 +104,9 @@ def tiny(prompts: int) -> Subject:
         tuple(tokenizer.apply_chat_template([{"role": "user", "content": p.prompt}], True, tokenize=True))
         for p in problems
     ]
-    engines = {way: Engine(load_model(folder), tokenizer, EngineConfig(max_num_seqs=32)) for way in WAYS}
+    model = load_model(folder)
+    models = {way: load_model(folder) if shape is None else widened(model, SHAPES[shape]) for way in WAYS}
+    engines = {way: Engine(one, tokenizer, EngineConfig(max_num_seqs=32)) for way, one in models.items()}
     return Subject(engines=engines, prompts=ids, answers=[p.answer for p in problems], schema=PERSON)
 
 
@@ -205,7 +211,10 @@ def rows_of_round(batch: int) -> int:
 def races(batches: Sequence[int], rounds: int) -> list[tuple[object, ...]]:
     """The table of speeds: both models, all batches, fresh engines for each."""
     lines: list[tuple[object, ...]] = []
-    for name, make in (("tiny", tiny), ("25m", random_25m)):
+    subjects: Mapping[str, Callable[[int], Subject]] = {
+        "tiny": tiny, "tiny as 25m": functools.partial(tiny, shape="25m"), "25m": random_25m
+    }  # fmt: skip
+    for name, make in subjects.items():
         for batch in batches:
             lines += race(name, make((rounds + 1) * rows_of_round(batch)), batch, rounds, itertools.count())
     return lines
