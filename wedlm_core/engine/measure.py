@@ -25,7 +25,7 @@ from wedlm_core.kv.pages import PageManager, SequencePages
 __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 15  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 16  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
 _CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table

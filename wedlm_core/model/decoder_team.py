@@ -34,6 +34,8 @@ from wedlm_core.model.team import Team
 __all__ = ["DecoderTeam", "numbers_of", "why_no_team"]
 
 _FIELDS = ("qkv", "o", "gate_up", "down")
+_READ_WHILE_MOVED = 5
+"""Bytes of weights that a thread reads while one byte of a row goes from core to core."""
 
 
 def numbers_of(linear: nn.Module) -> str | None:
@@ -183,10 +185,18 @@ class DecoderTeam:
         task["eps"], task["scale"] = config.rms_norm_eps, np.float32(config.head_dim**-0.5)
         task["lines"], task["final_norm"] = self._lines.ctypes.data, self._address(self._model.norm)
         task["head"] = self._head.record()
+        task["apart"] = self._apart()
         self._choice, self._advance = (
             {name: self._team.tasks[part][name] for name in kind.names or ()}
             for part, kind in (("choice", CHOICE), ("advance", ADVANCE))
         )
+
+    def _apart(self) -> int:
+        """Rows of a thread from which it takes rows of products, not outputs: it reads all weights then."""
+        of_layer = self._packed[0]
+        moved = 4 * sum(one.inputs + one.outputs for one in of_layer)  # bytes of a row
+        read = sum(one.data.numel() * one.data.element_size() for one in of_layer)
+        return max(1, round(read / (_READ_WHILE_MOVED * moved)))
 
     def head(self, hidden_RD: Tensor) -> Tensor:
         """Hidden states to logits, float32 ``[R, V]``."""

@@ -81,6 +81,7 @@ class Team:
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""
         self.task["narrow"] = self.scratch("narrow", rows * units_of(widest, numbers))
+        self.task["narrow_step"] = 4 * units_of(widest, numbers)
         self.task["row_scale"] = self.scratch("row_scale", rows)
         self.task["row_sum"] = self.scratch("row_sum", rows)
 

@@ -228,6 +228,55 @@ def test_rows_that_are_read_are_the_same_whichever_others_are(
     assert len(shares) > 20
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize(("dtype", "weights"), TABLES)
+def test_it_is_the_same_whether_threads_take_rows_or_outputs(
+    qwen3_folder: Path, dtype: str, weights: str, threads: int, two_threads: None
+) -> None:
+    """All rows and some, of forwards with few rows and many, in layers that follow each other without a pause."""
+    torch.set_num_threads(threads)
+    model = load_model(qwen3_folder, max_positions=700, weight_dtype=weights, dtype=getattr(torch, dtype))
+    config = EngineConfig(weight_dtype=weights, page_size=16, prefill_chunk=40, prefix_caching=False)
+    engine = Engine(model, Tokenizer.load(qwen3_folder), config)
+    runner, rng, apart = engine._runner.model_runner, np.random.default_rng(0), []
+    decoder = runner._decoder_cpu
+    assert isinstance(decoder, DecoderTeam)
+    runner.draws, run_model, task = False, runner.run, decoder._team.task
+
+    def compared(*batch: Any) -> torch.Tensor:
+        *inputs, _ = batch
+        rows = len(batch[0])
+        for read_R in (None, torch.from_numpy(np.flatnonzero(rng.random(rows) < 0.5))):
+            task["apart"] = 0
+            by_outputs = run_model(*inputs, read_R).clone()
+            for least in (4, 5, 11):
+                task["apart"] = least
+                apart.append(least * threads <= rows)
+                assert torch.equal(run_model(*inputs, read_R), by_outputs)
+        return run_model(*batch)
+
+    runner.run = compared  # type: ignore[method-assign]
+    run(engine, requests_of([TARGET_PROMPTS[n] for n in (65, 1, 16, 5)], PARAMS))
+    assert set(apart) == {True, False}
+
+
+@pytest.mark.parametrize("kind", [{"weight_dtype": "auto"}, {"weight_dtype": "int8", "kv_cache_dtype": "int8"}])
+def test_tokens_are_the_same_whether_threads_take_rows_or_outputs(
+    qwen3_folder: Path, kind: dict[str, Any], two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Head and choice as well, where all rows choose and where prefill goes along."""
+    params = [replace(PARAMS, strategy="verified", temperature=heat, logprobs=True) for heat in (0, 0.7, 1)] * 3
+    prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5, 16, 1, 65, 5, 5)]
+
+    def told(least: int) -> list[tuple[object, ...]]:
+        monkeypatch.setattr(DecoderTeam, "_apart", lambda self: least)
+        model = load_model(qwen3_folder, max_positions=700, weight_dtype=kind["weight_dtype"])
+        engine = Engine(model, Tokenizer.load(qwen3_folder), EngineConfig(**kind, page_size=16, prefill_chunk=9))
+        return [(one.token_ids, one.logprobs) for one in run(engine, requests_of(prompts, params))]
+
+    assert told(1) == told(3) == told(0)
+
+
 @pytest.mark.parametrize(("dtype", "weights"), TABLES)
 def test_a_table_that_is_only_in_panels_gives_the_same_bits(qwen25_folder: Path, dtype: str, weights: str) -> None:
     prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5)]

@@ -67,7 +67,7 @@ ADVANCE = _record("decoding columns spans states mask places counts flags token 
 """
 TASK = _record(
     "state rows layers hidden inner heads kv_heads dim eps "
-    "stream normed q context gated qkv gate_up delta narrow row_scale row_sum "
+    "stream normed q context gated qkv gate_up delta narrow narrow_step row_scale row_sum apart "
     "cos sin reach positions entries "
     "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
     "lines final_norm head out read last_spans choice advance",
@@ -78,7 +78,9 @@ TASK = _record(
 - ``state``: of the team.
 - ``stream``: float32 ``[rows, hidden]``, the embedded rows, changed.
 - ``normed, q, context, gated, qkv, gate_up, delta``: float32 scratch as wide as the model has them.
-- ``narrow, row_scale, row_sum``: scratch for rows in the numbers of the weights.
+- ``narrow, row_scale, row_sum``: scratch for rows in the numbers of the weights, ``narrow_step`` bytes each at most.
+- ``apart``: rows for each member from which members take rows of a product, and not outputs (:func:`_by_rows`); 0 where
+  they never do.
 - ``cos, sin``: float32 ``[reach, dim / 2]``.
 - ``blocks`` to ``scale``: the KV pool, and what :func:`wedlm_core.kernels.cpu.attention.attend` needs.
 - ``lines``: the layers.
@@ -91,10 +93,24 @@ TASK = _record(
 """
 
 
+_LEAST_ROWS = 4
+"""Rows for each member from which members take rows where there is a choice: fewer are shared by heads."""
+
+
 @kernel
 def _part(count, me, members):  # type: ignore[no-untyped-def]
     """The items of a member: ``(first, last)``."""
     return count * me // members, count * (me + 1) // members
+
+
+@kernel
+def _by_rows(task, rows, members):  # type: ignore[no-untyped-def]
+    """Whether each member computes all outputs of its part of the rows, not some outputs of all rows.
+
+    Then no member reads what another has written but in attention: they need not wait for each other, and no cache line
+    goes from core to core. But each of them reads all weights. So it pays where rows are many.
+    """
+    return members > 1 and task.apart > 0 and members * max(task.apart, _LEAST_ROWS) <= rows
 
 
 @kernel
@@ -184,49 +200,43 @@ def _advance(advance, choice):  # type: ignore[no-untyped-def]
 
 
 def _narrowing(numbers: str) -> Any:
-    """A kernel that converts rows, or does nothing: it returns the address and the bytes of a row."""
+    """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, rows behind each other.
+
+    It returns where the first of all rows is, or would be, and the bytes of a row: of x itself where nothing changes.
+    """
     kind = numeric_kind(numbers)
     if kind == "float32":
 
         @kernel(label=f"_{numbers}")
-        def as_they_are(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
+        def as_they_are(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
             return x, 4 * product.depth
 
         return as_they_are
     if kind == "bfloat16":
 
         @kernel(label=f"_{numbers}")
-        def to_bfloat16(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
-            first, last = _part(rows, me, members)
+        def to_bfloat16(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
             bits = array_at(x, (rows, product.inputs), np.uint32)
-            round_to_bfloat16(bits, array_at(task.narrow, (rows, 2 * product.depth), np.uint16), first, last)
-            return task.narrow, 4 * product.depth
+            round_to_bfloat16(bits, array_at(to, (rows, 2 * product.depth), np.uint16), first, last)
+            return to, 4 * product.depth
 
         return to_bfloat16
     if kind == "int8":
 
         @kernel(label=f"_{numbers}")
-        def to_int8(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
-            first, last = _part(rows, me, members)
-            wide, byte = (
-                floats_at(x, rows, product.inputs),
-                array_at(task.narrow, (rows, 4 * product.depth), np.int8),
-            )
+        def to_int8(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+            wide, byte = floats_at(x, rows, product.inputs), array_at(to, (rows, 4 * product.depth), np.int8)
             round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
             sum_rows(byte, 128, array_at(task.row_sum, (rows,), np.int32), first, last)
-            return task.narrow, 4 * product.depth
+            return to, 4 * product.depth
 
         return to_int8
 
     @kernel(label=f"_{numbers}")
-    def to_int16(task, rows, x, product, me, members):  # type: ignore[no-untyped-def]
-        first, last = _part(rows, me, members)
-        wide, byte = (
-            floats_at(x, rows, product.inputs),
-            array_at(task.narrow, (rows, 2 * product.depth), np.int16),
-        )
+    def to_int16(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+        wide, byte = floats_at(x, rows, product.inputs), array_at(to, (rows, 2 * product.depth), np.int16)
         round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
-        return task.narrow, 4 * product.depth
+        return to, 4 * product.depth
 
     return to_int16
 
@@ -242,16 +252,26 @@ def _producing(numbers: str) -> Any:
 
     @kernel(label=f"_{numbers}")
     def product(task, rows, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
-        """``out = x @ weight.T + bias``. All members have written x; none has written out when it returns alone."""
-        own, step = narrow(task, rows, x, one, me, members)
-        if narrows or x == task.normed:
-            meet(state, members)
-        first, last = _part(pieces(rows, one.outputs, together), me, members)
+        """``out = x @ weight.T + bias``, of rows of x that members have written each in its part, or all waited for.
+
+        All of out is there when it returns; by rows (:func:`_by_rows`), a member's part of it.
+        """
+        by_rows, (first, last) = _by_rows(task, rows, members), _part(rows, me, members)
+        # By rows, a member may be a product ahead of another, whose rows of another width must not be in its way.
+        apart = first * (task.narrow_step - 4 * one.depth) if by_rows else 0
+        own, step = narrow(task, rows, x, one, task.narrow + apart, first, last)
+        if not by_rows:
+            if narrows or x == task.normed:
+                meet(state, members)
+            first, last = 0, rows
+        count = last - first
+        begin, end = _part(pieces(count, one.outputs, together), 0 if by_rows else me, 1 if by_rows else members)
         multiply(
-            own, step, one.weight, one.depth, out, 4 * one.outputs, one.bias, one.scale, task.row_scale, task.row_sum,
-            rows, one.outputs, first, last,
+            own + first * step, step, one.weight, one.depth, out + 4 * one.outputs * first, 4 * one.outputs, one.bias,
+            one.scale, task.row_scale + 4 * first, task.row_sum + 4 * first, count, one.outputs, begin, end,
         )  # fmt: skip
-        meet(state, members)
+        if not by_rows:
+            meet(state, members)
 
     return product
 
@@ -276,7 +296,7 @@ def _placing(held: str) -> Any:
         value_scales = floats_at(layer.value_scales, task.kv_heads, task.kv_entries)
         first, last = 0, rows
         low, high = 0, task.kv_heads
-        if rows >= 4 * members:
+        if rows >= _LEAST_ROWS * members:
             first, last = _part(rows, me, members)
         else:
             low, high = _part(task.kv_heads, me, members)
@@ -341,7 +361,7 @@ def _runner(numbers: str, held: str) -> Any:
             product(task, rows, task.normed, task.head, task.out, me, members, state)
             return
         if me == 0:
-            _plan_last_layer(task)  # products meet before anyone reads that
+            _plan_last_layer(task)  # members meet before anyone reads that
         lines = array_at(task.lines, (task.layers,), LAYER)
         stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)
         gate_up, gated = floats_at(task.gate_up, rows, 2 * task.inner), floats_at(task.gated, rows, task.inner)
@@ -356,6 +376,7 @@ def _runner(numbers: str, held: str) -> Any:
             layer = lines[number]
             product(task, rows, task.normed, layer.qkv, task.qkv, me, members, state)
             place(task, layer, me, members)
+            meet(state, members)
             read = numbers_at(task.read, 1 + rows)
             narrows_down = number + 1 == task.layers and 0 <= read[0] < rows
             if narrows_down:
@@ -365,21 +386,20 @@ def _runner(numbers: str, held: str) -> Any:
                 places = numbers_at(task.read + 8, rows)
                 spans = array_at(task.last_spans, (3, task.sequences), np.int64)
                 starts, counts, cached = spans[0], spans[1], spans[2]
-            meet(state, members)
             attend(task, layer, starts, counts, cached, space, members, state)
             meet(state, members)
             if narrows_down:
                 first, last = _part(rows, me, members)
                 context = task.qkv  # as wide at least, and read by no one any more
                 _gather(floats_at(task.context, task.rows, wide), places, floats_at(context, rows, wide), me, members)
-                if not narrows:
+                if not narrows and not _by_rows(task, rows, members):
                     meet(state, members)
             product(task, rows, context, layer.o, task.delta, me, members, state)
             weight = array_at(layer.post_norm, (task.hidden,), np.float32)
             add_rms_norm(stream, delta, weight, task.eps, normed, places, first, last)
             product(task, rows, task.normed, layer.gate_up, task.gate_up, me, members, state)
             silu_mul(gate_up, gated, first, last)
-            if not narrows:
+            if not narrows and not _by_rows(task, rows, members):
                 meet(state, members)
             product(task, rows, task.gated, layer.down, task.delta, me, members, state)
             following = task.final_norm if number + 1 == task.layers else lines[number + 1].input_norm
@@ -390,7 +410,7 @@ def _runner(numbers: str, held: str) -> Any:
             return
         if rows:
             product(task, rows, task.normed, task.head, task.out, me, members, state)
-        else:
+        if rows == 0 or _by_rows(task, rows, members):
             meet(state, members)
         _choose(task.choice, floats_at(task.out, rows, task.head.outputs), state, me, members)
         meet(state, members)
