@@ -48,6 +48,12 @@ def _processor() -> str:
     return f"{name} (family {family}, model {model})" if family and model else name
 
 
+def _short(processor: str) -> str:
+    """A processor's family and model, or its name, as a part of a file's name."""
+    found = re.search(r"family (\d+), model (\d+)", processor)
+    return f"family-{found[1]}-model-{found[2]}" if found else re.sub(r"\W+", "-", processor.lower()).strip("-")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table; floats are shown with three significant digits."""
 
@@ -59,9 +65,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def write_result(name: str, title: str, command: str, body: str, *, threads: int | None = None) -> Path:
-    """Write ``results/<date>-<name>.md`` with title, command, date and machine; print and return its path."""
+    """Write ``results/<date>-<name>.md`` with title, command, date and machine; print and return its path.
+
+    What another processor measured on that day stays: the name then ends with family and model of this one.
+    """
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     path = RESULTS / f"{today}-{name}.md"
+    if path.exists() and f"- Machine: {_processor()}, " not in path.read_text(encoding="utf-8"):
+        path = RESULTS / f"{today}-{name}-{_short(_processor())}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f"# {title}\n\n- Command: `{command}`\n- Date: {today}\n- Machine: {machine(threads)}\n\n"
     path.write_text(head + body.rstrip() + "\n", encoding="utf-8")
