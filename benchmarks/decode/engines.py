@@ -6,8 +6,9 @@
 
 The other engines are programs of their own (:mod:`benchmarks.decode.peers`), each run by the interpreter that an option
 names; one that is not named, or does not start, is listed as missing. All are loaded at once and take turns within a
-round, so that a busy moment of the machine meets all of them; a figure is a median over rounds. A prefill is a pass of
-one new token; a decode step is the difference to a pass of ``--new`` tokens, divided by its further tokens.
+round, so that a busy moment of the machine meets all of them; a figure is a median over rounds. Each begins half a
+second behind the one before, whose threads may look for more work until then. A prefill is a pass of one new token; a
+decode step is the difference to a pass of ``--new`` tokens, divided by its further tokens.
 
 ``--only`` names the engines to run, where memory does not hold all. Ratios are to the first line of a table.
 
@@ -59,6 +60,7 @@ from wedlm_core.tokenizer import Tokenizer
 __all__ = ["main"]
 
 _PROMPT, _MOST, _LONGEST = 64, 64, 256  # tokens of a prompt; sequences, and tokens of one
+_REST = 0.5  # seconds between engines: threads of one look for work for a while, on the cores of the next
 _PEERS = Path(__file__).parent / "peers"
 _PROGRAMS = {
     "llama_cpp": ("llama_cpp_peer.py", {"llama.cpp F32": "float32", "llama.cpp Q8_0": "q8_0"}),
@@ -267,6 +269,7 @@ def _measure(
     for turn in range(args.rounds):
         least.append(Ceiling.now().step(parameters, batch))
         for name, one in found.items():
+            time.sleep(_REST)
             short, _, _ = one(_prompts(batch, 2 * turn + 1), 1)
             whole, ids[name], rate[name] = one(_prompts(batch, 2 * turn + 2), args.new)
             first[name].append(short)

@@ -158,7 +158,7 @@ def main() -> None:
     ]
     header = ("model", "workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
               "over autoregressive", "tokens per forward", "rows per token", "drafts a token", "accepted")  # fmt: skip
-    command = f"python -m benchmarks.decode.history_engine {' '.join(map(shlex.quote, sys.argv[1:]))}"
+    command = f"python -m benchmarks.decode.history_engine {' '.join(map(shlex.quote, sys.argv[1:]))}".rstrip()
     write_result("history-engine", "Drafts from history in the engine", command, table(header, lines))
 
 

@@ -22,6 +22,7 @@ import itertools
 import json
 import re
 import statistics
+import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -368,7 +369,7 @@ def main() -> None:
             "seldom allows; *short words* choose words of up to three letters, as strings allow.\n\n"
             + table(("model", "way", "tokens/s", "ms per step", "over autoregressive", "over rounds"), speeds)
         )
-    command = f"python -m benchmarks.decode.structured_outputs --rounds {args.rounds}"
+    command = f"python -m benchmarks.decode.structured_outputs {' '.join(sys.argv[1:])}".rstrip()
     write_result("structured-outputs", "Structured outputs", command, body)
 
 
