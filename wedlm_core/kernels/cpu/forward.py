@@ -110,7 +110,8 @@ def _by_rows(task, rows, members):  # type: ignore[no-untyped-def]
     Then no member reads what another has written but in attention: they need not wait for each other, and no cache line
     goes from core to core. But each of them reads all weights. So it pays where rows are many.
     """
-    return members > 1 and task.apart > 0 and members * max(task.apart, _LEAST_ROWS) <= rows
+    many = task.apart > 0 and members * max(task.apart, _LEAST_ROWS) <= rows
+    return many and members > 1 and task.layers > 0  # behind a product alone, nothing else waits for all
 
 
 @kernel
