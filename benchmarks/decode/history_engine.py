@@ -50,6 +50,7 @@ _ROUND_ROWS = 256
 """Of a round, if there are as many. The first round warms up: for 32 forwards an engine asks for drafts, whether they
 pay or not. What shorter rounds measure is how windows begin."""
 MODELS = ("tiny", "25m")
+_MOST = 32  # sequences at once
 
 
 def engines(model_name: str, trained: bool) -> dict[str, Engine]:
@@ -63,7 +64,7 @@ def engines(model_name: str, trained: bool) -> dict[str, Engine]:
         mask = model.config.mask_token_id
         if not trained and mask is not None:
             model.embed.weight.data[mask] = model.embed.weight.data.mean(dim=0)
-        return Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=32, history_drafts=history))
+        return Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=_MOST, history_drafts=history))
 
     return {way: engine(way == "verified") for way in WAYS}
 
@@ -106,6 +107,9 @@ def race(model: str, workload: str, masks: str, batch: int, rounds: int, rows: i
     ids, subjects = itertools.count(), engines(model, masks == "trained")
     prompts = prompts_of(workload, subjects["verified"].tokenizer)
     each = min(len(prompts) // (rounds + 1), rows)
+    if each < batch:
+        rule = f"a round of {workload} has {each} rows, and {batch} sequences need as many at least"
+        raise SystemExit(f"--rounds {rounds} --rows {rows}: {rule}. Give fewer rounds, or more rows")
     found = []
     for turn in range(rounds + 1):
         part = prompts[turn * each : (turn + 1) * each]
@@ -148,6 +152,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--rows", type=positive, default=_ROUND_ROWS, help="of a round, at most")
     args = parser.parse_args()
+    if max(args.batches) > _MOST:
+        raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
     lines = [
         line
         for model in args.models

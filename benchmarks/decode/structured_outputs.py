@@ -77,6 +77,7 @@ LONG_KEYS: Mapping[str, Any] = {
 WAYS = ("verified, constrained", "autoregressive", "autoregressive, constrained")
 _VOCABULARY = 151_936
 _FEWEST_ROWS = 128  # of a round
+_MOST = 32  # sequences at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ def tiny(prompts: int, shape: str | None = None) -> Subject:
     ]
     model = load_model(folder)
     models = {way: load_model(folder) if shape is None else widened(model, SHAPES[shape]) for way in WAYS}
-    engines = {way: Engine(one, tokenizer, EngineConfig(max_num_seqs=32)) for way, one in models.items()}
+    engines = {way: Engine(one, tokenizer, EngineConfig(max_num_seqs=_MOST)) for way, one in models.items()}
     return Subject(engines=engines, prompts=ids, answers=[p.answer for p in problems], schema=PERSON)
 
 
@@ -118,7 +119,7 @@ def random_25m(prompts: int) -> Subject:
 
     def engine() -> Engine:
         model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=1024)
-        return Engine(model, tokenizer, EngineConfig(max_num_seqs=32, max_model_len=512), keep_weights=False)
+        return Engine(model, tokenizer, EngineConfig(max_num_seqs=_MOST, max_model_len=512), keep_weights=False)
 
     engines = {way: engine() for way in WAYS}
     ids = np.random.default_rng(0).integers(10, 910, (prompts, 32))
@@ -354,6 +355,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--no-large-vocabulary", action="store_true", help="leave out the table of mask computation")
     args = parser.parse_args()
+    if max(args.batches) > _MOST:
+        raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
     lines = races(args.batches, args.rounds)
     header = ("model", "sequences", "way", "tokens/s", "over rounds", "tokens per forward", "rows per token",
               "share forced", "over autoregressive", "over constrained autoregressive", "right")  # fmt: skip

@@ -259,8 +259,8 @@ def _producing(numbers: str) -> Any:
         """
         by_rows, (first, last) = _by_rows(task, rows, members), _part(rows, me, members)
         # By rows, a member may be a product ahead of another, whose rows of another width must not be in its way.
-        apart = first * (task.narrow_step - 4 * one.depth) if by_rows else 0
-        own, step = narrow(task, rows, x, one, task.narrow + apart, first, last)
+        offset = first * (task.narrow_step - 4 * one.depth) if by_rows else 0
+        own, step = narrow(task, rows, x, one, task.narrow + offset, first, last)
         if not by_rows:
             if narrows or x == task.normed:
                 meet(state, members)
