@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -16,8 +18,15 @@ from wedlm_core.attention.paged_gpu import TritonPlan
 from wedlm_core.attention.protocol import DeviceRows
 from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.decoding.allowed_tokens import AllowedRows, words_of_vocabulary
-from wedlm_core.decoding.sampling import SamplingRows
+from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
+from wedlm_core.decoding.strategies.verified import VerifiedDecoding
+from wedlm_core.engine.forward.cuda_graphs import StaticInputs
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.graph_policy import GraphKey
+from wedlm_core.engine.forward.groups import WideRun
+from wedlm_core.engine.forward.pack_gpu import Shape
+from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels, advance
 from wedlm_core.kernels.rounding import RoundedRows
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder_gpu import DecoderGpu
@@ -50,16 +59,17 @@ class _Attention:
     invariant: bool = False
 
 
-# Tiles of 16 to 128 query rows, with and without splits; pages smaller than a block; unused sequences; invariance.
+# Tiles of 16 to 128 query rows for decoding, with and without splits, and for prefill; pages smaller than a block;
+# unused sequences; invariance.
 _FULL = (
-    *(_Attention(rows=rows, sequences=sequences) for rows in (1, 8, 16, 64) for sequences in (1, 128)),
-    *(_Attention(rows=rows, sequences=1, page_size=16) for rows in (1, 64)),
+    *(_Attention(rows=rows, sequences=sequences) for rows in (1, 8, 16, 64, 512) for sequences in (1, 128)),
+    *(_Attention(rows=rows, sequences=1, page_size=16) for rows in (1, 64, 512)),
     _Attention(rows=4, sequences=256),
     *(_Attention(rows=17, sequences=8, page_size=size, invariant=True) for size in (16, 64)),
 )
 _FEW = (
     _Attention(rows=1, sequences=1),
-    _Attention(rows=64, sequences=128),
+    _Attention(rows=512, sequences=128),
     _Attention(rows=17, sequences=8, invariant=True),
 )
 
@@ -89,6 +99,24 @@ def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = 
             if eight_bits:
                 yield from _taken(f"{label} rounding", partial(_round, one, dtype))
             yield from _taken(f"{label} int8", partial(_exact, one, dtype))
+    yield from _taken("windows", _windows)
+
+
+def _windows() -> None:
+    """Packing, the buffers of captured forwards, and advancing, which no shape changes."""
+    config = EngineConfig(max_num_seqs=128)
+    state = DeviceState(config, [VerifiedDecoding()], 5, _DEEPEST, _DEVICE)
+    runner: Any = SimpleNamespace(state=state, pool=SimpleNamespace(page_size=config.page_size), device=_DEVICE)
+    for sequences, width in ((8, 1), (100, 16)):
+        total, shape = sequences * (width + 1), {"max_rows": width + 1, "max_kv": _DEEPEST, "special": 0, "topped": 0}
+        run = WideRun(decoding=VerifiedDecoding(), start=0, stop=sequences, width=width)
+        facts_3S = torch.empty(3, sequences, dtype=torch.int64, device=_DEVICE)
+        made = WindowsByKernels().prepare(runner, facts_3S, (run,), Shape(total=total, wanted=total, **shape))
+        with patch("wedlm_core.engine.forward.cuda_graphs.why_no_triton", return_value=None):
+            inputs = StaticInputs(rows=total, sequences=sequences, page_size=config.page_size, device=_DEVICE)
+        inputs.fill(GraphKey(size=total, sequences=sequences, max_rows=width + 1, max_kv=_DEEPEST), made.batch)
+        numbers = (torch.empty(total, dtype=dtype, device=_DEVICE) for dtype in (torch.int64, *[torch.float32] * 2))
+        advance(state, made, Choice(**dict(zip(("token_R", "entropy_R", "logprob_R"), numbers, strict=True))))
 
 
 def _taken(label: str, launch: Callable[[], None]) -> Iterator[Variant]:

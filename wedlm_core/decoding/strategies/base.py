@@ -116,14 +116,15 @@ class Decoding(ABC):
         verifies: masks become drafts, which a later forward verifies; every forward commits one token at least.
         clips: windows end at ``max_tokens``.
         suppresses: the mask id and padded vocabulary are never chosen.
-        has_cpu_kernel: :mod:`wedlm_core.kernels.cpu.step` packs and advances these windows too, with equal results.
+        has_kernels: kernels pack and advance these windows too, with equal results (:mod:`wedlm_core.kernels.cpu.step`,
+            :mod:`wedlm_core.kernels.gpu.step`).
     """
 
     head: bool = False
     verifies: bool = False
     clips: bool = False
     suppresses: bool = False
-    has_cpu_kernel: bool = False
+    has_kernels: bool = False
 
     @classmethod
     def of(cls, config: EngineConfig) -> Decoding:

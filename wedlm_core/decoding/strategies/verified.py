@@ -34,7 +34,7 @@ class VerifiedDecoding(Decoding):
     head = True
     verifies = True
     clips = True
-    has_cpu_kernel = True
+    has_kernels = True
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
         """Drafts are kept as allocated, up to ``max_tokens`` and a stop token; masks follow where useful."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,21 +13,25 @@ from torch import Tensor
 from wedlm_core.attention import DeviceRows, PackedRows
 from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
-from wedlm_core.engine.forward.groups import Group, WideRun, flatten, gather_groups, wide_runs
-from wedlm_core.engine.forward.joining import join_tensors
-from wedlm_core.engine.forward.logits import Chosen, Picks
+from wedlm_core.engine.forward.groups import WideRun, wide_runs
 from wedlm_core.engine.forward.model_runner import ModelRunner
-from wedlm_core.engine.forward.outcome import join, outcome_of, words_of
-from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
+from wedlm_core.engine.forward.outcome import join, outcome_of
+from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, plan_facts
 from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.forward.step_graphs import StepGraphs
 from wedlm_core.engine.forward.step_work import EagerStep, StepKind, StepWork
-from wedlm_core.engine.forward.tops import TopWords, places_of, top_words_of
+from wedlm_core.engine.forward.tops import TopWords
 from wedlm_core.engine.forward.transfer import AsyncCopy, to_device
+from wedlm_core.engine.forward.window_work import WindowWork
+from wedlm_core.engine.forward.windows_by_groups import WindowsByGroups
+from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
+from wedlm_core.kernels.gpu.support import why_no_triton
 
 __all__ = ["AsyncLaunch", "InFlightForward"]
+
+_BY_GROUPS, _BY_KERNELS = WindowsByGroups(), WindowsByKernels()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +48,8 @@ class InFlightForward:
     """
 
     copy: AsyncCopy
-    shapes: list[tuple[int, int]]
-    details: list[StepDetail]
+    shapes: Sequence[tuple[int, int]]
+    details: Sequence[StepDetail]
     bounds: RowBounds
     captured: bool = False
     tops: TopWords | None = None
@@ -56,26 +62,6 @@ class InFlightForward:
             parts.append(outcome_of(words[start : start + rows * columns].reshape(rows, columns)))
             start += rows * columns
         return join(parts, None if self.tops is None else self.tops.read(words[start:]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Prepared:
-    """What is made before the decoder runs, on the device; ``picks`` is None where nothing decodes."""
-
-    context_S: Tensor
-    groups: list[Group]
-    batch: DeviceBatch
-    picks: Picks | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Finished:
-    """What is made after it: the groups' words (:func:`words_of`), their shapes, what was chosen, and details."""
-
-    words: list[Tensor]
-    shapes: list[tuple[int, int]]
-    chosen: Chosen
-    details: list[StepDetail]
 
 
 class AsyncLaunch:
@@ -97,13 +83,14 @@ class AsyncLaunch:
         self, model_runner: ModelRunner, graphs: DecoderGraphs | None = None, steps: StepGraphs | None = None
     ) -> None:
         self._model_runner, self.graphs, self.steps = model_runner, graphs, steps
+        self._has_triton = why_no_triton(model_runner.device) is None
 
     def forward(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
         """:meth:`start`, and wait for the outcome."""
         in_flight = self.start(runner, plan, table)
         outcome = in_flight.wait()
         runner.profile.lap("wait")
-        return outcome, in_flight.details
+        return outcome, list(in_flight.details)
 
     @torch.inference_mode()
     def start(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> InFlightForward:
@@ -135,34 +122,39 @@ class AsyncLaunch:
         before = self._captured()
         around = self._around(runner, plan, runs, shape)
         facts_3S = around.facts(plan_facts(plan))
-        made = around.before(lambda: self._prepare(runner, facts_3S, around.runs, around.shape))
+        windows = self._windows(runner, runs, slots_D)
+        made = around.before(lambda: windows.prepare(runner, facts_3S, around.runs, around.shape))
         runner.profile.lap("pack")
         hidden_TD = self._run_model(made.batch)
         runner.profile.lap("model")
-        picks = made.picks
-        if picks is None:
+        if made.picks is None:
             nothing = AsyncCopy(facts_3S[0, :1])
             return InFlightForward(
                 copy=nothing, shapes=[], details=[], bounds=bounds, captured=self._captured() > before
             )
         state.note_drafts(slots_D, made.context_S)
         kept_TD = around.hidden(hidden_TD)
-        done = around.after(state, lambda: self._finish(runner, made, picks, kept_TD, plan.slots_S))
-        words, tops = done.words, None
-        if done.chosen.tops is not None:
-            first_D, places_D = places_of(made.groups)
-            tops, top_words = top_words_of(done.chosen.tops, state, slots_D, first_D, places_D)
-            words = [*words, top_words]
+        done = around.after(state, lambda: windows.finish(runner, made, kept_TD, plan.slots_S))
         in_flight = InFlightForward(
-            copy=AsyncCopy(join_tensors([w.flatten() for w in words])),
+            copy=AsyncCopy(done.words),
             shapes=done.shapes,
             details=done.details,
             bounds=bounds,
             captured=self._captured() > before,
-            tops=tops,
+            tops=done.tops,
         )
         runner.profile.lap("fetch")
         return in_flight
+
+    def _windows(self, runner: Runner, runs: tuple[WideRun, ...], slots_D: IntArray) -> WindowWork[Any]:
+        """What packs the rows of this forward and advances its windows."""
+        by_kernels = (
+            self._has_triton
+            and all(run.decoding.has_kernels for run in runs)
+            and not runner.config.trace
+            and not runner.state.tops[slots_D].any()
+        )
+        return _BY_KERNELS if by_kernels else _BY_GROUPS
 
     def _around(self, runner: Runner, plan: ForwardPlan, runs: tuple[WideRun, ...], shape: Shape) -> StepWork:
         """How the work around this forward is run."""
@@ -171,31 +163,6 @@ class AsyncLaunch:
         if self.steps is not None and not runner.config.trace:
             recorded = self.steps.of(kind, runner.state, plan.slots_S)
         return recorded or EagerStep(kind, runner.device)
-
-    def _prepare(self, runner: Runner, facts_3S: Tensor, runs: tuple[WideRun, ...], shape: Shape) -> _Prepared:
-        """Pack the rows of a forward and pick those that need logits."""
-        state = runner.state
-        context_S = state.context_S.index_select(0, facts_3S[0])
-        groups = gather_groups(runs, state, facts_3S[0], context_S)
-        layout = flatten(groups) if groups else None
-        batch = pack_on_device(facts_3S, layout, state, shape, runner.pool.page_size)
-        picks = None if layout is None else pick_on_device(groups, layout, batch, shape)
-        return _Prepared(context_S=context_S, groups=groups, batch=batch, picks=picks)
-
-    def _finish(self, runner: Runner, made: _Prepared, picks: Picks, hidden_TD: Tensor, slots_S: IntArray) -> _Finished:
-        """Choose tokens and advance the windows."""
-        state = runner.state
-        chosen_F = runner.choose(hidden_TD, picks, state, slots_S)
-        runner.profile.lap("choose")
-        words, details = [], []
-        for group, advance in zip(made.groups, runner.advance_groups(made.groups, chosen_F.choice), strict=True):
-            commit = advance.detail.commit
-            state.context_S.index_copy_(0, group.slots_S, group.context_S + commit.context_S)
-            words.append(words_of(commit, advance.next_rows_S))
-            if runner.config.trace:
-                details.append(advance.detail)
-        shapes = [(w.shape[0], w.shape[1]) for w in words]
-        return _Finished(words=words, shapes=shapes, chosen=chosen_F, details=details)
 
     def _captured(self) -> int:
         steps = self.steps.recorded if self.steps is not None else 0

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from wedlm_core.attention import DeviceRows
+from wedlm_core.devices import on_device
 from wedlm_core.engine.forward.graph_policy import GraphBook, GraphKey
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
+from wedlm_core.kernels.gpu.support import why_no_triton
 
 __all__ = ["DecoderGraphs", "Forward", "Record", "StaticInputs", "forget_recording", "record_work"]
 
@@ -27,6 +29,7 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 _SCARCE_BYTES = 1 << 30
+_BLOCK = 128  # rows that a program copies
 
 Forward = Callable[[Tensor, Tensor, Tensor, DeviceRows], Tensor]
 """Ids, positions and KV slots (int64 ``[T]``) and rows -> hidden states ``[T, D]``, without asking the device."""
@@ -55,9 +58,31 @@ class StaticInputs:
         self._kv_lengths_S = torch.zeros(sequences, dtype=torch.int32, device=device)
         self._kv_lengths_S[:1].fill_(1)
         self._pages: dict[int, Tensor] = {}  # by the table's width, so that a table's rows are contiguous
+        self._has_triton = why_no_triton(device) is None
 
     def fill(self, key: GraphKey, batch: DeviceBatch) -> None:
         """Copy a forward's input; places behind its sequences get no rows."""
+        if self._has_triton:
+            self._fill_at_once(key, batch)
+        else:
+            self._fill_by_parts(key, batch)
+
+    def _fill_at_once(self, key: GraphKey, batch: DeviceBatch) -> None:
+        """:meth:`_fill_by_parts` by one kernel."""
+        from wedlm_core.kernels.gpu.static_inputs import fill_inputs
+
+        rows, table_SP = batch.rows, self._page_table(key)
+        sequences, columns = rows.pages_SP.shape
+        assert rows.pages_SP.is_contiguous()
+        programs = max(-(-key.size // _BLOCK), self._sequences // _BLOCK + 1, sequences)
+        with on_device(self._device):
+            fill_inputs[(programs,)](
+                batch.id_T, batch.position_T, batch.kv_entry_T, rows.cu_rows_Z, rows.kv_lengths_S, rows.pages_SP,
+                self._id_T, self._position_T, self._slot_T, self._cu_rows_Z, self._kv_lengths_S, table_SP,
+                key.size, sequences, self._sequences, columns, table_SP.shape[1], BLOCK=_BLOCK, num_warps=4,
+            )  # fmt: skip
+
+    def _fill_by_parts(self, key: GraphKey, batch: DeviceBatch) -> None:
         size, rows = key.size, batch.rows
         sequences = rows.kv_lengths_S.shape[0]
         self._id_T[:size].copy_(batch.id_T)

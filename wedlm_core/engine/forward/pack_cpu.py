@@ -1,7 +1,7 @@
 """Packing and advancing on CPU by kernels.
 
 A step of a small model on CPU is bound by the dispatch of small operations. Packing is one kernel for any strategy:
-from the windows themselves where every decoding sequence has a kernel for them (``Decoding.has_cpu_kernel``), which
+from the windows themselves where every decoding sequence has a kernel for them (``Decoding.has_kernels``), which
 advances those windows too; else from layouts of the windows. All work on the very tensors of :class:`DeviceState`, so
 steps may go either way in any order. Tests hold both equal to the readable packer (``testing/engine/pack_oracle.py``)
 and to :class:`wedlm_core.decoding.strategies.verified.VerifiedDecoding`.
@@ -96,7 +96,7 @@ class CpuStep:
 
     def __init__(self, state: DeviceState, page_size: int) -> None:
         self.state, self._page_size, self._mask = state, page_size, state.mask_token_id
-        self._has_kernel_G = np.array([decoding.has_cpu_kernel for decoding in state.decodings], dtype=np.bool_)
+        self._has_kernel_G = np.array([decoding.has_kernels for decoding in state.decodings], dtype=np.bool_)
         self._tokens_SL, self._pages_SP = state.tokens_SL.numpy(), state.pages_SP.numpy()
         self._record = _record_of(state)
         self._state_address = int(self._record.ctypes.data)

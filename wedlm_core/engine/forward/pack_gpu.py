@@ -3,7 +3,8 @@
 The host knows a bound of each sequence's decode rows; their number, and with it where every row stands, comes from
 the window state on the device. Rows up to the padded total follow the real ones; they belong to no sequence and write
 their KV to a slot that no one reads. Tests hold the real rows equal to the readable packer's
-(``testing/engine/pack_oracle.py``).
+(``testing/engine/pack_oracle.py``). Where all windows have kernels,
+:mod:`wedlm_core.engine.forward.windows_by_kernels` does the same in one launch.
 """
 
 from __future__ import annotations
@@ -56,14 +57,12 @@ class DeviceBatch:
         id_T, position_T, kv_entry_T: int64 token ids, logical positions and KV slots; padding comes last, with
             slot -1.
         rows: what attention needs.
-        first_S: int64, the forward's row of each sequence's first decode row.
     """
 
     id_T: Tensor
     position_T: Tensor
     kv_entry_T: Tensor
     rows: DeviceRows
-    first_S: Tensor
 
 
 def plan_facts(plan: ForwardPlan) -> IntArray:
@@ -73,7 +72,7 @@ def plan_facts(plan: ForwardPlan) -> IntArray:
 
 def pack_on_device(
     facts_3S: Tensor, layout: FlatLayout | None, state: DeviceState, shape: Shape, page_size: int
-) -> DeviceBatch:
+) -> tuple[DeviceBatch, Tensor]:
     """Pack prefill rows and decode rows of all sequences, without the host looking at a device tensor.
 
     Args:
@@ -82,6 +81,9 @@ def pack_on_device(
         state: tokens, contexts and page tables.
         shape: bounds.
         page_size: tokens per KV page.
+
+    Returns:
+        The forward's input, and int64 ``[S]`` the row of each sequence's first decode row.
     """
     slots_S, prefill_S, start_S = facts_3S
     start_S = torch.where(start_S < 0, state.context_S[slots_S], start_S)
@@ -107,7 +109,7 @@ def pack_on_device(
         id_T = torch.where(decodes_T, layout_id_T, id_T)
     deepest = -(-shape.max_kv // page_size)
     page_T = state.device_pages_SP[slot_T, index_T // page_size].to(torch.int64)
-    return DeviceBatch(
+    batch = DeviceBatch(
         id_T=torch.where(real_T, id_T, 0),
         position_T=torch.where(real_T, position_T, 0),
         kv_entry_T=torch.where(real_T, page_T * page_size + index_T % page_size, -1),
@@ -119,13 +121,13 @@ def pack_on_device(
             max_kv=shape.max_kv,
             total=shape.total,
         ),
-        first_S=ends_S - counts_S + prefill_S,
     )
+    return batch, ends_S - counts_S + prefill_S
 
 
-def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, shape: Shape) -> Picks:
+def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, first_S: Tensor, shape: Shape) -> Picks:
     """The rows that need logits, as many as the bound with padding (which repeats row 0, its result is put away)."""
-    first_S, places = batch.first_S, layout.next_F.shape[0]
+    places = layout.next_F.shape[0]
     row_F = join_tensors([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
     slot_F = join_tensors([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
     flat_R, _ = compact_indices(layout.next_F | layout.self_F, shape.wanted, fill=places)

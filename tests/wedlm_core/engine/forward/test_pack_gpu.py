@@ -15,8 +15,9 @@ from testing.engine.mixed_requests import request_of
 from testing.engine.pack_oracle import Batch, pack, pick
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.groups import FlatLayout, Group, flatten, gather_groups, wide_runs
-from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, pack_on_device, pick_on_device, plan_facts
+from wedlm_core.engine.forward.groups import Group, flatten, gather_groups, wide_runs
+from wedlm_core.engine.forward.logits import Picks
+from wedlm_core.engine.forward.pack_gpu import Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable
@@ -64,7 +65,7 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
         special=0,
         topped=0,
     )
-    device = pack_on_device(torch.from_numpy(plan_facts(loose)), layout, state, shape, size)
+    device, first_S = pack_on_device(torch.from_numpy(plan_facts(loose)), layout, state, shape, size)
     real = host.rows.total
     for name in ("id_T", "position_T", "kv_entry_T"):
         assert torch.equal(getattr(device, name)[:real], getattr(host, name)), name
@@ -75,12 +76,11 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
     deepest = host.rows.pages_SP.shape[1]
     assert torch.equal(device.rows.pages_SP[:, :deepest].long(), host.rows.pages_SP)
     if layout is not None:
-        check_picks(groups, layout, host, device, shape)
+        check_picks(groups, host, pick_on_device(groups, layout, device, first_S, shape))
 
 
-def check_picks(groups: list[Group], layout: FlatLayout, host: Batch, device: DeviceBatch, shape: Shape) -> None:
+def check_picks(groups: list[Group], host: Batch, found: Picks) -> None:
     expected = pick(groups, host)
-    found = pick_on_device(groups, layout, device, shape)
     count = expected.row_R.shape[0]
     assert found.places == expected.places
     for name in ("row_R", "flat_R", "slot_R", "position_R"):

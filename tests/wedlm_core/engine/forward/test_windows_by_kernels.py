@@ -1,0 +1,177 @@
+"""Windows by kernels around a forward give what tensor operations give: rows, picks, words and state, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from testing.engine.step_cases import (
+    FULL,
+    MASK,
+    PAGE,
+    SLOTS,
+    WIDEST,
+    Case,
+    cases,
+    choices_of,
+    place,
+    prefills,
+    restore,
+    snapshot,
+    spread,
+)  # fmt: skip
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.sampling import Choice
+from wedlm_core.engine import Engine
+from wedlm_core.engine.forward.groups import wide_runs
+from wedlm_core.engine.forward.logits import Chosen
+from wedlm_core.engine.forward.outcome import outcome_of
+from wedlm_core.engine.forward.pack_gpu import Shape, plan_facts
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.forward.window_work import Finished, Prepared
+from wedlm_core.engine.forward.windows_by_groups import GroupsPrepared, WindowsByGroups
+from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.model.weights import load_model
+from wedlm_core.statistics import OUTCOME_KINDS
+from wedlm_core.tokenizer import Tokenizer
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where the kernels are interpreted
+
+
+@cache
+def runner_of(folder: Path) -> Runner:
+    config = EngineConfig(max_num_seqs=SLOTS, max_window=WIDEST, page_size=PAGE, max_model_len=128, num_pages=8)
+    runner = Engine(load_model(folder, device=str(DEVICE)), Tokenizer.load(folder), config)._runner
+    runner.mask_token_id = runner.state.mask_token_id = MASK
+    return runner
+
+
+class Given:
+    """Stands for a chooser: the choices of the decode rows are known."""
+
+    def __init__(self, chosen: Choice) -> None:
+        self._chosen = Choice(**{f.name: getattr(chosen, f.name).to(DEVICE) for f in fields(Choice)})
+
+    def __call__(self, hidden_TD: torch.Tensor, picks: object, state: object, slots_S: object) -> Chosen:
+        count = self._chosen.token_R.shape[0]
+        real = replace(picks, flat_R=picks.flat_R[:count])  # type: ignore[type-var, attr-defined]
+        return Chosen(choice=spread(self._chosen, real))
+
+    def by_row(self, hidden_TD: torch.Tensor, picks: object, state: object, slots_S: object) -> Chosen:
+        missing = picks.row_R.shape[0] - self._chosen.token_R.shape[0]  # type: ignore[attr-defined]
+        parts = (self._chosen.token_R, self._chosen.entropy_R, self._chosen.logprob_R)
+        padded = [torch.nn.functional.pad(part, (0, missing), value=7) for part in parts]  # padding says anything
+        return Chosen(choice=Choice(token_R=padded[0], entropy_R=padded[1], logprob_R=padded[2]))
+
+
+def loosely(plan: ForwardPlan, rng: random.Random) -> ForwardPlan:
+    """The plan as a host has it that does not wait: decode rows, and KV entries without prefill rows, are bounds."""
+    slack_S = np.array([rng.randint(0, 3) for _ in plan.slots_S])
+    return replace(
+        plan,
+        decode_S=plan.decode_S + np.where(plan.decode_S > 0, slack_S, 0),
+        cached_S=plan.cached_S + np.where(plan.prefill_S > 0, 0, slack_S),
+    )
+
+
+def compare_packed(found: Prepared, expected: GroupsPrepared) -> None:
+    for name in ("id_T", "position_T", "kv_entry_T"):
+        assert torch.equal(getattr(found.batch, name), getattr(expected.batch, name)), name
+    for name in ("cu_rows_Z", "kv_lengths_S", "pages_SP"):
+        mine, other = getattr(found.batch.rows, name), getattr(expected.batch.rows, name)
+        assert mine.dtype == other.dtype == torch.int32
+        assert torch.equal(mine, other), name
+    assert torch.equal(found.context_S, expected.context_S)
+    if expected.picks is None:
+        assert found.picks is None
+        return
+    assert found.picks is not None
+    real = int((expected.picks.flat_R < expected.picks.places).sum())
+    for name in ("row_R", "slot_R", "position_R"):
+        mine, other = getattr(found.picks, name), getattr(expected.picks, name)
+        assert mine.shape == other.shape
+        assert torch.equal(mine[:real], other[:real]), name
+    assert (found.picks.row_R[real:] == 0).all()
+    assert torch.equal(found.picks.slot_R[real:], expected.picks.slot_R[real:])
+
+
+def compare_words(found: Finished, expected: Finished, decoding: int) -> None:
+    mine, other = (outcome_of(one.words.reshape(decoding, -1).cpu().numpy()) for one in (found, expected))
+    for name in OUTCOME_KINDS:
+        np.testing.assert_array_equal(getattr(mine, name), getattr(other, name), err_msg=name)
+
+
+def whole_state(runner: Runner) -> dict[str, torch.Tensor]:
+    return {**snapshot(runner), "context_S": runner.state.context_S.clone()}
+
+
+@given(
+    decoding=st.lists(cases, max_size=SLOTS - 2),
+    prefilling=st.lists(prefills, max_size=2),
+    order=st.permutations(range(SLOTS)),
+    seed=st.integers(0, 1000),
+)
+@example(decoding=[FULL], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, masks=0)], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, chosen=(1, 2) * WIDEST + (1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, left=3), FULL], prefilling=[(0, 40)], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, stops=(1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[replace(FULL, drafts=(1,) * (2 * WIDEST), masks=0)], prefilling=[], order=list(range(SLOTS)), seed=0)
+@example(decoding=[], prefilling=[(3, 5), (0, 1)], order=list(range(SLOTS)), seed=0)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_step_equals_the_step_by_tensors(
+    qwen3_folder: Path, decoding: list[Case], prefilling: list[tuple[int, int]], order: list[int], seed: int
+) -> None:
+    if not decoding and not prefilling:
+        return
+    runner, rng = runner_of(qwen3_folder), np.random.default_rng(seed)
+    plan, table = place(runner, decoding, prefilling, order, rng)
+    runner.state.context_S.copy_(torch.from_numpy(rng.integers(0, 50, SLOTS)))
+    slots_S, known_S = torch.from_numpy(plan.slots_S), torch.from_numpy(plan.cached_S + plan.prefill_S)
+    runner.state.context_S[slots_S.to(DEVICE)] = known_S.to(DEVICE)
+    runner.state.push_pages(range(SLOTS))
+    loose = loosely(plan, random.Random(seed))
+    counts_S = loose.prefill_S + loose.decode_S
+    shape = Shape(
+        total=int(counts_S.sum()) + seed % 40,
+        max_rows=int(counts_S.max()),
+        max_kv=int((loose.cached_S + counts_S).max()),
+        wanted=int(loose.decode_S.sum()),
+        special=0,
+        topped=0,
+    )
+    rows_D = runner.bounds(table, plan.slots_S[: len(decoding)]).next_rows(
+        plan.decode_S[: len(decoding)], table.left(plan.slots_S[: len(decoding)])
+    )
+    runs = wide_runs(loose, table, runner.decodings, rows_D)
+    facts_3S = torch.from_numpy(plan_facts(loose)).to(DEVICE)
+    before = whole_state(runner)
+
+    groups, kernels = WindowsByGroups(), WindowsByKernels()
+    expected = groups.prepare(runner, facts_3S, runs, shape)
+    found = kernels.prepare(runner, facts_3S, runs, shape)
+    compare_packed(found, expected)
+    if not decoding:
+        return
+    choose, chosen = runner.choose, choices_of(decoding, rng)
+    try:
+        runner.choose = Given(chosen)  # type: ignore[assignment]
+        hidden_TD = torch.zeros(shape.total, 1)
+        words = groups.finish(runner, expected, hidden_TD, plan.slots_S)
+        after = whole_state(runner)
+        restore(runner, before)
+        assert all(torch.equal(value, before[name]) for name, value in whole_state(runner).items())
+        found_words = kernels.finish(runner, found, hidden_TD, plan.slots_S)
+    finally:
+        runner.choose = choose
+    compare_words(found_words, words, len(decoding))
+    for name, value in whole_state(runner).items():
+        assert torch.equal(value, after[name]), name

@@ -1,0 +1,132 @@
+"""Windows that have kernels around a forward, on a device that runs Triton: one launch packs, another one advances.
+
+By tensor operations the same takes some 240 launches (:mod:`wedlm_core.engine.forward.windows_by_groups`), which tests
+hold this equal to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wedlm_core.attention import DeviceRows
+from wedlm_core.decoding.sampling import Choice
+from wedlm_core.devices import on_device
+from wedlm_core.engine.forward.device_state import DeviceState
+from wedlm_core.engine.forward.groups import WideRun
+from wedlm_core.engine.forward.logits import PickedRows
+from wedlm_core.engine.forward.outcome import COLUMN_OF, SHARE_OF
+from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape
+from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.forward.window_work import Finished, Prepared, WindowWork
+from wedlm_core.engine.scheduling.slots import IntArray
+
+__all__ = ["KernelsPrepared", "WindowsByKernels", "advance"]
+
+_BLOCK = 32  # rows of a program
+_FEW = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelsPrepared(Prepared):
+    """See :class:`Prepared`; ``picks`` are all decode rows in the order of the rows.
+
+    Attributes:
+        slots_D: int64.
+        first_D: int32, pick of each decoding sequence's head.
+        width: places of any of their windows, before the forward and after it.
+    """
+
+    slots_D: Tensor
+    first_D: Tensor
+    width: int
+
+
+class WindowsByKernels(WindowWork[KernelsPrepared]):
+    """See :class:`WindowWork`; for runs whose decodings have kernels, without reports of the most likely tokens."""
+
+    def prepare(self, runner: Runner, facts_3S: Tensor, runs: tuple[WideRun, ...], shape: Shape) -> KernelsPrepared:
+        """See :class:`WindowWork`."""
+        from wedlm_core.kernels.gpu.step import pack_rows
+
+        state, page, device = runner.state, runner.pool.page_size, runner.device
+        sequences, decoding = facts_3S.shape[1], runs[-1].stop if runs else 0
+        wanted, deepest = shape.wanted if runs else 0, -(-shape.max_kv // page)
+        row_3T = torch.empty(3, shape.total, dtype=torch.int64, device=device)
+        pick_3R = torch.empty(3, wanted, dtype=torch.int64, device=device)
+        context_S = torch.empty(sequences, dtype=torch.int64, device=device)
+        first_D = torch.empty(decoding, dtype=torch.int32, device=device)
+        span_Z = torch.empty(2 * sequences + 1, dtype=torch.int32, device=device)
+        cu_rows_Z, kv_lengths_S = span_Z[: sequences + 1], span_Z[sequences + 1 :]
+        pages_SP = torch.empty(sequences, deepest, dtype=torch.int32, device=device)
+        windows, tokens_SL, table_SP = state.windows, state.tokens_SL, state.device_pages_SP
+        with on_device(device):
+            pack_rows[(max(-(-shape.total // _BLOCK), sequences),)](
+                facts_3S, facts_3S.stride(0), state.context_S, windows.length_S, windows.lead_S, windows.head_S,
+                windows.token_SL, tokens_SL, table_SP, row_3T, pick_3R, context_S, first_D, cu_rows_Z, kv_lengths_S,
+                pages_SP, sequences, decoding, shape.total, wanted, deepest, windows.token_SL.shape[1],
+                tokens_SL.shape[1], table_SP.shape[1],
+                PAGE=page, BLOCK=_BLOCK, SEQ_P=_room(sequences, state.context_S.shape[0]), num_warps=4,
+            )  # fmt: skip
+        rows = DeviceRows(
+            cu_rows_Z=cu_rows_Z, kv_lengths_S=kv_lengths_S, pages_SP=pages_SP,
+            max_rows=shape.max_rows, max_kv=shape.max_kv, total=shape.total,
+        )  # fmt: skip
+        row_R, slot_R, position_R = pick_3R
+        picks = PickedRows(
+            row_R=row_R, slot_R=slot_R, position_R=position_R,
+            special=shape.special, topped=shape.topped, longest=shape.max_kv + 1,
+        )  # fmt: skip
+        id_T, position_T, kv_entry_T = row_3T
+        return KernelsPrepared(
+            context_S=context_S,
+            batch=DeviceBatch(id_T=id_T, position_T=position_T, kv_entry_T=kv_entry_T, rows=rows),
+            picks=picks if runs else None,
+            slots_D=facts_3S[0, :decoding],
+            first_D=first_D,
+            width=max((run.width for run in runs), default=0),
+        )
+
+    def finish(self, runner: Runner, made: KernelsPrepared, hidden_TD: Tensor, slots_S: IntArray) -> Finished:
+        """See :class:`WindowWork`."""
+        assert made.picks is not None
+        chosen = runner.choose.by_row(hidden_TD, made.picks, runner.state, slots_S)
+        runner.profile.lap("choose")
+        words_DX = advance(runner.state, made, chosen.choice)
+        runner.profile.lap("advance")
+        return Finished(words=words_DX.flatten(), shapes=[(words_DX.shape[0], words_DX.shape[1])])
+
+
+def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor:
+    """Move the windows on; the words that tell what happened, int32 ``[D, columns + shares (width + 1)]``."""
+    from wedlm_core.kernels.gpu.step import advance_windows
+
+    windows, params, tokens_SL = state.windows, state.params, state.tokens_SL
+    width, places = min(made.width, windows.token_SL.shape[1]), windows.token_SL.shape[1]
+    columns, shares = len(COLUMN_OF), len(SHARE_OF)
+    words_DX = torch.empty(
+        made.slots_D.shape[0], columns + shares * (width + 1), dtype=torch.int32, device=tokens_SL.device
+    )
+    with on_device(tokens_SL.device):
+        advance_windows[(made.slots_D.shape[0],)](
+            made.slots_D, made.first_D, choice.token_R, choice.entropy_R, choice.logprob_R,
+            windows.token_SL, windows.filled_SL, windows.length_S, windows.lead_S, windows.head_S, windows.emitted_S,
+            windows.valid_S, params.masks_S, params.keep_valid_S, params.keep_stale_S, params.limit_S, params.stop_SK,
+            tokens_SL, state.context_S, words_DX, width, places, tokens_SL.shape[1], state.mask_token_id,
+            **{name.removesuffix("_D").upper(): place for name, place in COLUMN_OF.items()},
+            **{name.removesuffix("_DC").upper(): place for name, place in SHARE_OF.items()},
+            COLUMNS=columns, SHARES=shares, STOPS=params.stop_SK.shape[1], PLACES_P=_power(width + 1), num_warps=1,
+        )  # fmt: skip
+    return words_DX
+
+
+def _room(sequences: int, slots: int) -> int:
+    """Sequences that a program holds: one of two sizes, for each of which a kernel is compiled."""
+    return _FEW if sequences <= _FEW else _power(slots)
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()
