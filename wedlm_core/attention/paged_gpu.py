@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,11 +13,14 @@ from wedlm_core.attention.protocol import DeviceRows, PackedRows
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["TritonAttention", "TritonPlan"]
+__all__ = ["Launch", "Processor", "TritonAttention", "TritonPlan"]
 
 _TILE = 64  # query rows (times query heads per KV head) of a tile if batch invariant
+_WINDOW = 64  # rows of a sequence up to which a forward is taken for decoding, beyond it for prefill
 _MAX_SPLITS = 16
+_SHORT = 1024  # KV entries of a sequence at most
 _WAVES = 2  # programs per multiprocessor beyond which splitting the KV further gains nothing
+_PLACES = 32  # tiles that place_tiles writes at once
 
 
 def _power(number: int) -> int:
@@ -24,94 +28,201 @@ def _power(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """What a launch depends on of a device: multiprocessors, their shared memory in bytes, major compute capability."""
+
+    count: int
+    shared: int
+    major: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> Processor | None:
+        """None without CUDA, where kernels are interpreted."""
+        if device.type != "cuda":
+            return None
+        found = torch.cuda.get_device_properties(device)
+        return cls(count=found.multi_processor_count, shared=found.shared_memory_per_multiprocessor, major=found.major)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How the kernels divide a forward.
+
+    Attributes:
+        block_q: rows of a tile, which has ``block_q`` times the group of query heads (a power of two) query rows.
+        block_n: keys of a block.
+        splits: ranges that each tile's KV is cut into.
+        warps, stages: of a program, and of its software pipeline.
+        skip_mask: whether blocks that a whole tile attends to have a loop of their own, without a mask. The second
+            loop's loads start when the first has ended.
+    """
+
+    block_q: int
+    block_n: int
+    splits: int
+    warps: int
+    stages: int
+    skip_mask: bool
+
+
 class TritonPlan:
     """Tile sizes and grid of one forward; see :mod:`wedlm_core.kernels.gpu.attention`.
 
+    The first layer's attention writes the records of the tiles (:meth:`places`), which the others read. So a plan is
+    for one forward; where that is captured, make it within the capture.
+
     Args:
-        splits: number of ranges each sequence's KV is cut into; None: as many as keep the device busy.
+        splits: number of ranges each tile's KV is cut into; None: as many as keep the device busy.
+        launch: all parameters of the kernels; None: :meth:`choose`.
     """
 
     def __init__(
-        self, rows: DeviceRows, pool: KVPool, num_heads: int, *, batch_invariant: bool, splits: int | None = None
+        self,
+        rows: DeviceRows,
+        pool: KVPool,
+        num_heads: int,
+        *,
+        batch_invariant: bool,
+        splits: int | None = None,
+        launch: Launch | None = None,
     ) -> None:
         self.rows, self.pool, self.heads, self.invariant = rows, pool, num_heads, batch_invariant
         self.group = num_heads // pool.heads
-        wide = pool.compute_dtype == torch.float32
-        group_p = _power(self.group)
-        tile = _TILE if batch_invariant else min(128, max(16, _power(rows.max_rows * group_p)))
-        large = wide and pool.head_dim > 64  # float32 sums without tensor cores: more registers per row and key
-        if wide or pool.head_dim > 128:
-            tile = min(tile, 16 if large else 32 if wide else 64)
-        self.block_q = max(1, tile // group_p)
-        self.tile = self.block_q * group_p
-        self.block_n = 16 if large else 32 if wide or self._narrow_blocks() else 64
         self.sequences = rows.cu_rows_Z.shape[0] - 1
+        self.launch = launch or self.choose(Processor.of(pool.k[0].device), splits)
+        self._places: dict[int, Tensor] = {}  # by rows of the call, which is the same in all layers
+
+    def choose(self, processor: Processor | None, splits: int | None = None) -> Launch:
+        """The parameters for a forward's shape, from bounds that the host knows.
+
+        Decoding waits for memory: its tiles of 16 query rows are computed by few warps, in small blocks, so that many
+        programs share a multiprocessor and many loads are under way. A tile of 16 query rows, or of a window's, masks
+        all blocks in one loop, so that loads never pause; prefill waits for arithmetic. If batch invariant, nothing
+        depends on the forward. What is best was measured on an H200.
+        """
+        tile, large = self._tile(processor), self._large()
+        small = tile <= 16 and self._has_room(processor)
+        block_n = 16 if large else 32 if small or self._wide() or self._narrow_blocks(tile, processor) else 64
+        block_q = max(1, tile // _power(self.group))
         if splits is None:
-            tiles = min(rows.total, rows.total // self.block_q + self.sequences)  # upper bound of tiles with rows
-            splits = 1 if batch_invariant else self._useful_splits(tiles)
-        self.splits = max(1, min(splits, -(-rows.max_kv // self.block_n)))
-        self.launch = {"num_warps": 8 if self.tile >= 128 or large else 4, "num_stages": self._stages()}
+            splits = self._useful_splits(block_q, processor)
+        return Launch(
+            block_q=block_q,
+            block_n=block_n,
+            splits=max(1, min(splits, -(-self.rows.max_kv // block_n))),
+            warps=2 if small else 8 if tile >= 128 or large else 4,
+            stages=self._stages(tile, block_n, processor, most=4 if small else 3),
+            skip_mask=not self.invariant and tile > 16 and self.rows.max_rows > _WINDOW,
+        )
 
-    def _useful_splits(self, tiles: int) -> int:
-        device = self.pool.k[0].device
-        if device.type != "cuda":
+    def _has_room(self, processor: Processor | None) -> bool:
+        """Whether few warps hold a tile in their registers, and 64 keys beside 64 query rows; else tiles are others.
+
+        Tensor cores read both operands from registers before compute capability 9.0.
+        """
+        dim = self.pool.head_dim
+        plain = dim <= 128 and dim == _power(dim) and self.pool.page_size % 32 == 0
+        hopper = processor is None or processor.major >= 9
+        return plain and hopper and not self._wide() and not self.invariant
+
+    def _wide(self) -> bool:
+        return self.pool.compute_dtype == torch.float32
+
+    def _large(self) -> bool:
+        """Sums without tensor cores take more registers per row and key."""
+        return self._wide() and self.pool.head_dim > 64
+
+    def _tile(self, processor: Processor | None) -> int:
+        """Query rows (times query heads per KV head) of a tile, a power of two."""
+        group_p = _power(self.group)
+        needed = max(16, _power(self._usual_rows() * group_p))
+        if self.invariant:
+            tile = _TILE
+        elif self._has_room(processor):
+            tile = 16 if needed <= 16 else 64
+        else:
+            tile = min(128, needed)
+        if self._wide() or self.pool.head_dim > 128:
+            tile = min(tile, 16 if self._large() else 32 if self._wide() else 64)
+        return max(group_p, tile)
+
+    def _usual_rows(self) -> int:
+        """Rows of a sequence on average: bounds are rounded up, and one long sequence may be beside many short ones."""
+        rows = self.rows
+        return max(1, min(rows.max_rows, -(-rows.total // max(1, self.sequences))))
+
+    def _useful_splits(self, block_q: int, processor: Processor | None) -> int:
+        """Ranges that keep the device busy; joining two of short sequences takes longer than it saves."""
+        if self.invariant or processor is None:
             return 1
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-        return min(_MAX_SPLITS, _WAVES * processors // max(1, tiles * self.pool.heads))
+        total = self.rows.total
+        tiles = min(total, total // block_q + self.sequences)  # upper bound of tiles with rows
+        splits = min(_MAX_SPLITS, _WAVES * processor.count // max(1, tiles * self.pool.heads))
+        return 1 if splits == 2 and self.rows.max_kv <= _SHORT else splits
 
-    def _narrow_blocks(self) -> bool:
+    @staticmethod
+    def _narrow_blocks(tile: int, processor: Processor | None) -> bool:
         """Whether a block of 64 keys does not fit in the registers beside a tile of more than 16 rows.
 
         Tensor cores read both operands from registers before compute capability 9.0, and later if a tile has fewer
         than 64 rows.
         """
-        device = self.pool.k[0].device
-        if device.type != "cuda" or self.tile <= 16:
-            return False
-        return self.tile < 64 or torch.cuda.get_device_properties(device).major < 9
+        return processor is not None and tile > 16 and (tile < 64 or processor.major < 9)
 
-    def _stages(self) -> int:
-        """Software pipeline stages: as many KV blocks as fit in shared memory beside the queries, at most 3."""
-        device = self.pool.k[0].device
-        if device.type != "cuda":
+    def _stages(self, tile: int, block_n: int, processor: Processor | None, most: int) -> int:
+        """Software pipeline stages: as many KV blocks as fit in shared memory beside the queries, up to ``most``."""
+        if processor is None:
             return 1
-        # A thread block may use all shared memory of its multiprocessor but 1 KiB.
-        memory = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor - 1024
+        memory = processor.shared - 1024  # a thread block may use all shared memory of its multiprocessor but 1 KiB
         size, dim = self.pool.compute_dtype.itemsize, _power(self.pool.head_dim)
-        queries, block = self.tile * dim * size, 2 * self.block_n * dim * size
-        return max(1, min(3, (memory - 2 * queries) // block))
+        queries, block = tile * dim * size, 2 * block_n * dim * size
+        return max(1, min(most, (memory - 2 * queries) // block))
+
+    def places(self, total: int) -> Tensor:
+        """What each tile is, int32 ``[tiles, 4]`` (:func:`place_tiles`), if there are ``total`` rows with padding."""
+        from wedlm_core.kernels.gpu.attention import place_tiles
+
+        if total not in self._places:
+            rows, block_q = self.rows, self.launch.block_q
+            tiles = total // block_q + self.sequences + 1
+            places_N4 = torch.empty(tiles, 4, dtype=torch.int32, device=rows.cu_rows_Z.device)
+            place_tiles[(self.sequences + 1,)](
+                rows.cu_rows_Z, rows.kv_lengths_S, places_N4, self.sequences, total, BLOCK_Q=block_q, CHUNK=_PLACES,
+                num_warps=1,
+            )  # fmt: skip
+            self._places[total] = places_N4
+        return self._places[total]
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
         """See :class:`wedlm_core.attention.AttentionPlan`; padding rows are zeros."""
         from wedlm_core.kernels.gpu.attention import attend_tiles, join_splits
 
-        rows, pool, heads = self.rows, self.pool, self.heads
+        rows, pool, heads, launch = self.rows, self.pool, self.heads, self.launch
         q_THD = q_THD if q_THD.stride(-1) == 1 else q_THD.contiguous()
-        total, dim = q_THD.shape[0], pool.head_dim
+        (total, _, dim), splits = q_THD.shape, launch.splits
         out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         k, v = pool.k[layer], pool.v[layer]
         if pool.quantised:
             k, v = k.view(torch.uint8), v.view(torch.uint8)
         key_scale, value_scale = pool.scales[layer]
-        split = self.splits > 1
         parts = tops = totals = out_THD  # unused without splits
-        if split:
-            parts = torch.empty(total, heads, self.splits, dim, dtype=torch.float32, device=q_THD.device)
-            tops, totals = torch.empty(2, total, heads, self.splits, dtype=torch.float32, device=q_THD.device).unbind()
-        shape = {"HEADS": heads, "DIM": dim, "DIM_P": max(16, _power(dim)), "BLOCK_N": self.block_n}
-        tiles = total // self.block_q + self.sequences + 1
-        attend_tiles[(tiles, pool.heads, self.splits)](
-            q_THD, k, v, out_THD, parts, tops, totals, rows.cu_rows_Z, rows.kv_lengths_S, rows.pages_SP,
-            dim**-0.5 * math.log2(math.e) * key_scale, value_scale, self.sequences, total, self.splits,
-            rows.pages_SP.stride(0), q_THD.stride(0), q_THD.stride(1), pool.num_entries,
-            GROUP=self.group, GROUP_P=_power(self.group), PAGE=pool.page_size, BLOCK_Q=self.block_q,
-            SEQ_P=max(128, _power(self.sequences + 1)), SPLIT=split, SKIP_MASK=not self.invariant, FP8=pool.quantised,
-            **shape, **self.launch,
+        if splits > 1:
+            parts = torch.empty(total, heads, splits, dim, dtype=torch.float32, device=q_THD.device)
+            tops, totals = torch.empty(2, total, heads, splits, dtype=torch.float32, device=q_THD.device).unbind()
+        shape = {"HEADS": heads, "DIM": dim, "DIM_P": max(16, _power(dim))}
+        places_N4 = self.places(total)
+        attend_tiles[(places_N4.shape[0], pool.heads, splits)](
+            q_THD, k, v, out_THD, parts, tops, totals, places_N4, rows.pages_SP,
+            dim**-0.5 * math.log2(math.e) * key_scale, value_scale, splits, rows.pages_SP.stride(0), q_THD.stride(0),
+            q_THD.stride(1), pool.num_entries, GROUP=self.group, GROUP_P=_power(self.group), PAGE=pool.page_size,
+            BLOCK_Q=launch.block_q, BLOCK_N=launch.block_n, SPLIT=splits > 1, SKIP_MASK=launch.skip_mask,
+            FP8=pool.quantised, num_warps=launch.warps, num_stages=launch.stages, **shape,
         )  # fmt: skip
-        if split:
+        if splits > 1:
             join_splits[(total, heads)](
-                parts, tops, totals, out_THD, rows.cu_rows_Z, rows.kv_lengths_S, value_scale, self.sequences,
-                self.splits, SEQ_P=max(128, _power(self.sequences + 1)), num_warps=1, **shape,
+                parts, tops, totals, out_THD, value_scale, splits, SPLITS_P=max(_MAX_SPLITS, _power(splits)),
+                num_warps=1, **shape,
             )  # fmt: skip
         return out_THD
 

@@ -77,6 +77,20 @@ def test_backends_equal_the_oracle(
     assert {"triton", "sdpa"} <= set(names)
 
 
+@pytest.mark.parametrize(("dtype", "kv_dtype"), DTYPES)
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("rows", [1, 4, 9, 17])
+@pytest.mark.parametrize("sequences", [1, 40])
+def test_decoding_by_the_kernels_equals_the_oracle(
+    dtype: torch.dtype, kv_dtype: torch.dtype | None, page_size: int, rows: int, sequences: int
+) -> None:
+    """Tiles of few rows have launches of their own; a lone sequence's KV is split, that of many is not."""
+    lengths = [(rows, (37 * s) % 300 + (900 if s == 0 else 0)) for s in range(sequences)]
+    case = case_of(lengths, dtype, kv_dtype, page_size)
+    backend = resolve_backend("triton", problem_of(case))
+    assert_equal(backend, backend.plan(case.rows, case.pool, case.heads).attend(0, case.q_THD), oracle(case))
+
+
 def test_auto_finds_a_backend_for_every_dtype_and_page_size() -> None:
     for dtype, kv_dtype in DTYPES:
         for page_size in (16, 64, 256):

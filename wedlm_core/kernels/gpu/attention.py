@@ -6,7 +6,9 @@ al., FlashAttention-2, arXiv 2307.08691, section 3.1). If there are few tiles, t
 for different programs, and a second kernel joins their results (split KV, as in "Flash-Decoding").
 
 Tiles are numbered without the host: sequence s begins at tile ``cu_rows[s] // rows_per_tile + s``. That leaves enough
-tiles for each sequence. A program whose tile has no rows returns at once. Padding rows are written as zeros.
+tiles for each sequence. A first kernel, once per forward, writes down what each tile is, so that the programs of a
+layer start with one load and not with a search. A program whose tile has no rows returns at once. Padding rows are
+written as zeros.
 
 Importing this module imports Triton.
 """
@@ -16,16 +18,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["attend_tiles", "join_splits"]
+__all__ = ["attend_tiles", "join_splits", "place_tiles"]
 
 
-@triton.jit
-def _place(cu_rows, sequences, unit, unit_rows: tl.constexpr, SEQ_P: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sequence of a tile of rows (``sequences`` means padding), and the tile's number within it."""
-    index = tl.arange(0, SEQ_P)
-    first_unit = tl.load(cu_rows + index, mask=index <= sequences, other=0) // unit_rows + index
-    sequence = tl.sum(((first_unit <= unit) & (index <= sequences)).to(tl.int32)) - 1
-    return sequence, unit - (tl.load(cu_rows + sequence) // unit_rows + sequence)
+@triton.jit(do_not_specialize=["sequences", "total_rows"])
+def place_tiles(  # type: ignore[no-untyped-def]
+    cu_rows, kv_lengths, places, sequences, total_rows, BLOCK_Q: tl.constexpr, CHUNK: tl.constexpr
+):
+    """Grid (sequences + 1,), the last for padding: what each tile is, for all layers of a forward.
+
+    ``places int32 [tiles, 4]``: the tile's sequence (-1: padding), its first row in the forward, its number of rows (0
+    or less: none) and the KV index of its first row.
+    """
+    sequence = tl.program_id(0)
+    used = sequence < sequences
+    begin = tl.load(cu_rows + sequence)
+    end = tl.load(cu_rows + sequence + 1, mask=used, other=0)
+    end = tl.where(used, end, total_rows)
+    cached = tl.load(kv_lengths + sequence, mask=used, other=0) - (end - begin)
+    first_tile = begin // BLOCK_Q + sequence
+    tiles = end // BLOCK_Q + sequence + 1 - first_tile
+    for at in range(0, tiles, CHUNK):
+        number = at + tl.arange(0, CHUNK)
+        target, row = places + (first_tile + number) * 4, number * BLOCK_Q
+        tl.store(target, tl.where(used, sequence, -1), mask=number < tiles)
+        tl.store(target + 1, begin + row, mask=number < tiles)
+        tl.store(target + 2, tl.minimum(end - begin - row, BLOCK_Q), mask=number < tiles)
+        tl.store(target + 3, cached + row, mask=number < tiles)
 
 
 @triton.jit
@@ -50,7 +69,7 @@ def _block(  # type: ignore[no-untyped-def]
     pages,
     page,
     begin,
-    kv_length,
+    end,
     place,
     scale,
     MASKED: tl.constexpr,
@@ -62,11 +81,14 @@ def _block(  # type: ignore[no-untyped-def]
 ):
     """Update the running maximum, sum and context of each row with one block of keys and values."""
     key = begin + tl.arange(0, BLOCK_N)
-    if PAGE % BLOCK_N == 0:  # a block is within one page
-        entry = page.to(tl.int64) * PAGE + begin % PAGE + tl.arange(0, BLOCK_N)
+    if PAGE % BLOCK_N == 0:  # a block is within one page: an address, and offsets that are the same for all blocks
+        first = (page.to(tl.int64) * PAGE + begin % PAGE) * DIM
+        k_head += first
+        v_head += first
+        entry = tl.arange(0, BLOCK_N)
     else:
-        entry = tl.load(pages + key // PAGE, mask=key < kv_length, other=0).to(tl.int64) * PAGE + key % PAGE
-    real = (key < kv_length)[:, None] & (place < DIM)[None, :]
+        entry = tl.load(pages + key // PAGE, mask=key < end, other=0).to(tl.int64) * PAGE + key % PAGE
+    real = (key < end)[:, None] & (place < DIM)[None, :]
     CHECKED: tl.constexpr = MASKED or DIM != DIM_P
     keys = _fetch(k_head, entry, place, real, CHECKED, DIM, FP8).to(query.dtype)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
@@ -83,7 +105,7 @@ def _block(  # type: ignore[no-untyped-def]
     return acc, best, total * shrink + tl.sum(weights, axis=1)
 
 
-@triton.jit(do_not_specialize=["sequences", "total_rows", "splits", "pages_stride"])
+@triton.jit(do_not_specialize=["splits", "pages_stride"])
 def attend_tiles(  # type: ignore[no-untyped-def]
     q,
     k,
@@ -92,13 +114,10 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     parts,
     tops,
     totals,
-    cu_rows,
-    kv_lengths,
+    places,
     pages,
     scale,
     v_scale,
-    sequences,
-    total_rows,
     splits,
     pages_stride,
     q_row_stride,
@@ -112,7 +131,6 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     PAGE: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    SEQ_P: tl.constexpr,
     SPLIT: tl.constexpr,
     SKIP_MASK: tl.constexpr,
     FP8: tl.constexpr,
@@ -120,120 +138,107 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     """Grid (tiles, KV heads, splits).
 
     ``q [T', H, Dh]`` -> ``out`` of the same shape (contiguous), or with SPLIT to ``parts [T', H, splits, Dh]``,
-    ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum). ``scale`` is the
-    softmax's times log2(e) times the key scale. SKIP_MASK omits the mask for blocks that
-    the whole tile attends to.
+    ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum; of a range in which a row
+    sees no key, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e) times the
+    key scale. SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    sequence, number = _place(cu_rows, sequences, tile, BLOCK_Q, SEQ_P)
-    row_begin = tl.load(cu_rows + sequence)
-    first = number * BLOCK_Q
+    sequence = tl.load(places + tile * 4)
+    first_row = tl.load(places + tile * 4 + 1)
+    rows = tl.load(places + tile * 4 + 2)
+    first_key = tl.load(places + tile * 4 + 3)
+    if rows <= 0:
+        return
     member = tl.arange(0, BLOCK_Q * GROUP_P)
-    row = first + member // GROUP_P
+    row = member // GROUP_P
     head = kv_head * GROUP + member % GROUP_P
     place = tl.arange(0, DIM_P)
-    is_head = member % GROUP_P < GROUP
-    row_at = (row_begin + row).to(tl.int64)
-    out_at = (row_at * HEADS + head)[:, None] * DIM + place[None, :]
-    if sequence >= sequences:
-        if split == 0:
-            padding = (row_begin + row < total_rows) & is_head
-            nothing = tl.zeros((BLOCK_Q * GROUP_P, DIM_P), dtype=out.dtype.element_ty)
-            tl.store(out + out_at, nothing, mask=padding[:, None] & (place < DIM)[None, :])
-        return
-    count = tl.load(cu_rows + sequence + 1) - row_begin
-    if first >= count:
-        return
-    kv_length = tl.load(kv_lengths + sequence)
-    cached = kv_length - count
+    row_at = (first_row + row).to(tl.int64)
+    real = (row < rows) & (member % GROUP_P < GROUP)
+    inside = real[:, None] & (place < DIM)[None, :]
     begin = 0
-    end = tl.minimum(kv_length, cached + first + BLOCK_Q)
+    end = tl.where(sequence < 0, 0, first_key + rows)
     if SPLIT:
-        share = tl.cdiv(tl.cdiv(kv_length, splits), BLOCK_N) * BLOCK_N
+        share = tl.cdiv(tl.cdiv(end, splits), BLOCK_N) * BLOCK_N
         begin = split * share
         end = tl.minimum(end, begin + share)
-        if begin >= end:
-            return
+    if begin >= end:
+        nothing_at = row_at * HEADS + head
+        if SPLIT:
+            tl.store(tops + nothing_at * splits + split, float("-inf"), mask=real)
+        else:
+            tl.store(out + nothing_at[:, None] * DIM + place[None, :], 0.0, mask=inside)
+        return
 
-    real = (row < count) & is_head
-    inside = real[:, None] & (place < DIM)[None, :]
+    page_row = pages + sequence.to(tl.int64) * pages_stride
+    # If a block is within one page, read the page of the next block ahead: otherwise the addresses of its keys would
+    # be unknown until this block is done, and its loads could not start early.
+    page = tl.load(page_row + begin // PAGE)
     query = tl.load(
         q + (row_at * q_row_stride + head * q_head_stride)[:, None] + place[None, :], mask=inside, other=0.0
     )
-    limit = cached + row
+    limit = first_key + row
     head_base = kv_head.to(tl.int64) * num_entries * DIM
-    page_row = pages + sequence.to(tl.int64) * pages_stride
     acc = tl.zeros((BLOCK_Q * GROUP_P, DIM_P), dtype=tl.float32)
     top = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_Q * GROUP_P,), dtype=tl.float32)
     whole = begin
-    # If a block is within one page, read the page of the next block ahead: otherwise the addresses of its keys would
-    # be unknown until this block is done, and its loads could not start early.
-    page = tl.load(page_row + begin // PAGE)
     if SKIP_MASK:  # blocks that the tile's first row attends to completely
-        whole = tl.maximum(begin, tl.minimum(end, (cached + first + 1) // BLOCK_N * BLOCK_N))
+        whole = tl.maximum(begin, tl.minimum(end, (first_key + 1) // BLOCK_N * BLOCK_N))
         for at in range(begin, whole, BLOCK_N):
             following = tl.load(page_row + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
             acc, top, total = _block(
-                acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, kv_length, place,
+                acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, end, place,
                 scale, False, DIM, DIM_P, PAGE, BLOCK_N, FP8,
             )  # fmt: skip
             page = following
     for at in range(whole, end, BLOCK_N):
         following = tl.load(page_row + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
         acc, top, total = _block(
-            acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, kv_length, place,
+            acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, end, place,
             scale, True, DIM, DIM_P, PAGE, BLOCK_N, FP8,
         )  # fmt: skip
         page = following
 
+    out_at = row_at * HEADS + head
     if SPLIT:
-        part_at = (row_at * HEADS + head) * splits + split
+        part_at = out_at * splits + split
         tl.store(parts + part_at[:, None] * DIM + place[None, :], acc, mask=inside)
+        top = tl.where(total == total, top, float("nan"))  # a maximum may leave out what is no number: it must not go
         tl.store(tops + part_at, top, mask=real)
         tl.store(totals + part_at, total, mask=real)
     else:
         context = acc / total[:, None] * v_scale
-        tl.store(out + out_at, context.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + out_at[:, None] * DIM + place[None, :], context.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["sequences", "splits"])
+@triton.jit(do_not_specialize=["splits"])
 def join_splits(  # type: ignore[no-untyped-def]
     parts,
     tops,
     totals,
     out,
-    cu_rows,
-    kv_lengths,
     v_scale,
-    sequences,
     splits,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_P: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SEQ_P: tl.constexpr,
+    SPLITS_P: tl.constexpr,
 ):
-    """Grid (rows, query heads): join the results of a row's KV ranges, in ascending order."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    index = tl.arange(0, SEQ_P)
-    ends = tl.load(cu_rows + 1 + index, mask=index < sequences, other=2147483647)
-    sequence = tl.sum((ends <= row).to(tl.int32))
-    if sequence >= sequences:
-        return  # padding: attend_tiles has written it
-    kv_length = tl.load(kv_lengths + sequence)
-    limit = kv_length - tl.load(cu_rows + sequence + 1) + row
-    share = tl.cdiv(tl.cdiv(kv_length, splits), BLOCK_N) * BLOCK_N
-    place = tl.arange(0, DIM_P)
-    at = row.to(tl.int64) * HEADS + head
-    acc = tl.load(parts + at * splits * DIM + place, mask=place < DIM, other=0.0)
-    top, total = tl.load(tops + at * splits), tl.load(totals + at * splits)  # the first range always has a key
-    for split in range(1, limit // share + 1):
-        part_top = tl.load(tops + at * splits + split)
-        best = tl.maximum(top, part_top)
-        shrink, weight = tl.exp2(top - best), tl.exp2(part_top - best)
-        part = tl.load(parts + (at * splits + split) * DIM + place, mask=place < DIM, other=0.0)
-        acc = acc * shrink + part * weight
-        total = total * shrink + tl.load(totals + at * splits + split) * weight
-        top = best
-    tl.store(out + at * DIM + place, (acc / total * v_scale).to(out.dtype.element_ty), mask=place < DIM)
+    """Grid (rows, query heads): join the results of a row's KV ranges; zeros if it saw nothing (padding).
+
+    Nothing is looked up first: all loads start at once, and what no program wrote is dropped afterwards.
+    """
+    at = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
+    split, place = tl.arange(0, SPLITS_P), tl.arange(0, DIM_P)
+    part_at, used = at * splits + split, split < splits
+    top = tl.load(tops + part_at, mask=used, other=float("-inf"))
+    total = tl.load(totals + part_at, mask=used, other=0.0)
+    inside = used[:, None] & (place < DIM)[None, :]
+    part = tl.load(parts + part_at[:, None] * DIM + place[None, :], mask=inside, other=0.0)
+    seen = top != float("-inf")
+    weight = tl.exp2(top - tl.maximum(tl.max(top, axis=0), -3e38))  # 0 for what is not seen
+    total = tl.sum(tl.where(seen, total, 0.0) * weight, axis=0)
+    context = tl.sum(tl.where(seen[:, None], part, 0.0) * weight[:, None], axis=0)
+    context = context / tl.where(total == 0, 1.0, total) * v_scale
+    tl.store(out + at * DIM + place, context.to(out.dtype.element_ty), mask=place < DIM)
