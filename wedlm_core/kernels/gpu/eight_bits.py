@@ -107,6 +107,8 @@ def multiply_int8(  # type: ignore[no-untyped-def]
             weight = tl.load(weight_at + at, mask=at + step[None, :] < INPUTS, other=0)
         if INPUTS % BLOCK_I == 0 and FULL:
             byte = tl.load(byte_at + at)
+        elif INPUTS % BLOCK_I == 0:
+            byte = tl.load(byte_at + at, mask=there, other=0)
         else:
             byte = tl.load(byte_at + at, mask=there & (at + step[None, :] < INPUTS), other=0)
         if WEIGHTS_FIRST:

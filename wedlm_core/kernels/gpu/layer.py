@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wedlm_core.kernels.gpu.rounding import to_int8
+from wedlm_core.kernels.gpu.rounding import int8_scales, nearest_int8, size_bits, to_int8
 from wedlm_core.kernels.rounding import RoundedRows
 
 __all__ = ["add_rms_norm", "add_rms_norm_int8", "norm_rope", "silu_mul", "silu_mul_int8"]
@@ -29,6 +29,8 @@ def _add_rms_norm(  # type: ignore[no-untyped-def]
     real = place < SIZE
     dtype = x.dtype.element_ty
     wide = tl.load(x + row + place, mask=real, other=0.0).to(tl.float32)
+    # Read before the sum below, behind which its latency would not be hidden: it is seldom in the cache.
+    factor = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
     if ADD:
         more = tl.load(delta + row + place, mask=real, other=0.0).to(tl.float32)
         total = (wide + more).to(dtype)
@@ -36,7 +38,6 @@ def _add_rms_norm(  # type: ignore[no-untyped-def]
         wide = total.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
     scaled = (wide * scale).to(dtype).to(tl.float32)
-    factor = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
     normed = (factor * scaled).to(dtype)
     if ROUND:
         normed, row_scale = to_int8(normed.to(tl.float32))
@@ -79,17 +80,19 @@ def _norm_rope(  # type: ignore[no-untyped-def]
     place = tl.arange(0, HALF_P)
     real = place < HALF
     dtype = qkv.dtype.element_ty
+    position = tl.load(positions + row).to(tl.int64)
     source = qkv + row * row_stride + head * 2 * HALF + place
     first = tl.load(source, mask=real, other=0.0).to(tl.float32)
     second = tl.load(source + HALF, mask=real, other=0.0).to(tl.float32)
+    # The second of two reads that wait for each other: it begins before the norm.
+    angle = position * HALF + place
+    c = tl.load(cos + angle, mask=real, other=0.0).to(tl.float32)
+    s = tl.load(sin + angle, mask=real, other=0.0).to(tl.float32)
     if NORM:
         if head < HEADS:
             first, second = _normed(first, second, q_weight, place, real, eps, HALF, dtype)
         else:
             first, second = _normed(first, second, k_weight, place, real, eps, HALF, dtype)
-    angle = tl.load(positions + row).to(tl.int64) * HALF + place
-    c = tl.load(cos + angle, mask=real, other=0.0).to(tl.float32)
-    s = tl.load(sin + angle, mask=real, other=0.0).to(tl.float32)
     low = ((first * c).to(dtype).to(tl.float32) - (second * s).to(dtype).to(tl.float32)).to(dtype)
     high = ((second * c).to(dtype).to(tl.float32) + (first * s).to(dtype).to(tl.float32)).to(dtype)
     if head < HEADS:
@@ -103,20 +106,45 @@ def _norm_rope(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _silu_mul(gate_up, out, scales, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROUND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A block of one row: ``silu(gate) * up``; with ROUND, for which a block is a row, in int8 and its scale."""
-    row = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    real = place < SIZE
+def _gated(gate_up, place, SIZE: tl.constexpr, FULL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``silu(gate) * up`` of a row at ``place``, in its dtype; zeros behind the end, unless FULL says it ends there."""
     dtype = gate_up.dtype.element_ty
-    gate = tl.load(gate_up + row * 2 * SIZE + place, mask=real, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * 2 * SIZE + SIZE + place, mask=real, other=0.0).to(tl.float32)
+    if FULL:
+        gate, up = tl.load(gate_up + place), tl.load(gate_up + SIZE + place)
+    else:
+        gate = tl.load(gate_up + place, mask=place < SIZE, other=0.0)
+        up = tl.load(gate_up + SIZE + place, mask=place < SIZE, other=0.0)
+    gate = gate.to(tl.float32)
     active = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
-    product = (active * up).to(dtype)
-    if ROUND:
-        product, row_scale = to_int8(product.to(tl.float32))
-        tl.store(scales + row, row_scale)
-    tl.store(out + row * SIZE + place, product, mask=real)
+    return (active * up.to(tl.float32)).to(dtype)
+
+
+@triton.jit
+def _silu_mul(  # type: ignore[no-untyped-def]
+    gate_up, out, scales, SIZE: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr, ROUND: tl.constexpr
+):
+    """A block of one row: ``silu(gate) * up``; with ROUND a row, as BLOCK and REST numbers, in int8 and its scale.
+
+    A processor computes a row's exponentials one after the other: two powers of two leave few places behind its end.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    gate_up += row * 2 * SIZE
+    out += row * SIZE
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    if not ROUND:
+        tl.store(out + place, _gated(gate_up, place, SIZE, SIZE % BLOCK == 0), mask=place < SIZE)
+        return
+    product = _gated(gate_up, place, SIZE, True).to(tl.float32)
+    largest = tl.max(size_bits(product), axis=0)
+    if REST > 0:
+        behind = BLOCK + tl.arange(0, REST)
+        more = _gated(gate_up, behind, SIZE, BLOCK + REST == SIZE).to(tl.float32)
+        largest = tl.maximum(largest, tl.max(size_bits(more), axis=0))
+    factor, row_scale = int8_scales(largest)
+    tl.store(scales + row, row_scale)
+    tl.store(out + place, nearest_int8(product * factor))
+    if REST > 0:
+        tl.store(out + behind, nearest_int8(more * factor), mask=behind < SIZE)
 
 
 def add_rms_norm(x_TD: Tensor, delta_TD: Tensor | None, weight_D: Tensor, eps: float) -> Tensor:
@@ -199,7 +227,7 @@ def silu_mul(gate_up_TC: Tensor) -> Tensor:
     rows, size = gate_up_TC.shape[0], gate_up_TC.shape[1] // 2
     out_TI = gate_up_TC.new_empty(rows, size)
     _silu_mul[(rows, triton.cdiv(size, _BLOCK))](
-        gate_up_TC, out_TI, out_TI, SIZE=size, BLOCK=_BLOCK, ROUND=False, num_warps=4
+        gate_up_TC, out_TI, out_TI, SIZE=size, BLOCK=_BLOCK, REST=0, ROUND=False, num_warps=4
     )
     return out_TI
 
@@ -211,9 +239,10 @@ def silu_mul_int8(gate_up_TC: Tensor) -> RoundedRows:
     found = RoundedRows(
         gate_up_TC.new_empty(rows, size, dtype=torch.int8), gate_up_TC.new_empty(rows, dtype=torch.float32)
     )
-    block = triton.next_power_of_2(size)
+    block = 1 << (size.bit_length() - 1)
+    rest = triton.next_power_of_2(size - block) if size > block else 0
     _silu_mul[(rows, 1)](
-        gate_up_TC, found.byte_RI, found.scale_R, SIZE=size, BLOCK=block, ROUND=True,
-        num_warps=16 if block >= 8192 else 4, enable_fp_fusion=False,
+        gate_up_TC, found.byte_RI, found.scale_R, SIZE=size, BLOCK=block, REST=rest, ROUND=True,
+        num_warps=16 if size > 4096 else 8 if size > 1024 else 4, enable_fp_fusion=False,
     )  # fmt: skip
     return found

@@ -5,7 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["round_rows", "round_rows_int8", "to_bfloat16", "to_e4m3", "to_int8"]
+__all__ = [
+    "int8_scales",
+    "nearest_int8",
+    "round_rows",
+    "round_rows_int8",
+    "size_bits",
+    "to_bfloat16",
+    "to_e4m3",
+    "to_int8",
+]
 
 
 @triton.jit
@@ -18,6 +27,8 @@ def to_e4m3(x):  # type: ignore[no-untyped-def]
     bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & 0xFFF00000
     normal = bits.to(tl.float32, bitcast=True)
     tiny = (x + 24576.0) - 24576.0  # float32 steps at 1.5 * 2^14 are 2^-9, those of e4m3 below 2^-6
+    sign = x.to(tl.uint32, bitcast=True) & 0x80000000  # which the sum above loses where it is 0
+    tiny = (tiny.to(tl.uint32, bitcast=True) | sign).to(tl.float32, bitcast=True)
     return tl.where(tl.abs(x) < 0.015625, tiny, normal)
 
 
@@ -55,15 +66,43 @@ def round_rows(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexp
 
 
 @triton.jit
+def size_bits(x):  # type: ignore[no-untyped-def]
+    """The bits of ``|x|``, float32, as int32: in the order of the sizes, infinity and then NaN behind all numbers.
+
+    So their maximum needs no second reduction to find a NaN, and a warp takes it in one instruction.
+    """
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def int8_scales(largest):  # type: ignore[no-untyped-def]
+    """What a row is multiplied with, and its scale, by the :func:`size_bits` of its largest number.
+
+    The scale is NaN where that is a NaN or an infinity; the row's bytes mean nothing then.
+    """
+    size = largest.to(tl.float32, bitcast=True)
+    top = tl.maximum(size, 1.0e-12)
+    return tl.div_rn(127.0, top), tl.div_rn(top, 127.0) + (size - size)
+
+
+@triton.jit
+def nearest_int8(x):  # type: ignore[no-untyped-def]
+    """The nearest integer, ties to even, of float32 between -127 and 127.
+
+    Float32 steps at 1.5 * 2^23 are 1, and the last byte of a sum with it is the integer. A conversion takes longer.
+    """
+    return (x + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)
+
+
+@triton.jit
 def to_int8(x):  # type: ignore[no-untyped-def]
     """A row of float32, zeros behind its end, in int8 at a scale of its own, and the scale.
 
     :func:`wedlm_core.kernels.rounding.rounded` is the oracle. A row with a NaN or an infinity has the scale NaN. Only
     without fused multiply-adds, which round once where the oracle rounds twice.
     """
-    top = tl.maximum(tl.max(tl.abs(x), axis=0), 1.0e-12)
-    whole = (x * tl.div_rn(127.0, top) + 12582912.0) - 12582912.0  # float32 steps at 1.5 * 2^23 are 1: ties to even
-    return whole.to(tl.int8), tl.div_rn(top, 127.0) + tl.sum(x - x, axis=0)
+    factor, scale = int8_scales(tl.max(size_bits(x), axis=0))
+    return nearest_int8(x * factor), scale
 
 
 @triton.jit

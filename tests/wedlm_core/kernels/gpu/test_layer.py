@@ -16,7 +16,8 @@ from testing.engine.engines import requests_of, run
 from testing.engine.models import random_decoder
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul
+from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul, silu_mul_int8
+from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.decoder import Decoder, RMSNorm
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, use_gpu_decoder
 from wedlm_core.model.rope import apply_rope, rope_tables
@@ -80,6 +81,22 @@ def test_gated_activation(size: int, dtype: torch.dtype) -> None:
     gate_up = noise(3, 2 * size, dtype=dtype) * 4
     gate, up = gate_up.chunk(2, dim=-1)
     assert_close(silu_mul(gate_up), F.silu(gate) * up)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 3, 64, 100])
+def test_a_rounded_gate_finds_the_largest_number_wherever_it_is(size: int, dtype: torch.dtype) -> None:
+    """A row is two powers of two to its kernel, the second of which may end behind the row."""
+    gate_up = noise(2 * size, 2 * size, dtype=dtype)
+    places = torch.arange(size)
+    gate_up[places, places] = gate_up[places, size + places] = 9.0
+    gate_up[size + places, places] = torch.nan
+    found, want = silu_mul_int8(gate_up), rounded(silu_mul(gate_up[:size]))
+    if DEVICE.type == "cpu":  # a GPU may fuse the multiply-adds of the second
+        assert torch.equal(found.byte_RI[:size], want.byte_RI)
+        assert torch.equal(found.scale_R[:size], want.scale_R)
+    assert (found.byte_RI[places, places] == 127).all()
+    assert found.scale_R.isnan().tolist() == [False] * size + [True] * size
 
 
 def mixing(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -168,8 +185,8 @@ for add in (True, False):
 for norm in (True, False):
     sizes = dict(HEADS=28, KV_HEADS=4, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=norm)
     compiled(triton_layer._norm_rope, dict(positions="i64"), sizes)
-compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024, ROUND=False))
-compiled(triton_layer._silu_mul, {"out": "i8", "scales": "fp32"}, dict(SIZE=18944, BLOCK=32768, ROUND=True))
+compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024, REST=0, ROUND=False))
+compiled(triton_layer._silu_mul, {"out": "i8", "scales": "fp32"}, dict(SIZE=18944, BLOCK=16384, REST=4096, ROUND=True))
 """
 
 
