@@ -8,6 +8,7 @@ forward take longer than the product.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ __all__ = ["Tiles", "multiply_int4_gpu", "multiply_int8_gpu", "rounded_gpu", "ti
 
 _FEW_OUTPUTS = 4096  # 128 tiles of 32
 _MANY_OUTPUTS = 16384  # a tile of 128 for each processor of a large device
-_MANY_TILES = 256  # of 128 x 128: two for each processor
+_MANY_TILES = 256  # two for each processor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +44,55 @@ class Tiles:
     stages: int = 4
 
 
+_ANY = 1 << 62
+_UP_TO_128_ROWS: Sequence[tuple[int, Sequence[tuple[int, Tiles]]]] = (
+    (
+        16,
+        (
+            (_MANY_OUTPUTS - 1, Tiles(rows=16, outputs=64, inputs=256, weights_first=True, stages=5)),
+            (_ANY, Tiles(rows=16, outputs=128, inputs=128, weights_first=True, warps=8)),
+        ),
+    ),
+    (
+        32,
+        (
+            (_MANY_OUTPUTS - 1, Tiles(rows=32, outputs=64, inputs=256, weights_first=True, stages=5)),
+            (_ANY, Tiles(rows=32, outputs=64, inputs=128, weights_first=True)),
+        ),
+    ),
+    (
+        64,
+        (
+            (_FEW_OUTPUTS, Tiles(rows=64, outputs=32, inputs=256, stages=5)),
+            (_MANY_OUTPUTS - 1, Tiles(rows=64, outputs=64, inputs=256, weights_first=True, stages=5)),
+            (_ANY, Tiles(rows=64, outputs=64, inputs=128)),
+        ),
+    ),
+    (
+        128,
+        (
+            (_MANY_OUTPUTS - 1, Tiles(rows=64, outputs=64, inputs=256, weights_first=True, stages=5)),
+            (_ANY, Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=3)),
+        ),
+    ),
+)
+"""Tiles by the most rows, and by the most outputs."""
+
+
 def tiles_of(rows: int, outputs: int) -> Tiles:
     """The tiles of a product of so many rows and outputs: what was fastest on an H200 among some hundred.
 
     Few rows are bound by reading weights: small tiles, so that each processor has several, or long ones where there
-    are many outputs. Many rows are bound by the tensor cores: large tiles, as long as no processor waits.
+    are many outputs. Many rows are bound by the tensor cores: large tiles, as long as no processor waits; where each
+    has more than two, in fewer stages, so that three run beside each other.
     """
-    many = outputs >= _MANY_OUTPUTS
-    if rows <= 16:
-        if many:
-            return Tiles(rows=16, outputs=128, inputs=128, weights_first=True, warps=8, stages=4)
-        return Tiles(rows=16, outputs=64, inputs=256, weights_first=True, warps=4, stages=5)
-    if rows <= 32:
-        inputs, stages = (128, 4) if many else (256, 5)
-        return Tiles(rows=32, outputs=64, inputs=inputs, weights_first=True, warps=4, stages=stages)
-    if rows <= 64:
-        if many:
-            return Tiles(rows=64, outputs=64, inputs=128, warps=4, stages=4)
-        wide = outputs > _FEW_OUTPUTS
-        return Tiles(rows=64, outputs=64 if wide else 32, inputs=256, weights_first=wide, warps=4, stages=5)
-    if -(-rows // 128) * -(-outputs // 128) >= _MANY_TILES:
-        return Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3)
-    return Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=4)
+    for most_rows, by_outputs in _UP_TO_128_ROWS:
+        if rows <= most_rows:
+            return next(tiles for most_outputs, tiles in by_outputs if outputs <= most_outputs)
+    high = -(-rows // 128)
+    if high > 2 and high * -(-outputs // 128) >= _MANY_TILES:
+        return Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3, band=2)
+    return Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=3 if high * -(-outputs // 64) > _MANY_TILES else 4)
 
 
 def _int4_tiles_of(rows: int, *, hopper: bool = True) -> Tiles:
