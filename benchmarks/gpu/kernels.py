@@ -18,7 +18,7 @@ __all__ = ["kernels", "kind_of"]
 
 _STEPS = 20
 _KINDS = (
-    ("products", re.compile(r"^multiply_int|nvjet|gemm|gemv|cutlass|cublas|splitK|xmma", re.IGNORECASE)),
+    ("products", re.compile(r"^multiply_|nvjet|gemm|gemv|cutlass|cublas|splitK|xmma", re.IGNORECASE)),
     ("attention", re.compile(r"attend_tiles|join_splits|place_tiles|flash|fmha")),
     ("layers", re.compile(r"_add_rms_norm|_norm_rope|_silu_mul|^round_rows|^_write$")),
     ("sampler", re.compile(r"reduce_tiles|combine_tiles")),

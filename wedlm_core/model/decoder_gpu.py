@@ -24,6 +24,7 @@ __all__ = ["DecoderGpu", "use_gpu_decoder"]
 logger = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # relative to the largest hidden state
+_HALVES = (torch.bfloat16, torch.float16)
 _ROUNDED_TOLERANCE = 1e-2  # where inputs are rounded: the last bit of one may be a step of its rounding
 
 
@@ -56,7 +57,7 @@ class DecoderGpu:
                 heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim,
             )  # fmt: skip
             context_TC = attend(layer.index, q, k, v).flatten(-2)
-            y = _norm(x_TD, layer.o_proj(context_TC), layer.post_norm, layer.gate_up_proj)
+            y = _norm(x_TD, _linear(layer.o_proj, context_TC), layer.post_norm, layer.gate_up_proj)
             y = _activation(_product(layer.gate_up_proj, y, x_TD), layer.down_proj)
             y = _norm(x_TD, _product(layer.down_proj, y, x_TD), norm, reader)
         assert isinstance(y, Tensor)
@@ -83,7 +84,17 @@ def _product(linear: nn.Module, y: Tensor | RoundedRows, x_TD: Tensor) -> Tensor
     if isinstance(y, RoundedRows):
         assert isinstance(linear, ExactLinear)
         return linear.multiply(y, x_TD.dtype)
-    return cast(Tensor, linear(y))
+    return _linear(linear, y)
+
+
+def _linear(linear: nn.Module, y_TI: Tensor) -> Tensor:
+    """The layer's own operation, or a kernel for few rows of 16 bits where it is a plain product."""
+    from wedlm_core.kernels.gpu.few_rows import FEW_ROWS, multiply_few
+
+    plain = type(linear) is nn.Linear and y_TI.is_cuda and y_TI.dtype in _HALVES
+    if plain and y_TI.shape[0] <= FEW_ROWS:
+        return multiply_few(y_TI.contiguous(), linear.weight, linear.bias)
+    return cast(Tensor, linear(y_TI))
 
 
 def use_gpu_decoder(model: Decoder) -> bool:

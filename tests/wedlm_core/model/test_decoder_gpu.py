@@ -24,7 +24,7 @@ def mixing(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
 
 
 @pytest.mark.parametrize("shape", [WEDLM_7B, WEDLM_8B], ids=["7b", "8b"])
-@pytest.mark.parametrize("rows", [1, 77, 1024])
+@pytest.mark.parametrize("rows", [1, 16, 77, 1024])
 def test_layers_of_the_published_shapes_equal_the_plain_ones(shape: ModelConfig, rows: int) -> None:
     config = replace(shape, num_hidden_layers=2, vocab_size=2000, mask_token_id=None)
     model = empty_decoder(config, device="cuda", dtype=torch.bfloat16)

@@ -66,8 +66,8 @@ def test_every_kernel_fits_in_shared_memory_and_registers(
 def test_every_kernel_of_the_packages_is_among_them(compiled: dict[int, list[dict[str, Any]]], capability: int) -> None:
     names = {v["kernel"]["name"] for v in compiled[capability]}
     expected = {"attend_tiles", "join_splits", "_write", "_add_rms_norm", "_norm_rope", "_silu_mul", "reduce_tiles",
-                "combine_tiles", "_double", "round_rows_int8", "multiply_int8", "multiply_int4", "place_tiles",
-                "pack_rows", "fill_inputs", "advance_windows"}  # fmt: skip
+                "combine_tiles", "_double", "round_rows_int8", "multiply_int8", "multiply_int4", "multiply_few_rows",
+                "place_tiles", "pack_rows", "fill_inputs", "advance_windows"}  # fmt: skip
     assert names == expected | ({"round_rows"} if capability >= 89 else set())
 
 
