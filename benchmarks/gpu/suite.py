@@ -1,7 +1,7 @@
 """Run all measurements of the GPU path with one command, in less than 8 minutes on one GPU.
 
     python -m benchmarks.gpu.suite [--sections ceilings attention ...] [--minutes 7.8] [--output FOLDER]
-        [--shape 8b] [--weight-dtype auto]
+        [--shape 8b] [--weight-dtype auto] [--rows 1 8 64 ...]
     python -m benchmarks.gpu.suite --device cpu --tiny        # runs the code, measures nothing of interest
 
 Each group of sections runs in its own process, so that a device fault in one does not end the others. The result shows
@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,7 @@ def _options(args: argparse.Namespace) -> list[str]:
         *(["--tiny"] if args.tiny else []),
         *(["--shape", args.shape] if args.shape != _SHAPES[0] else []),
         *(["--weight-dtype", args.weight_dtype] if args.weight_dtype != _WEIGHT_DTYPES[0] else []),
+        *(["--rows", *map(str, args.rows)] if args.rows else []),
     ]
 
 
@@ -167,6 +168,8 @@ def _run_group(args: argparse.Namespace) -> int:
         torch.cuda.set_device(device)
     results = Path(args.into)
     scale = scale_of(args.shape, args.weight_dtype, tiny=args.tiny)
+    if args.rows:
+        scale = replace(scale, row_counts=tuple(args.rows))
     scene = Scene(device=device, scale=scale, clock=Clock(0), weight_dtype=args.weight_dtype)
     for number, name in enumerate(args.child):
         found = json.loads(results.read_text(encoding="utf-8"))
@@ -234,6 +237,17 @@ def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], sec
     print(f"\n{body}\nwritten: {stem}.md, {stem}.json")
 
 
+def _count(text: str) -> int:
+    """A number of rows.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: rows are whole numbers from 1 on, such as 1 8 64")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=list(SECTIONS))
@@ -241,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to exercise the code")
     parser.add_argument("--shape", default=_SHAPES[0], choices=_SHAPES, help="of the random model; of no toy")
     parser.add_argument("--weight-dtype", default=_WEIGHT_DTYPES[0], choices=_WEIGHT_DTYPES, help="of the random model")
+    parser.add_argument("--rows", type=_count, nargs="+", help="sequences of one row each whose steps are measured")
     parser.add_argument("--minutes", type=float, default=7.8, help="limit of the whole run")
     parser.add_argument("--output", default=str(RESULTS), help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
