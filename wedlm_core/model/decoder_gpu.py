@@ -89,12 +89,11 @@ def _product(linear: nn.Module, y: Tensor | RoundedRows, x_TD: Tensor) -> Tensor
 
 def _linear(linear: nn.Module, y_TI: Tensor) -> Tensor:
     """The layer's own operation, or a kernel for few rows of 16 bits where it is a plain product."""
-    from wedlm_core.kernels.gpu.few_rows import FEW_ROWS, multiply_few
+    from wedlm_core.kernels.gpu.few_rows import multiply_few, takes_few
 
-    plain = type(linear) is nn.Linear and y_TI.is_cuda and y_TI.dtype in _HALVES
-    if plain and y_TI.shape[0] <= FEW_ROWS:
-        return multiply_few(y_TI.contiguous(), linear.weight, linear.bias)
-    return cast(Tensor, linear(y_TI))
+    if type(linear) is not nn.Linear or not y_TI.is_cuda or y_TI.dtype not in _HALVES or not takes_few(*y_TI.shape):
+        return cast(Tensor, linear(y_TI))
+    return multiply_few(y_TI.contiguous(), linear.weight, linear.bias)
 
 
 def use_gpu_decoder(model: Decoder) -> bool:

@@ -25,7 +25,8 @@ def mixing(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
 
 @pytest.mark.parametrize("shape", [WEDLM_7B, WEDLM_8B], ids=["7b", "8b"])
 @pytest.mark.parametrize("rows", [1, 16, 77, 1024])
-def test_layers_of_the_published_shapes_equal_the_plain_ones(shape: ModelConfig, rows: int) -> None:
+def test_layers_of_the_published_shapes_are_as_right_as_the_plain_ones(shape: ModelConfig, rows: int) -> None:
+    """Held against float32: libraries sum products in an order of their own, and so do kernels for few rows."""
     config = replace(shape, num_hidden_layers=2, vocab_size=2000, mask_token_id=None)
     model = empty_decoder(config, device="cuda", dtype=torch.bfloat16)
     generator = torch.Generator("cuda").manual_seed(0)
@@ -39,8 +40,14 @@ def test_layers_of_the_published_shapes_equal_the_plain_ones(shape: ModelConfig,
         plain = model(ids, positions, mixing)
         assert use_gpu_decoder(model)
         found = model(ids, positions, mixing)
-    assert not torch.isnan(found).any()
-    assert (found.float() - plain.float()).norm() / plain.float().norm() < 1e-2
+        model.packed_forward = None
+        right = model.float()(ids, positions, mixing)
+
+    def error(hidden: torch.Tensor) -> float:
+        return float((hidden.float() - right).norm() / right.norm())
+
+    assert error(plain) < 2e-2
+    assert error(found) < 1.3 * error(plain)
 
 
 @pytest.mark.parametrize("rows", [1, 77, 1024])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wedlm_core.devices import on_device
 
-__all__ = ["FEW_ROWS", "multiply_few"]
+__all__ = ["FEW_ROWS", "multiply_few", "takes_few"]
 
 FEW_ROWS = 16  # of a tile: tensor cores have none smaller
 _OUTPUTS, _INPUTS = 64, 256  # of a tile
@@ -32,13 +32,12 @@ def multiply_few_rows(  # type: ignore[no-untyped-def]
     outputs,
     rows,
     inputs,
-    EVEN: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_O: tl.constexpr,
     BLOCK_I: tl.constexpr,
 ):
-    """Program (BLOCK_O outputs of all rows): ``out [R, O] = x [R, I] W^T + bias``; EVEN if BLOCK_I divides I.
+    """Program (BLOCK_O outputs of all rows): ``out [R, O] = x [R, I] W^T + bias``; I is a multiple of BLOCK_I.
 
     The weights are the first factor of the tensor cores' product: on Hopper it has 64 rows at least.
     """
@@ -50,13 +49,8 @@ def multiply_few_rows(  # type: ignore[no-untyped-def]
     there = (place_r < rows)[:, None]
     sums = tl.zeros((BLOCK_O, BLOCK_R), dtype=tl.float32)
     for at in range(0, inputs, BLOCK_I):
-        if EVEN:
-            weight = tl.load(weight_at + at)
-            x = tl.load(x_at + at, mask=there, other=0.0)
-        else:
-            inside = at + step[None, :] < inputs
-            weight = tl.load(weight_at + at, mask=inside, other=0.0)
-            x = tl.load(x_at + at, mask=there & inside, other=0.0)
+        weight = tl.load(weight_at + at)
+        x = tl.load(x_at + at, mask=there, other=0.0)
         sums = tl.dot(weight, tl.trans(x), sums, input_precision="ieee")
     real = place_o < outputs
     if HAS_BIAS:
@@ -65,17 +59,22 @@ def multiply_few_rows(  # type: ignore[no-untyped-def]
     tl.store(out_at, tl.trans(sums).to(out_ptr.dtype.element_ty), mask=there & real[None, :])
 
 
+def takes_few(rows: int, inputs: int) -> bool:
+    """Whether a product is of few rows, and of so many inputs that the kernel reads no more."""
+    return 0 < rows <= FEW_ROWS and inputs % _INPUTS == 0
+
+
 def multiply_few(x_RI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
-    """``x W^T + b``, ``[R, O]``, summed in float32; of one dtype, contiguous, up to :data:`FEW_ROWS` rows."""
+    """``x W^T + b``, ``[R, O]``, summed in float32; of one dtype, contiguous, of sizes that :func:`takes_few` says."""
     assert x_RI.is_contiguous()
     assert weight_OI.is_contiguous()
     (rows, inputs), outputs = x_RI.shape, weight_OI.shape[0]
-    assert rows <= FEW_ROWS, f"{rows} rows are more than a tile has"
+    assert takes_few(rows, inputs), f"{rows} rows of {inputs} inputs: the kernel takes other sizes"
     out_RO = x_RI.new_empty(rows, outputs)
     with on_device(x_RI.device):
         multiply_few_rows[(triton.cdiv(outputs, _OUTPUTS),)](
             x_RI, weight_OI, weight_OI if bias_O is None else bias_O, out_RO, outputs, rows, inputs,
-            EVEN=inputs % _INPUTS == 0, HAS_BIAS=bias_O is not None, BLOCK_R=FEW_ROWS, BLOCK_O=_OUTPUTS,
+            HAS_BIAS=bias_O is not None, BLOCK_R=FEW_ROWS, BLOCK_O=_OUTPUTS,
             BLOCK_I=_INPUTS, num_warps=4, num_stages=_stages(x_RI.device, x_RI.element_size()),
         )  # fmt: skip
     return out_RO

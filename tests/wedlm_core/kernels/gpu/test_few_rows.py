@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from wedlm_core.kernels.gpu.few_rows import FEW_ROWS, multiply_few
+from wedlm_core.kernels.gpu.few_rows import FEW_ROWS, multiply_few, takes_few
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32  # the interpreter multiplies no bfloat16
@@ -23,7 +23,12 @@ def drawn(rows: int, inputs: int, outputs: int) -> tuple[torch.Tensor, torch.Ten
     return x_RI, weight_OI, bias_O
 
 
-@given(rows=st.integers(1, FEW_ROWS), inputs=st.integers(1, 600), outputs=st.integers(1, 200), biased=st.booleans())
+@given(
+    rows=st.integers(1, FEW_ROWS),
+    inputs=st.sampled_from([256, 512, 1792]),
+    outputs=st.integers(1, 200),
+    biased=st.booleans(),
+)
 @example(rows=16, inputs=512, outputs=128, biased=True)
 @settings(max_examples=25, deadline=None)
 def test_a_product_equals_that_of_torch(rows: int, inputs: int, outputs: int, biased: bool) -> None:
@@ -35,7 +40,7 @@ def test_a_product_equals_that_of_torch(rows: int, inputs: int, outputs: int, bi
 
 
 def test_a_row_depends_on_itself_alone() -> None:
-    x_RI, weight_OI, _ = drawn(FEW_ROWS, 300, 70)
+    x_RI, weight_OI, _ = drawn(FEW_ROWS, 768, 70)
     whole = multiply_few(x_RI, weight_OI, None)
     for rows in (slice(0, 1), slice(3, 9), slice(15, 16)):
         assert torch.equal(multiply_few(x_RI[rows].contiguous(), weight_OI, None), whole[rows])
@@ -45,7 +50,9 @@ def test_a_row_depends_on_itself_alone() -> None:
     assert torch.equal(damaged[5:], whole[5:])
 
 
-def test_more_rows_than_a_tile_has_are_refused() -> None:
-    x_RI, weight_OI, _ = drawn(FEW_ROWS + 1, 8, 8)
-    with pytest.raises(AssertionError, match="17 rows"):
+@pytest.mark.parametrize(("rows", "inputs"), [(FEW_ROWS + 1, 256), (1, 300), (0, 256)])
+def test_other_sizes_are_refused(rows: int, inputs: int) -> None:
+    assert not takes_few(rows, inputs)
+    x_RI, weight_OI, _ = drawn(rows, inputs, 8)
+    with pytest.raises(AssertionError, match=f"{rows} rows of {inputs} inputs"):
         multiply_few(x_RI, weight_OI, None)
