@@ -16,7 +16,7 @@ from wedlm_core.attention import registry as registry_module
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.problem import version_of
 from wedlm_core.attention.sdpa import SdpaAttention
-from wedlm_core.attention.selftest import disagreement
+from wedlm_core.attention.selftest import _difference, _forwards, disagreement
 from wedlm_core.attention.tiled import TiledAttention
 from wedlm_core.errors import ConfigError
 from wedlm_core.kv.pool import KVPool
@@ -122,3 +122,13 @@ def test_a_version_is_its_leading_numbers() -> None:
     assert version_of("2.13.0+cu130") == (2, 13, 0)
     assert version_of("2.8.0.post2") == (2, 8, 0)
     assert version_of("2.11.0a0+git1234") >= (2, 11)
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("kind", ["windows", "decoding", "prefill"])
+def test_every_forward_of_the_self_test_tells_right_from_wrong(kind: str, page_size: int) -> None:
+    """A device runs all of them, a CPU the first alone."""
+    problem = replace(PROBLEM, page_size=page_size)
+    counts, cached = (np.array(column) for column in _forwards(page_size)[kind])
+    assert _difference(SdpaAttention(), problem, counts, cached) < 1e-4
+    assert not _difference(_Wrong("neighbour's pages"), problem, counts, cached) < 1e-2
