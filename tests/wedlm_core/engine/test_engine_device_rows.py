@@ -84,3 +84,21 @@ def test_fresh_buffers_stand_for_one_row(agreeing_folder: Path) -> None:
             assert inputs.run(key, runner.model_runner.run_device_rows).shape[0] == key.size
     written = runner.pool.k[0].view(runner.pool.heads, -1, runner.pool.head_dim).abs().sum(dim=(0, 2))
     assert written.nonzero().flatten().tolist() == [0]
+
+
+def test_the_most_likely_tokens_are_those_of_the_plain_engine(agreeing_folder: Path) -> None:
+    """Some sequences report them; only the device knows where their rows begin."""
+    reported = (True, 3, 5)
+    some = [
+        replace(one, params=replace(one.params, logprobs=most))
+        for one, most in zip(some_requests("verified"), reported, strict=True)
+    ]
+    plain = Engine(*loaded(agreeing_folder), replace(CONFIG, overlap=False, attention="tiled"))
+    expected = run(plain, some)
+    found = run(Engine(*loaded(agreeing_folder), CONFIG), some)
+    assert [g.token_ids for g in found] == [g.token_ids for g in expected]
+    for mine, other, most in zip(found, expected, reported, strict=True):
+        assert (mine.top_logprobs is None) == (other.top_logprobs is None) == (most is True)
+        for place, known in zip(mine.top_logprobs or (), other.top_logprobs or (), strict=True):
+            assert [token for token, _ in place] == [token for token, _ in known]
+            assert [nats for _, nats in place] == pytest.approx([nats for _, nats in known], abs=1e-4)

@@ -122,7 +122,7 @@ class AsyncLaunch:
         before = self._captured()
         around = self._around(runner, plan, runs, shape)
         facts_3S = around.facts(plan_facts(plan))
-        windows = self._windows(runner, runs, slots_D)
+        windows = self._windows(runner, runs)
         made = around.before(lambda: windows.prepare(runner, facts_3S, around.runs, around.shape))
         runner.profile.lap("pack")
         hidden_TD = self._run_model(made.batch)
@@ -146,15 +146,10 @@ class AsyncLaunch:
         runner.profile.lap("fetch")
         return in_flight
 
-    def _windows(self, runner: Runner, runs: tuple[WideRun, ...], slots_D: IntArray) -> WindowWork[Any]:
+    def _windows(self, runner: Runner, runs: tuple[WideRun, ...]) -> WindowWork[Any]:
         """What packs the rows of this forward and advances its windows."""
-        by_kernels = (
-            self._has_triton
-            and all(run.decoding.has_kernels for run in runs)
-            and not runner.config.trace
-            and not runner.state.tops[slots_D].any()
-        )
-        return _BY_KERNELS if by_kernels else _BY_GROUPS
+        kernels = self._has_triton and not runner.config.trace and all(run.decoding.has_kernels for run in runs)
+        return _BY_KERNELS if kernels else _BY_GROUPS
 
     def _around(self, runner: Runner, plan: ForwardPlan, runs: tuple[WideRun, ...], shape: Shape) -> StepWork:
         """How the work around this forward is run."""

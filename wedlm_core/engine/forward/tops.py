@@ -54,23 +54,27 @@ class TopWords:
 
 
 def top_words_of(
-    tops: Tops, state: DeviceState, slots_D: IntArray, first_D: IntArray, places_D: IntArray
+    tops: Tops, state: DeviceState, slots_D: IntArray, first_D: IntArray | Tensor, places_D: IntArray
 ) -> tuple[TopWords, Tensor]:
-    """Those of the sequences that report them, as int32 words to be copied to the host; floats travel as their bits.
+    """Those of the sequences that report them, as flat int32 words to be copied to the host; floats as their bits.
 
     Args:
         tops: by row.
         state: says which slots report them.
         slots_D: decoding sequences.
-        first_D: the first row of each.
-        places_D: how many rows each has.
+        first_D: the first row of each; a tensor where only the device knows.
+        places_D: how many rows each has, at most.
     """
     member_H = np.flatnonzero(state.tops[slots_D])
-    places = int(places_D[member_H].max(initial=0))
-    place_HC = first_D[member_H, None] + np.minimum(np.arange(places), places_D[member_H, None] - 1)
-    place = to_device(place_HC.reshape(-1), tops.token_RK.device)
+    places, device = int(places_D[member_H].max(initial=0)), tops.token_RK.device
+    row_HC = np.minimum(np.arange(places), places_D[member_H, None] - 1)
+    if isinstance(first_D, Tensor):
+        first_H1 = first_D.index_select(0, to_device(member_H, device))[:, None]
+        place = (first_H1 + to_device(row_HC, device)).clamp_(max=tops.token_RK.shape[0] - 1).flatten()
+    else:
+        place = to_device((first_D[member_H, None] + row_HC).reshape(-1), device)
     token, logprob = tops.token_RK.index_select(0, place), tops.logprob_RK.index_select(0, place)
-    words = join_tensors([token.to(torch.int32), logprob.view(torch.int32)])
+    words = join_tensors([token.to(torch.int32), logprob.view(torch.int32)]).flatten()
     return TopWords(member_H=member_H, places=places, most=token.shape[1]), words
 
 

@@ -58,4 +58,4 @@ class WindowsByGroups(WindowWork[GroupsPrepared]):
             return Finished(words=join_tensors(flat), shapes=shapes, details=details)
         first_D, places_D = places_of(groups)
         tops, top_words = top_words_of(chosen_F.tops, state, slots_S[: groups[-1].stop], first_D, places_D)
-        return Finished(words=join_tensors([*flat, top_words.flatten()]), shapes=shapes, tops=tops, details=details)
+        return Finished(words=join_tensors([*flat, top_words]), shapes=shapes, tops=tops, details=details)

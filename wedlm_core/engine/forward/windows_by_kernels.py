@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +17,12 @@ from wedlm_core.decoding.sampling import Choice
 from wedlm_core.devices import on_device
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import WideRun
+from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.forward.logits import PickedRows
 from wedlm_core.engine.forward.outcome import COLUMN_OF, SHARE_OF
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape
 from wedlm_core.engine.forward.runner import Runner
+from wedlm_core.engine.forward.tops import top_words_of
 from wedlm_core.engine.forward.window_work import Finished, Prepared, WindowWork
 from wedlm_core.engine.scheduling.slots import IntArray
 
@@ -45,7 +48,7 @@ class KernelsPrepared(Prepared):
 
 
 class WindowsByKernels(WindowWork[KernelsPrepared]):
-    """See :class:`WindowWork`; for runs whose decodings have kernels, without reports of the most likely tokens."""
+    """See :class:`WindowWork`; for runs whose decodings have kernels."""
 
     def prepare(self, runner: Runner, facts_3S: Tensor, runs: tuple[WideRun, ...], shape: Shape) -> KernelsPrepared:
         """See :class:`WindowWork`."""
@@ -96,7 +99,13 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
         runner.profile.lap("choose")
         words_DX = advance(runner.state, made, chosen.choice)
         runner.profile.lap("advance")
-        return Finished(words=words_DX.flatten(), shapes=[(words_DX.shape[0], words_DX.shape[1])])
+        words, shapes = words_DX.flatten(), [(words_DX.shape[0], words_DX.shape[1])]
+        if chosen.tops is None:
+            return Finished(words=words, shapes=shapes)
+        slots_D = slots_S[: len(words_DX)]
+        places_D = np.full(len(slots_D), made.width + 1)
+        tops, top_words = top_words_of(chosen.tops, runner.state, slots_D, made.first_D, places_D)
+        return Finished(words=join_tensors([words, top_words]), shapes=shapes, tops=tops)
 
 
 def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor:
