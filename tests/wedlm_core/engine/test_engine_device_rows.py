@@ -35,11 +35,31 @@ def some_requests(strategy: str) -> list[Request]:
     return requests_of(prompts, params)
 
 
-@pytest.mark.parametrize("strategy", ["verified", "reference", "streaming"])
+def with_kernels(folder: Path) -> Engine:
+    """An engine whose windows are packed and advanced as on a GPU."""
+    engine = Engine(*loaded(folder), CONFIG)
+    launch = engine._runner.launch
+    assert isinstance(launch, AsyncLaunch)
+    launch.has_kernels = True
+    return engine
+
+
+def test_windows_of_all_strategies_go_either_way_in_turns(agreeing_folder: Path) -> None:
+    """Forwards of kernels between forwards of groups, on the same windows."""
+    some = [
+        replace(one, request_id=f"{strategy} {one.request_id}")
+        for strategy in ("verified", "streaming", "autoregressive") for one in some_requests(strategy)
+    ]  # fmt: skip
+    plain = Engine(*loaded(agreeing_folder), replace(CONFIG, overlap=False, attention="tiled"))
+    expected, found = run(plain, some, at_once=3), run(with_kernels(agreeing_folder), some, at_once=3)
+    assert [g.token_ids for g in found] == [g.token_ids for g in expected]
+
+
+@pytest.mark.parametrize("strategy", ["verified", "autoregressive", "reference", "streaming"])
 def test_tokens_are_those_of_the_plain_engine(agreeing_folder: Path, strategy: str) -> None:
     plain = Engine(*loaded(agreeing_folder), replace(CONFIG, overlap=False, attention="tiled"))
     expected = run(plain, some_requests(strategy))
-    found = run(Engine(*loaded(agreeing_folder), CONFIG), some_requests(strategy))
+    found = run(with_kernels(agreeing_folder), some_requests(strategy))
     assert [g.token_ids for g in found] == [g.token_ids for g in expected]
 
 
@@ -94,8 +114,7 @@ def test_the_most_likely_tokens_are_those_of_the_plain_engine(agreeing_folder: P
         for one, most in zip(some_requests("verified"), reported, strict=True)
     ]
     plain = Engine(*loaded(agreeing_folder), replace(CONFIG, overlap=False, attention="tiled"))
-    expected = run(plain, some)
-    found = run(Engine(*loaded(agreeing_folder), CONFIG), some)
+    expected, found = run(plain, some), run(with_kernels(agreeing_folder), some)
     assert [g.token_ids for g in found] == [g.token_ids for g in expected]
     for mine, other, most in zip(found, expected, reported, strict=True):
         assert (mine.top_logprobs is None) == (other.top_logprobs is None) == (most is True)

@@ -77,13 +77,15 @@ class AsyncLaunch:
 
     Attributes:
         graphs, steps: as given.
+        has_kernels: whether windows that have kernels are packed and advanced by them.
     """
 
     def __init__(
         self, model_runner: ModelRunner, graphs: DecoderGraphs | None = None, steps: StepGraphs | None = None
     ) -> None:
         self._model_runner, self.graphs, self.steps = model_runner, graphs, steps
-        self._has_triton = why_no_triton(model_runner.device) is None
+        device = model_runner.device  # on a CPU kernels are interpreted, which is for tests of theirs
+        self.has_kernels = device.type == "cuda" and why_no_triton(device) is None
 
     def forward(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
         """:meth:`start`, and wait for the outcome."""
@@ -148,7 +150,7 @@ class AsyncLaunch:
 
     def _windows(self, runner: Runner, runs: tuple[WideRun, ...]) -> WindowWork[Any]:
         """What packs the rows of this forward and advances its windows."""
-        kernels = self._has_triton and not runner.config.trace and all(run.decoding.has_kernels for run in runs)
+        kernels = self.has_kernels and not runner.config.trace and all(run.decoding.has_kernels for run in runs)
         return _BY_KERNELS if kernels else _BY_GROUPS
 
     def _around(self, runner: Runner, plan: ForwardPlan, runs: tuple[WideRun, ...], shape: Shape) -> StepWork:
