@@ -104,10 +104,10 @@ def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = 
 
 def _windows() -> None:
     """Packing, the buffers of captured forwards, and advancing, which no shape changes."""
-    config = EngineConfig(max_num_seqs=128)
+    config = EngineConfig(max_num_seqs=1024, max_window=512, max_batch_rows=2048)
     state = DeviceState(config, [VerifiedDecoding()], 5, _DEEPEST, _DEVICE)
     runner: Any = SimpleNamespace(state=state, pool=SimpleNamespace(page_size=config.page_size), device=_DEVICE)
-    for sequences, width in ((8, 1), (100, 16)):
+    for sequences, width in ((8, 1), (100, 16), (1, 1024)):
         total, shape = sequences * (width + 1), {"max_rows": width + 1, "max_kv": _DEEPEST, "special": 0, "topped": 0}
         run = WideRun(decoding=VerifiedDecoding(), start=0, stop=sequences, width=width)
         facts_3S = torch.empty(3, sequences, dtype=torch.int64, device=_DEVICE)

@@ -122,7 +122,7 @@ class TritonPlan:
         Tensor cores read both operands from registers before compute capability 9.0.
         """
         dim = self.pool.head_dim
-        plain = dim <= 128 and dim == _power(dim) and self.pool.page_size % 32 == 0
+        plain = dim in (64, 128) and self.pool.page_size % 32 == 0
         hopper = processor is None or processor.major >= 9
         return plain and hopper and not self._wide() and not self.invariant
 

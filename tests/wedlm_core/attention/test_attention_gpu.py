@@ -63,7 +63,7 @@ def assert_equal(backend: AttentionBackend, found: torch.Tensor, expected: torch
 
 @pytest.mark.parametrize(("dtype", "kv_dtype"), DTYPES)
 @pytest.mark.parametrize("page_size", [16, 64, 256])
-@pytest.mark.parametrize("head_dim", [32, 128])
+@pytest.mark.parametrize("head_dim", [8, 32, 64, 128])
 def test_backends_equal_the_oracle(
     dtype: torch.dtype, kv_dtype: torch.dtype | None, page_size: int, head_dim: int
 ) -> None:
@@ -81,12 +81,13 @@ def test_backends_equal_the_oracle(
 @pytest.mark.parametrize("page_size", [16, 64])
 @pytest.mark.parametrize("rows", [1, 4, 9, 17])
 @pytest.mark.parametrize("sequences", [1, 40])
+@pytest.mark.parametrize("head_dim", [8, 64, 128])
 def test_decoding_by_the_kernels_equals_the_oracle(
-    dtype: torch.dtype, kv_dtype: torch.dtype | None, page_size: int, rows: int, sequences: int
+    dtype: torch.dtype, kv_dtype: torch.dtype | None, page_size: int, rows: int, sequences: int, head_dim: int
 ) -> None:
     """Tiles of few rows have launches of their own; a lone sequence's KV is split, that of many is not."""
     lengths = [(rows, (37 * s) % 300 + (900 if s == 0 else 0)) for s in range(sequences)]
-    case = case_of(lengths, dtype, kv_dtype, page_size)
+    case = case_of(lengths, dtype, kv_dtype, page_size, head_dim)
     backend = resolve_backend("triton", problem_of(case))
     assert_equal(backend, backend.plan(case.rows, case.pool, case.heads).attend(0, case.q_THD), oracle(case))
 

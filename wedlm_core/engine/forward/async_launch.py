@@ -150,7 +150,7 @@ class AsyncLaunch:
 
     def _windows(self, runner: Runner, runs: tuple[WideRun, ...]) -> WindowWork[Any]:
         """What packs the rows of this forward and advances its windows."""
-        kernels = self.has_kernels and not runner.config.trace and all(run.decoding.has_kernels for run in runs)
+        kernels = self.has_kernels and not runner.config.trace and _BY_KERNELS.takes(runner.state, runs)
         return _BY_KERNELS if kernels else _BY_GROUPS
 
     def _around(self, runner: Runner, plan: ForwardPlan, runs: tuple[WideRun, ...], shape: Shape) -> StepWork:

@@ -6,6 +6,7 @@ hold this equal to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = ["KernelsPrepared", "WindowsByKernels", "advance"]
 
 _BLOCK = 32  # rows of a program
 _FEW = 64
+_MOST_SLOTS, _MOST_PLACES = 1024, 1024  # which a program holds in its registers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,13 @@ class KernelsPrepared(Prepared):
 
 
 class WindowsByKernels(WindowWork[KernelsPrepared]):
-    """See :class:`WindowWork`; for runs whose decodings have kernels."""
+    """See :class:`WindowWork`; for runs that it takes."""
+
+    @staticmethod
+    def takes(state: DeviceState, runs: Sequence[WideRun]) -> bool:
+        """Whether all windows have kernels, which hold all slots, and all places of a window, at once."""
+        slots, places = state.windows.token_SL.shape
+        return slots <= _MOST_SLOTS and places <= _MOST_PLACES and all(run.decoding.has_kernels for run in runs)
 
     def prepare(self, runner: Runner, facts_3S: Tensor, runs: tuple[WideRun, ...], shape: Shape) -> KernelsPrepared:
         """See :class:`WindowWork`."""
@@ -115,6 +123,7 @@ def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor
     windows, params, tokens_SL = state.windows, state.params, state.tokens_SL
     width, places = min(made.width, windows.token_SL.shape[1]), windows.token_SL.shape[1]
     columns, shares = len(COLUMN_OF), len(SHARE_OF)
+    room = _power(_power(width) + 1)  # as in work that is recorded: nothing is compiled while it is
     words_DX = torch.empty(
         made.slots_D.shape[0], columns + shares * (width + 1), dtype=torch.int32, device=tokens_SL.device
     )
@@ -126,7 +135,8 @@ def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor
             tokens_SL, state.context_S, words_DX, width, places, tokens_SL.shape[1], state.mask_token_id,
             **{name.removesuffix("_D").upper(): place for name, place in COLUMN_OF.items()},
             **{name.removesuffix("_DC").upper(): place for name, place in SHARE_OF.items()},
-            COLUMNS=columns, SHARES=shares, STOPS=params.stop_SK.shape[1], PLACES_P=_power(width + 1), num_warps=1,
+            COLUMNS=columns, SHARES=shares, STOPS=params.stop_SK.shape[1], PLACES_P=room,
+            num_warps=max(1, min(8, room // 128)),
         )  # fmt: skip
     return words_DX
 

@@ -128,6 +128,8 @@ def pack_rows(  # type: ignore[no-untyped-def]
         )
     if program < sequences:
         _copy_pages(facts, page_table, columns, pages_out, deepest, 128)
+    if program * BLOCK >= tl.maximum(total, picks):
+        return
     row = program * BLOCK + tl.arange(0, BLOCK)
     end, picked = tl.cumsum(count, axis=0), tl.cumsum(decode, axis=0)
     before = end[None, :] <= row[:, None]
@@ -173,9 +175,10 @@ def _refilled(  # type: ignore[no-untyped-def]
     """Drafts that are kept, up to ``max_tokens`` and a stop token, and the places of the window with its masks."""
     left = tl.maximum(tl.load(limit + slot) - emitted, 0)
     most = tl.minimum(tl.where(valid, tl.load(keep_valid + slot), tl.load(keep_stale + slot)), left)
-    stop = tl.load(stops + slot * STOPS + tl.arange(0, STOPS))
-    hits = (token[:, None] == stop[None, :]) & filled[:, None]
-    stopping = tl.max(hits.to(tl.int32), axis=1) > 0
+    stopping = place < 0
+    for k in tl.static_range(STOPS):  # one after the other: a tile of places and stops would need all registers
+        stopping = stopping | (token == tl.load(stops + slot * STOPS + k))
+    stopping = stopping & filled
     none: tl.constexpr = 1 << 30
     first_stop = tl.min(tl.where(stopping, place, none), axis=0)
     keep = filled & (place < most) & (place <= first_stop)

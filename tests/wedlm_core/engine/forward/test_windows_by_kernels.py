@@ -6,8 +6,10 @@ import random
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -29,8 +31,12 @@ from testing.engine.step_cases import (
 )  # fmt: skip
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice
+from wedlm_core.decoding.strategies import Decoding
+from wedlm_core.decoding.strategies.streaming import StreamingDecoding
+from wedlm_core.decoding.strategies.verified import VerifiedDecoding
+from wedlm_core.decoding.window import empty_windows
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.groups import wide_runs
+from wedlm_core.engine.forward.groups import WideRun, wide_runs
 from wedlm_core.engine.forward.logits import Chosen
 from wedlm_core.engine.forward.outcome import outcome_of
 from wedlm_core.engine.forward.pack_gpu import Shape, plan_facts
@@ -175,3 +181,21 @@ def test_a_step_equals_the_step_by_tensors(
     compare_words(found_words, words, len(decoding))
     for name, value in whole_state(runner).items():
         assert torch.equal(value, after[name]), name
+
+
+@pytest.mark.parametrize(
+    ("slots", "places", "decodings", "taken"),
+    [
+        (1024, 1024, [VerifiedDecoding()], True),
+        (8, 8, [], True),
+        (8, 8, [VerifiedDecoding(), StreamingDecoding()], False),
+        (1025, 8, [VerifiedDecoding()], False),
+        (8, 1025, [VerifiedDecoding()], False),
+    ],
+)
+def test_what_a_program_cannot_hold_is_left_to_tensors(
+    slots: int, places: int, decodings: list[Decoding], taken: bool
+) -> None:
+    state = SimpleNamespace(windows=empty_windows(slots, places, torch.device("cpu")))
+    runs = [WideRun(decoding=one, start=0, stop=1, width=1) for one in decodings]
+    assert WindowsByKernels.takes(state, runs) is taken  # type: ignore[arg-type]
