@@ -32,7 +32,7 @@ from testing.engine.step_cases import (
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.strategies.streaming import StreamingDecoding
+from wedlm_core.decoding.strategies.blockwise import BlockwiseDecoding
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.decoding.window import empty_windows
 from wedlm_core.engine import Engine
@@ -188,7 +188,7 @@ def test_a_step_equals_the_step_by_tensors(
     [
         (1024, 1024, [VerifiedDecoding()], True),
         (8, 8, [], True),
-        (8, 8, [VerifiedDecoding(), StreamingDecoding()], False),
+        (8, 8, [VerifiedDecoding(), BlockwiseDecoding()], False),
         (1025, 8, [VerifiedDecoding()], False),
         (8, 1025, [VerifiedDecoding()], False),
     ],
