@@ -73,13 +73,14 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
         cu_rows_Z, kv_lengths_S = span_Z[: sequences + 1], span_Z[sequences + 1 :]
         pages_SP = torch.empty(sequences, deepest, dtype=torch.int32, device=device)
         windows, tokens_SL, table_SP = state.windows, state.tokens_SL, state.device_pages_SP
+        room = _room(sequences, state.context_S.shape[0])
         with on_device(device):
             pack_rows[(max(-(-shape.total // _BLOCK), sequences),)](
                 facts_3S, facts_3S.stride(0), state.context_S, windows.length_S, windows.lead_S, windows.head_S,
                 windows.token_SL, tokens_SL, table_SP, row_3T, pick_3R, context_S, first_D, cu_rows_Z, kv_lengths_S,
                 pages_SP, sequences, decoding, shape.total, wanted, deepest, windows.token_SL.shape[1],
                 tokens_SL.shape[1], table_SP.shape[1],
-                PAGE=page, BLOCK=_BLOCK, SEQ_P=_room(sequences, state.context_S.shape[0]), num_warps=4,
+                PAGE=page, BLOCK=_BLOCK, SEQ_P=room, num_warps=4 if room <= 256 else 8,
             )  # fmt: skip
         rows = DeviceRows(
             cu_rows_Z=cu_rows_Z, kv_lengths_S=kv_lengths_S, pages_SP=pages_SP,
