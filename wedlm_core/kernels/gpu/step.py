@@ -178,7 +178,7 @@ def _refilled(  # type: ignore[no-untyped-def]
     stopping = place < 0
     for k in tl.static_range(STOPS):  # one after the other: a tile of places and stops would need all registers
         stopping = stopping | (token == tl.load(stops + slot * STOPS + k))
-    stopping = stopping & filled
+    # What stands behind the filled places is read as well: a stop token there is behind all that is kept.
     none: tl.constexpr = 1 << 30
     first_stop = tl.min(tl.where(stopping, place, none), axis=0)
     keep = filled & (place < most) & (place <= first_stop)

@@ -132,7 +132,7 @@ def whole_state(runner: Runner) -> dict[str, torch.Tensor]:
 @example(decoding=[replace(FULL, stops=(1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
 @example(decoding=[replace(FULL, drafts=(1,) * (2 * WIDEST), masks=0)], prefilling=[], order=list(range(SLOTS)), seed=0)
 @example(decoding=[], prefilling=[(3, 5), (0, 1)], order=list(range(SLOTS)), seed=0)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_step_equals_the_step_by_tensors(
     qwen3_folder: Path, decoding: list[Case], prefilling: list[tuple[int, int]], order: list[int], seed: int
 ) -> None:

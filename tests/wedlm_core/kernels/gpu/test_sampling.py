@@ -92,7 +92,7 @@ def assert_chosen_alike(got: Choice, want: Choice) -> None:
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     splits=st.integers(1, 5),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_it_chooses_as_the_oracle_whatever_the_split(
     count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, restricting: bool, coarse: bool, dead: float,
     sharpness: float, dtype: torch.dtype, splits: int,
