@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.decoding.sampling import Choice
@@ -17,8 +19,22 @@ from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable
 
 __all__ = [
-    "FULL", "MASK", "PAGE", "SLOTS", "WIDEST", "Case", "cases", "choices_of", "place", "prefills", "restore", "set_up",
-    "snapshot", "spread", "table_of",
+    "FULL",
+    "MASK",
+    "PAGE",
+    "SLOTS",
+    "WIDEST",
+    "Case",
+    "any_step",
+    "cases",
+    "choices_of",
+    "place",
+    "prefills",
+    "restore",
+    "set_up",
+    "snapshot",
+    "spread",
+    "table_of",
 ]  # fmt: skip
 
 SLOTS, WIDEST, PAGE, MASK = 6, 8, 4, 9
@@ -115,6 +131,7 @@ def snapshot(runner: Runner) -> dict[str, torch.Tensor]:
 
 
 def restore(runner: Runner, before: dict[str, torch.Tensor]) -> None:
+    """Bring back what :func:`snapshot` kept, and contexts where they were kept beside it."""
     for name, value in before.items():
         if name == "context_S":
             runner.state.context_S.copy_(value)
@@ -137,6 +154,35 @@ def spread(chosen: Choice, picks: Picks) -> Choice:
         value_R = getattr(chosen, f.name)
         parts[f.name] = value_R.new_zeros(picks.places + 1).index_copy_(0, picks.flat_R, value_R)
     return Choice(**parts)
+
+
+_EXAMPLES: tuple[tuple[list[Case], list[tuple[int, int]]], ...] = (
+    ([FULL], []),
+    ([replace(FULL, masks=0)], []),
+    ([replace(FULL, chosen=(1, 2) * WIDEST + (1,))], []),
+    ([replace(FULL, left=3), FULL], [(0, 40)]),
+    ([replace(FULL, stops=(1,))], []),
+    ([replace(FULL, drafts=(1,) * (2 * WIDEST), masks=0)], []),
+    ([], [(3, 5), (0, 1)]),
+)
+
+
+def any_step(max_examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a test of one forward: it is given ``decoding``, ``prefilling``, ``order`` and ``seed``, see `place`."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        for decoding, prefilling in _EXAMPLES:
+            test = example(decoding=decoding, prefilling=prefilling, order=list(range(SLOTS)), seed=0)(test)
+        drawn = given(
+            decoding=st.lists(cases, max_size=SLOTS - 2),
+            prefilling=st.lists(prefills, max_size=2),
+            order=st.permutations(range(SLOTS)),
+            seed=st.integers(0, 1000),
+        )(test)
+        fixtures = [HealthCheck.function_scoped_fixture]
+        return settings(max_examples=max_examples, deadline=None, suppress_health_check=fixtures)(drawn)
+
+    return decorate
 
 
 def place(

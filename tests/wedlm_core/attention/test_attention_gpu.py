@@ -196,6 +196,7 @@ def test_nothing_in_a_plan_from_device_tensors_waits_for_the_device() -> None:
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error")
             try:
-                forward(rows, case.pool, case.heads).attend(0, case.q_THD)
+                found = forward(rows, case.pool, case.heads).attend(0, case.q_THD)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
+            assert_equal(backend, found, oracle(case))

@@ -65,7 +65,7 @@ class InFlightForward:
 
 
 class AsyncLaunch:
-    """Packs with tensor operations on the device, so that the host need not know how many rows there are.
+    """Packs on the device, by kernels or tensor operations: the host need not know how many rows there are.
 
     A forward takes one copy to the device (and one each for page tables and windows, where they changed) and one
     back; nothing in between asks the device, unless the attention backend cannot plan there.

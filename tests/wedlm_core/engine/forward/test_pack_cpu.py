@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from testing.engine.engines import run
 from testing.engine.mixed_requests import request_of
 from testing.engine.pack_oracle import Batch, pack, pick
 from testing.engine.step_cases import (
-    FULL,
     MASK,
     PAGE,
     SLOTS,
     WIDEST,
     Case,
-    cases,
+    any_step,
     choices_of,
     place,
-    prefills,
     restore,
     snapshot,
     spread,
@@ -105,18 +101,7 @@ def check_outcome(found: StepOutcome, expected: StepOutcome) -> None:
         np.testing.assert_array_equal(mine, other, err_msg=name)
 
 
-@given(
-    decoding=st.lists(cases, max_size=SLOTS - 2),
-    prefilling=st.lists(prefills, max_size=2),
-    order=st.permutations(range(SLOTS)),
-    seed=st.integers(0, 1000),
-)
-@example(decoding=[FULL], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, masks=0)], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, chosen=(1, 2) * WIDEST + (1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, left=3)], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, stops=(1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@any_step(max_examples=300)
 def test_a_step_equals_the_step_by_tensors(
     qwen3_folder: Path, decoding: list[Case], prefilling: list[tuple[int, int]], order: list[int], seed: int
 ) -> None:

@@ -11,20 +11,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from testing.engine.step_cases import (
-    FULL,
     MASK,
     PAGE,
     SLOTS,
     WIDEST,
     Case,
-    cases,
+    any_step,
     choices_of,
     place,
-    prefills,
     restore,
     snapshot,
     spread,
@@ -119,20 +115,7 @@ def whole_state(runner: Runner) -> dict[str, torch.Tensor]:
     return {**snapshot(runner), "context_S": runner.state.context_S.clone()}
 
 
-@given(
-    decoding=st.lists(cases, max_size=SLOTS - 2),
-    prefilling=st.lists(prefills, max_size=2),
-    order=st.permutations(range(SLOTS)),
-    seed=st.integers(0, 1000),
-)
-@example(decoding=[FULL], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, masks=0)], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, chosen=(1, 2) * WIDEST + (1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, left=3), FULL], prefilling=[(0, 40)], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, stops=(1,))], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[replace(FULL, drafts=(1,) * (2 * WIDEST), masks=0)], prefilling=[], order=list(range(SLOTS)), seed=0)
-@example(decoding=[], prefilling=[(3, 5), (0, 1)], order=list(range(SLOTS)), seed=0)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@any_step(max_examples=60)
 def test_a_step_equals_the_step_by_tensors(
     qwen3_folder: Path, decoding: list[Case], prefilling: list[tuple[int, int]], order: list[int], seed: int
 ) -> None:
