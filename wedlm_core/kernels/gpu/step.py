@@ -54,6 +54,15 @@ def _copy_pages(facts, page_table, columns, pages_out, deepest, BLOCK: tl.conste
         tl.store(pages_out + sequence.to(tl.int64) * deepest + page, entry, mask=inside)
 
 
+@triton.jit
+def _write_picks(picks_out, picks, row, pick, slot, position, real):  # type: ignore[no-untyped-def]
+    """Row, slot and position of the token chosen, of those picks that are real and among the first ``picks``."""
+    kept = real & (pick < picks)
+    tl.store(picks_out + pick, row.to(tl.int64), mask=kept)
+    tl.store(picks_out + picks + pick, slot, mask=kept)
+    tl.store(picks_out + 2 * picks + pick, position, mask=kept)
+
+
 @triton.jit(
     do_not_specialize=[
         "facts_stride", "sequences", "decoding", "total", "picks", "deepest", "places", "positions", "columns",
@@ -154,18 +163,22 @@ def pack_rows(  # type: ignore[no-untyped-def]
     tl.store(rows_out + total + row, tl.where(real, position, 0), mask=written)
     tl.store(rows_out + 2 * total + row, tl.where(real, page * PAGE + position % PAGE, -1), mask=written)
 
-    pick += place
-    kept = decodes & (pick < picks)
     drafts = tl.load(lead + slot, mask=decodes, other=0)
-    tl.store(picks_out + pick, row.to(tl.int64), mask=kept)
-    tl.store(picks_out + picks + pick, slot, mask=kept)
     # Head and drafts choose the token after theirs, masks their own.
-    tl.store(picks_out + 2 * picks + pick, position + (place <= drafts).to(tl.int64), mask=kept)
+    chosen_at = position + (place <= drafts).to(tl.int64)
+    _write_picks(picks_out, picks, row, pick + place, slot, chosen_at, decodes)
     spare = (row >= tl.sum(decode, axis=0)) & (row < picks)
-    last = tl.load(facts + tl.maximum(decoding - 1, 0))
-    tl.store(picks_out + row, tl.zeros_like(slot), mask=spare)
-    tl.store(picks_out + picks + row, tl.zeros_like(slot) + last, mask=spare)
-    tl.store(picks_out + 2 * picks + row, tl.zeros_like(slot), mask=spare)
+    last = tl.load(facts + tl.maximum(decoding - 1, 0)) + tl.zeros_like(slot)
+    _write_picks(picks_out, picks, tl.zeros_like(row), row, last, tl.zeros_like(slot), spare)
+
+
+@triton.jit
+def _moved(window_token, chosen_token, source, drafts, length, width):  # type: ignore[no-untyped-def]
+    """What stands at places ``source`` of a window: drafts, then what masks chose, whose row is one behind theirs."""
+    inside = source < width
+    moved = tl.load(window_token + source, mask=inside & (source < drafts), other=0)
+    chose = inside & (source >= drafts) & (source < length)
+    return moved + tl.load(chosen_token + source + 1, mask=chose, other=0)
 
 
 @triton.jit
@@ -298,10 +311,7 @@ def advance_windows(  # type: ignore[no-untyped-def]
     tested = place == tl.minimum(drafts, width - 1)
     proposal = tl.sum(tl.where(tested, tl.where(draft, token, after), 0), axis=0)
     valid = (agreed == drafts) & (proposal == head)
-    source = place + count
-    stays = source < width
-    moved = tl.load(window_token + source, mask=stays & (source < drafts), other=0)
-    moved += tl.load(chosen_token + first + source + 1, mask=stays & (source >= drafts) & (source < length), other=0)
+    moved = _moved(window_token, chosen_token + first, place + count, drafts, length, width)
     filled = place < length - count
     emitted += count
     next_lead, next_length = _refilled(
@@ -329,11 +339,12 @@ def advance_windows(  # type: ignore[no-untyped-def]
     tl.store(words + OFFERED, drafts.to(tl.int32))
     tl.store(words + VALID, was_valid.to(tl.int32))
     tl.store(words + NEXT_VALID, valid.to(tl.int32))
+    at = first + place
+    entropy = tl.load(chosen_entropy + at, mask=picked, other=0.0).to(tl.int32, bitcast=True)
+    logprob = tl.load(chosen_logprob + at, mask=picked, other=0.0).to(tl.int32, bitcast=True)
     words += COLUMNS + place
     reported = place < share
-    entropy = tl.load(chosen_entropy + first + place, mask=picked, other=0.0)
-    logprob = tl.load(chosen_logprob + first + place, mask=picked, other=0.0)
     tl.store(words + TOKEN * share, chosen.to(tl.int32), mask=reported)
-    tl.store(words + ENTROPY * share, entropy.to(tl.int32, bitcast=True), mask=reported)
-    tl.store(words + LOGPROB * share, logprob.to(tl.int32, bitcast=True), mask=reported)
+    tl.store(words + ENTROPY * share, entropy, mask=reported)
+    tl.store(words + LOGPROB * share, logprob, mask=reported)
     tl.store(words + EARLY * share, tl.zeros_like(place), mask=reported)
