@@ -86,7 +86,7 @@ class LLM:
         if engine:
             config = replace(config or EngineConfig(), **engine)
         place = device_of(device)
-        kv_dtype_of(config.kv_cache_dtype if config else "auto", torch.float32, place)  # refused before loading
+        kv_dtype_of(config or EngineConfig(), torch.float32, place)  # refused before loading
         folder = resolve(model, revision=revision, storage_options=storage_options)
         self.name = model
         if config is not None and config.max_model_len is not None:

@@ -25,7 +25,7 @@ engine is near it, no other can be much faster.
 
 OpenVINO GenAI 2026.4.1 keeps keys and values in 16 bits unless it is told otherwise, with weights in float32 as well:
 its tokens are those with ``KV_CACHE_PRECISION`` f16, not those with u8 or f32. So ours with keys and values in bfloat16
-are of its width.
+are of its width, as those of ours in bfloat16 and int8 are unless the line says otherwise.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _PROGRAMS = {
 }
 _NUMBERS = ("float32", "bfloat16", "int8")
 _VERIFIED = ("low", "medium")
-_NARROW_KV = {
+_OTHER_KV = {
     f"ours {numbers}, keys and values in {kv}": (numbers, kv)
-    for numbers, kv in (("float32", "bfloat16"), ("float32", "int8"), ("int8", "bfloat16"), ("int8", "int8"))
+    for numbers, kv in (("float32", "bfloat16"), ("float32", "int8"), ("int8", "float32"), ("int8", "int8"))
 }
 Ids = Sequence[Sequence[int]]
 
@@ -177,7 +177,7 @@ def _check_names(only: Sequence[str] | None) -> None:
     """End the program where ``--only`` names no line of a table, or none of ours."""
     if only is None:
         return
-    ours = [*(name for numbers in _NUMBERS for name in _ways(numbers)), *_NARROW_KV]
+    ours = [*(name for numbers in _NUMBERS for name in _ways(numbers)), *_OTHER_KV]
     known = [*ours, *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
     if unknown := [name for name in only if name not in known]:
         raise SystemExit(f"--only {unknown[0]!r}: it has to be one of {', '.join(map(repr, known))}")
@@ -200,7 +200,7 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
         if ways:
             engine = Ours(folder, numbers, clock)
             found.update({name: engine.contender(*way) for name, way in ways.items()})
-    for name, (numbers, kv) in _NARROW_KV.items():
+    for name, (numbers, kv) in _OTHER_KV.items():
         if wanted(name):
             found[name] = Ours(folder, numbers, clock, kv).contender(Strategy.AUTOREGRESSIVE, 0.0)
     for option, (file, kinds) in _PROGRAMS.items():

@@ -66,9 +66,9 @@ KV: Mapping[str, Numbers] = {
     "float32, KV int8": Numbers(kv="int8"),
     "bfloat16, KV float32": Numbers(dtype=torch.bfloat16, kv="float32", base="bfloat16, KV float32"),
     "bfloat16": Numbers(dtype=torch.bfloat16, base="bfloat16, KV float32"),
-    "int8": Numbers(weight_dtype="int8", base="int8"),
-    "int8, KV bfloat16": Numbers(weight_dtype="int8", kv="bfloat16", base="int8"),
-    "int8, KV int8": Numbers(weight_dtype="int8", kv="int8", base="int8"),
+    "int8, KV float32": Numbers(weight_dtype="int8", kv="float32", base="int8, KV float32"),
+    "int8": Numbers(weight_dtype="int8", base="int8, KV float32"),
+    "int8, KV int8": Numbers(weight_dtype="int8", kv="int8", base="int8, KV float32"),
 }
 
 

@@ -78,7 +78,7 @@ VARIANTS: Mapping[str, Variant] = {
     "kv-fp8": Variant(settings={"kv_cache_dtype": "fp8_e4m3"}),
     "kv-fp8-scaled": Variant(settings={"kv_cache_dtype": "fp8_e4m3"}, prepare=_calibrate),
     "bfloat16-kv-fp8": Variant(dtype="bfloat16", settings={"kv_cache_dtype": "fp8_e4m3"}),
-    "int8-kv-bfloat16": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "bfloat16"}),
+    "int8-kv-float32": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "float32"}),
     "kv-int8": Variant(settings={"kv_cache_dtype": "int8"}),
     "int8-kv-int8": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "int8"}),
     "int8-kv-fp8": Variant(settings={"weight_dtype": "int8", "kv_cache_dtype": "fp8_e4m3"}),

@@ -97,7 +97,7 @@ def model_memory(config: RunConfig, model: ModelConfig, *, on_cpu: bool) -> Mode
     return ModelMemory(
         weights=weights,
         numbers=numbers,
-        kv_token=kv_bytes_per_token(model, dtype=dtype, kv_cache_dtype=engine.kv_cache_dtype),
+        kv_token=kv_bytes_per_token(model, numbers=engine.kv_numbers(dtype)),
         sequences=engine.max_num_seqs,
         length=engine.max_model_len or model.max_position_embeddings,
         free=available_memory() if on_cpu else None,

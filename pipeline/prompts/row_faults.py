@@ -65,7 +65,7 @@ def _most_pool_tokens(config: RunConfig, model: ModelConfig) -> int:
     if engine.kv_cache_bytes is None:
         return _ANY
     dtype = "float32" if config.dtype == "float32" else "bfloat16"
-    page_bytes = engine.page_size * kv_bytes_per_token(model, dtype=dtype, kv_cache_dtype=engine.kv_cache_dtype)
+    page_bytes = engine.page_size * kv_bytes_per_token(model, numbers=engine.kv_numbers(dtype))
     return max(1, engine.kv_cache_bytes // page_bytes) * engine.page_size
 
 

@@ -94,6 +94,10 @@ def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = 
             if eight_bits and main:
                 for kind in _FEW:
                     yield from _taken(f"{label} fp8 {kind}", partial(_attend, one, dtype, kind, _FP8))
+            if number == 0 and dtype == torch.float32:
+                for kind in _FEW:
+                    narrow = partial(_attend, one, dtype, kind, torch.bfloat16)
+                    yield from _taken(f"{label} narrow keys and values {kind}", narrow)
             yield from _taken(f"{label} layer", partial(_layer, one, dtype))
             yield from _taken(f"{label} sampler", partial(_sample, one, dtype))
             if eight_bits:

@@ -80,6 +80,18 @@ def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> No
         assert RunConfig(input="x", output="y", **change).fingerprint_fields() != base.fingerprint_fields()
 
 
+def test_the_fingerprint_says_what_auto_stands_for_beside_narrow_weights() -> None:
+    """Outputs from before, whose keys and values were in float32, are not continued in bfloat16."""
+
+    def recorded(**engine: Any) -> Any:
+        return RunConfig(input="x", output="y", engine=EngineConfig(**engine)).fingerprint_fields()
+
+    assert recorded(weight_dtype="int8")["engine.kv_cache_dtype"] == "bfloat16"
+    assert recorded(weight_dtype="int8", kv_cache_dtype="bfloat16") == recorded(weight_dtype="int8")
+    assert recorded(weight_dtype="int8", kv_cache_dtype="float32") != recorded(weight_dtype="int8")
+    assert recorded()["engine.kv_cache_dtype"] == "auto"
+
+
 @pytest.mark.parametrize(
     ("raw", "words"),
     [

@@ -76,11 +76,12 @@ class EngineConfig:
         gpu_memory_utilization: share of the device's total memory that this engine may hold, weights and
             activations included. Used on CUDA if neither ``num_pages`` nor ``kv_cache_bytes`` is given. The shares
             of several engines on one device must add up to less than 1.
-        kv_cache_dtype: "auto" stores keys and values in the model's dtype. "bfloat16" rounds those of a float32 model
-            to two bytes, in half the memory; attention computes in float32 all the same. "float32" keeps those of a
-            bfloat16 model as they were computed on a CPU. "int8", on CPUs, rounds each key and value of a KV head at a
-            scale of its own: a byte a number, and four. "fp8_e4m3" takes one byte each; ``attention="compiled"`` does
-            not support it. The loss of quality of each is measured (``benchmarks/results``).
+        kv_cache_dtype: "auto" stores keys and values in the model's dtype, but in bfloat16 where a float32 model has
+            its weights in "int8" or "int4" (:meth:`kv_numbers`). "bfloat16" rounds those of a float32 model to two
+            bytes, in half the memory; attention computes in float32 all the same. "float32" keeps them as they were
+            computed on a CPU. "int8", on CPUs, rounds each key and value of a KV head at a scale of its own: a byte a
+            number, and four. "fp8_e4m3" takes one byte each; ``attention="compiled"`` does not support it. The loss of
+            quality of each is measured (``benchmarks/results``).
         weight_dtype: "auto" keeps the weights as loaded. "int8" rounds weights and the rows that they are multiplied
             with to 8 bits (:mod:`wedlm_core.model.int8`): a quarter of float32's memory, faster products whose sums
             are exact. "int4" keeps the weights of the layers in 4 bits and expands them to 8 when they are used: half
@@ -229,6 +230,15 @@ class EngineConfig:
             "graphs are replayed by forwards that run ahead of the host",
             'Set overlap="auto", or cuda_graphs="auto".',
         )
+
+    def kv_numbers(self, dtype: str) -> str:
+        """The numbers of the KV pool, for ``kv_cache_dtype`` and a model of this dtype ("float32", "bfloat16", ...).
+
+        Who rounds weights to 8 bits has rounded more than bfloat16 keys and values lose, and waits for memory.
+        """
+        if self.kv_cache_dtype != "auto":
+            return self.kv_cache_dtype
+        return "bfloat16" if dtype == "float32" and self.weight_dtype in ("int8", "int4") else dtype
 
     def logits_rows(self, vocab_size: int) -> int:
         """Most rows of logits in memory at once, for a vocabulary of this size."""

@@ -135,7 +135,7 @@ def _problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> Attent
     return AttentionProblem(
         device=device,
         dtype=dtype,
-        kv_dtype=kv_dtype_of(config.kv_cache_dtype, model.dtype, device),
+        kv_dtype=kv_dtype_of(config, model.dtype, device),
         num_heads=model.config.num_attention_heads,
         num_kv_heads=model.config.num_key_value_heads,
         head_dim=model.config.head_dim,
@@ -150,7 +150,7 @@ def _pool(
 ) -> tuple[PageManager, KVPool]:
     """The KV pool, as large as configured or as the device has room for, and who gives out its pages."""
     device = model.device
-    kv_dtype = kv_dtype_of(config.kv_cache_dtype, model.dtype, device)
+    kv_dtype = kv_dtype_of(config, model.dtype, device)
 
     def make_pool(pages: int) -> KVPool:
         return KVPool(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.config import ModelConfig
+from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kernels.rounding import divided, rounded
@@ -17,30 +17,29 @@ from wedlm_core.kernels.rounding import divided, rounded
 __all__ = ["Blocks", "KVPool", "kv_dtype_of"]
 
 _KEY_BLOCK = 16  # entries: a vector of the kernels, so that no key behind the last is read
-_WIDE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_WIDE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _EIGHT_BITS = (8, 9)  # lowest compute capability that converts 8-bit floats
 
 
-def kv_dtype_of(kv_cache_dtype: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The pool's dtype for ``EngineConfig.kv_cache_dtype``, a model of this dtype and this device.
+def kv_dtype_of(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The pool's dtype for ``config.kv_numbers``, a model of this dtype and this device.
 
     Raises:
         ConfigError: no attention backend of the device could read the pool: it does not convert 8-bit floats, or it is
             a GPU and the pool would hold int8.
     """
-    if kv_cache_dtype == "auto":
-        return dtype
-    if kv_cache_dtype in _WIDE:
-        return _WIDE[kv_cache_dtype]
-    if kv_cache_dtype == "int8":
+    numbers = config.kv_numbers(str(dtype).removeprefix("torch."))
+    if numbers in _WIDE:
+        return _WIDE[numbers]
+    if numbers == "int8":
         if device.type != "cpu":
             rule = f"keys and values in int8 are read on CPUs only, and the device is {device}"
-            raise ConfigError(explain("kv_cache_dtype", kv_cache_dtype, rule, 'Use "fp8_e4m3", or "auto".'))
+            raise ConfigError(explain("kv_cache_dtype", numbers, rule, 'Use "fp8_e4m3", or "auto".'))
         return torch.int8
     if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < _EIGHT_BITS:
         has = f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}"
         rule = f"8-bit floats need a device of compute capability {_EIGHT_BITS[0]}.{_EIGHT_BITS[1]}, {has}"
-        raise ConfigError(explain("kv_cache_dtype", kv_cache_dtype, rule, 'Use kv_cache_dtype="auto".'))
+        raise ConfigError(explain("kv_cache_dtype", numbers, rule, 'Use kv_cache_dtype="auto".'))
     return torch.float8_e4m3fn
 
 

@@ -42,17 +42,12 @@ def weight_bytes(
     return int(total)
 
 
-def _kv_bytes(kv_cache_dtype: str, dtype: str) -> int:
-    """Bytes of a number of the KV pool, for ``EngineConfig.kv_cache_dtype`` and the dtype of the model."""
-    return {**BYTES, "fp8_e4m3": 1, "int8": 1}[dtype if kv_cache_dtype == "auto" else kv_cache_dtype]
-
-
-def kv_bytes_per_token(config: ModelConfig, *, dtype: str, kv_cache_dtype: str = "auto") -> int:
+def kv_bytes_per_token(config: ModelConfig, *, numbers: str) -> int:
     """Bytes of a token's keys and values.
 
     Args:
         config: of the model.
-        dtype: a name of :data:`BYTES`, of the model.
-        kv_cache_dtype: as in ``EngineConfig``.
+        numbers: of the pool, as ``EngineConfig.kv_numbers`` says.
     """
-    return config.kv_bytes_per_token(_kv_bytes(kv_cache_dtype, dtype), scaled_rows=kv_cache_dtype == "int8")
+    size = {**BYTES, "fp8_e4m3": 1, "int8": 1}[numbers]
+    return config.kv_bytes_per_token(size, scaled_rows=numbers == "int8")

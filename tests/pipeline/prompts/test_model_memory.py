@@ -40,19 +40,19 @@ def test_a_model_that_does_not_fit_is_said_with_the_numbers_that_would(monkeypat
 
 
 def test_a_pool_that_holds_few_sequences_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token takes 288 KiB: 36 layers of 2 * 8 heads of 128. A quarter of what weights leave of 64 GiB is 14 GiB."""
+    """A token takes 144 KiB: 36 layers of 2 * 8 heads of 128. A quarter of what weights leave of 64 GiB is 14 GiB."""
     found = of_8b(monkeypatch, 64, weight_dtype="int8", max_model_len=4096)
-    assert "288.0 KiB a token, 72.0 GiB for 64 sequences of 4096 tokens" in found.lines[1]
-    assert "the default pool here holds 12 of them at once" in found.lines[1]
+    assert "144.0 KiB a token, 36.0 GiB for 64 sequences of 4096 tokens" in found.lines[1]
+    assert "the default pool here holds 25 of them at once" in found.lines[1]
     assert (
         "default pool" not in of_8b(monkeypatch, 64, weight_dtype="int8", max_num_seqs=4, max_model_len=4096).lines[1]
     )
 
 
-def test_narrow_keys_and_values_take_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = of_8b(monkeypatch, 64, weight_dtype="int8", max_model_len=4096, kv_cache_dtype="bfloat16")
-    assert "144.0 KiB a token, 36.0 GiB for 64 sequences of 4096 tokens" in found.lines[1]
-    assert "the default pool here holds 25 of them at once" in found.lines[1]
+def test_wide_keys_and_values_take_twice_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = of_8b(monkeypatch, 64, weight_dtype="int8", max_model_len=4096, kv_cache_dtype="float32")
+    assert "288.0 KiB a token, 72.0 GiB for 64 sequences of 4096 tokens" in found.lines[1]
+    assert "the default pool here holds 12 of them at once" in found.lines[1]
 
 
 def test_of_other_machines_nothing_is_said_but_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,12 @@ CUDA = torch.device("cuda")
 BACKENDS = ("flash-attn", "varlen", "triton", "sdpa")
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4}
 LENGTHS = [(1, 700), (17, 250), (33, 0), (1, 0), (5, 4090), (120, 300)]
-DTYPES = [(torch.bfloat16, None), (torch.float32, None), (torch.bfloat16, torch.float8_e4m3fn)]
+DTYPES = [
+    (torch.bfloat16, None),
+    (torch.float32, None),
+    (torch.bfloat16, torch.float8_e4m3fn),
+    (torch.float32, torch.bfloat16),
+]
 
 
 def problem_of(case: Case, *, batch_invariant: bool = False) -> AttentionProblem:

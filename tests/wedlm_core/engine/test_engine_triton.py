@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from wedlm_core.types import SamplingParams
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize("batch_invariant", [True, False])
-def test_tokens_are_those_of_the_default_backend(agreeing_folder: Path, batch_invariant: bool) -> None:
+@pytest.mark.parametrize(("batch_invariant", "kv"), [(True, "auto"), (False, "auto"), (True, "bfloat16")])
+def test_tokens_are_those_of_the_default_backend(agreeing_folder: Path, batch_invariant: bool, kv: Any) -> None:
     tokenizer = Tokenizer.load(agreeing_folder)
     prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18, 9))]
     params = [
@@ -28,7 +29,9 @@ def test_tokens_are_those_of_the_default_backend(agreeing_folder: Path, batch_in
     ]
     outputs = []
     for attention, device in (("triton", DEVICE), ("auto", "cpu")):
-        config = EngineConfig(attention=attention, batch_invariant=batch_invariant, page_size=8, prefill_chunk=7)
+        config = EngineConfig(
+            attention=attention, batch_invariant=batch_invariant, kv_cache_dtype=kv, page_size=8, prefill_chunk=7
+        )
         engine = Engine(load_model(agreeing_folder, device=device, dtype=torch.float32), tokenizer, config)
         outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
     assert outputs[0] == outputs[1]

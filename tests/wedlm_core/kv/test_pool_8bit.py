@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,15 +56,27 @@ def test_int8_entries_are_rounded_at_scales_of_their_own_and_cleared_with_their_
 
 
 def test_int8_is_for_cpus() -> None:
-    assert kv_dtype_of("int8", torch.bfloat16, CPU) == torch.int8
+    config = EngineConfig(kv_cache_dtype="int8")
+    assert kv_dtype_of(config, torch.bfloat16, CPU) == torch.int8
     with pytest.raises(ConfigError, match=r'int8 are read on CPUs only.*Use "fp8_e4m3"'):
-        kv_dtype_of("int8", torch.bfloat16, torch.device("meta"))
+        kv_dtype_of(config, torch.bfloat16, torch.device("meta"))
+
+
+@pytest.mark.parametrize("device", [CPU, torch.device("meta")])
+def test_beside_weights_of_8_bits_and_fewer_keys_and_values_have_16_on_every_device(device: torch.device) -> None:
+    for weights in ("int8", "int4"):
+        config = EngineConfig(weight_dtype=weights)  # type: ignore[arg-type]
+        assert kv_dtype_of(config, torch.float32, device) == torch.bfloat16
+        for dtype in (torch.bfloat16, torch.float16):
+            assert kv_dtype_of(config, dtype, device) == dtype
+        assert kv_dtype_of(replace(config, kv_cache_dtype="float32"), torch.float32, device) == torch.float32
+    assert kv_dtype_of(EngineConfig(), torch.float32, device) == torch.float32
 
 
 def test_a_page_takes_half_the_bytes() -> None:
     config = model_shape(4, 2, 32, layers=3)
-    assert kv_dtype_of("fp8_e4m3", torch.bfloat16, torch.device("cpu")) == FP8
-    assert kv_dtype_of("auto", torch.bfloat16, torch.device("cpu")) == torch.bfloat16
+    assert kv_dtype_of(EngineConfig(kv_cache_dtype="fp8_e4m3"), torch.bfloat16, torch.device("cpu")) == FP8
+    assert kv_dtype_of(EngineConfig(), torch.bfloat16, torch.device("cpu")) == torch.bfloat16
     wide, narrow = (KVPool.bytes_per_page(config, 64, dtype) for dtype in (torch.bfloat16, FP8))
     assert wide == 2 * narrow
     assert KVPool.bytes_per_page(config, 64, torch.int8) == narrow * 36 // 32, "32 numbers of a head, and a scale"

@@ -75,16 +75,17 @@ def test_a_packed_head_that_gives_no_rows_back_is_counted_twice(qwen25_folder: P
 def test_keys_and_values_take_what_is_predicted(qwen3_folder: Path) -> None:
     config = load_config(qwen3_folder)
     kinds = (
-        (torch.float32, "auto"),
+        (torch.float32, "float32"),
         (torch.bfloat16, "bfloat16"),
         (torch.float8_e4m3fn, "fp8_e4m3"),
         (torch.int8, "int8"),
     )
     for kv_dtype, name in kinds:
         page = KVPool.bytes_per_page(config, 16, kv_dtype)
-        assert kv_bytes_per_token(config, dtype="float32", kv_cache_dtype=name) * 16 == page
+        assert kv_bytes_per_token(config, numbers=name) * 16 == page
     model, tokenizer = load_model(qwen3_folder, dtype=torch.bfloat16), Tokenizer.load(qwen3_folder)
     for name in ("auto", "float32", "int8"):
-        pool = Engine(model, tokenizer, EngineConfig(kv_cache_dtype=name, num_pages=2))._runner.pool  # type: ignore[arg-type]
+        engine_config = EngineConfig(kv_cache_dtype=name, num_pages=2)  # type: ignore[arg-type]
+        pool = Engine(model, tokenizer, engine_config)._runner.pool
         held = sum(one.numel() * one.element_size() for one in (*pool.k, *pool.v, *pool.key_scales, *pool.value_scales))
-        assert kv_bytes_per_token(config, dtype="bfloat16", kv_cache_dtype=name) * pool.num_entries == held
+        assert kv_bytes_per_token(config, numbers=engine_config.kv_numbers("bfloat16")) * pool.num_entries == held

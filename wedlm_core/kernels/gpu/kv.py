@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wedlm_core.kernels.gpu.rounding import to_e4m3
+from wedlm_core.kernels.gpu.rounding import to_bfloat16, to_e4m3
 
 __all__ = ["twice", "write_kv"]
 
@@ -23,6 +23,8 @@ def _entry(x, scale, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
     if FP8:
         held = tl.clamp(tl.math.div_rn(x.to(tl.float32), scale), -_FP8_LARGEST, _FP8_LARGEST)
         return to_e4m3(held).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    if like == tl.bfloat16 and x.dtype != like:
+        x = to_bfloat16(x.to(tl.float32))
     return x.to(like)
 
 
