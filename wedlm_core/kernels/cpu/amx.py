@@ -17,10 +17,10 @@ import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.emit import call, loop, pointer
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.views import array_at, floats_at
 
@@ -48,9 +48,9 @@ def has_amx() -> bool:
     return ctypes.CDLL(None).syscall(_ASK, _PERMISSION, _MATRIX_DATA) == 0  # Linux saves their state only if asked to
 
 
-def _call(builder: Any, name: str, *args: Any) -> None:
-    kind = ir.FunctionType(_VOID, [arg.type for arg in args])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), args)
+def _matrix(builder: Any, name: str, *args: Any) -> None:
+    """Call an instruction of the matrix units."""
+    call(builder, f"llvm.x86.{name}", _VOID, *args)
 
 
 @_intrinsic
@@ -58,7 +58,7 @@ def _configure(typing_context: Any, settings: Any) -> Any:
     """Take over the shapes of the eight matrices from 64 bytes at an address. All become zero."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _call(builder, "ldtilecfg", builder.inttoptr(args[0], _POINTER))
+        _matrix(builder, "ldtilecfg", builder.inttoptr(args[0], _POINTER))
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
@@ -69,7 +69,7 @@ def release(typing_context: Any) -> Any:
     """Give the matrices back: threads are switched faster without."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _call(builder, "tilerelease")
+        _matrix(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -88,37 +88,29 @@ def _block(numbers: str, tall: bool) -> Any:
     def block(typing_context, x, x_step, panel, depth, sums):  # type: ignore[no-untyped-def]
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
             x, x_step, panel, depth, sums = args
-
-            def at(base, *offsets):  # type: ignore[no-untyped-def]
-                for offset in offsets:
-                    base = builder.add(base, offset)
-                return builder.inttoptr(base, _POINTER)
-
             half_bytes = builder.mul(depth, _INDEX(_LINE))
             under = builder.mul(x_step, _INDEX(_TILE))
             for tile in range(4):
-                _call(builder, "tilezero", _BYTE(tile))
-            entry, body, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
-            builder.branch(body)
-            builder.position_at_end(body)
-            k = builder.phi(_INDEX)
-            k.add_incoming(_INDEX(0), entry)
-            along, line = builder.mul(k, _INDEX(4)), builder.mul(k, _INDEX(_LINE))
-            for i, tile in enumerate(row_tiles):
-                place = at(x, along, under) if i else at(x, along)
-                _call(builder, "tileloadd64", _BYTE(tile), place, x_step)
-            for i, tile in enumerate(weight_tiles):
-                place = at(panel, line, _INDEX(4 * _TILE * (i % 2)), *([half_bytes] if i > 1 else []))
-                _call(builder, "tileloadd64", _BYTE(tile), place, _INDEX(_LINE))
-                for r, rows in enumerate(row_tiles):
-                    _call(builder, instruction, _BYTE(2 * r + i if tall else i), _BYTE(rows), _BYTE(tile))
-            following, end = builder.add(k, _INDEX(STEP)), builder.block
-            k.add_incoming(following, end)
-            builder.cbranch(builder.icmp_signed("<", following, depth), body, done)
-            builder.position_at_end(done)
+                _matrix(builder, "tilezero", _BYTE(tile))
+
+            def multiply(k, _):  # type: ignore[no-untyped-def]
+                along, line = builder.mul(k, _INDEX(4)), builder.mul(k, _INDEX(_LINE))
+                for i, tile in enumerate(row_tiles):
+                    place = pointer(builder, _BYTE, x, along, *([under] if i else []))
+                    _matrix(builder, "tileloadd64", _BYTE(tile), place, x_step)
+                for i, tile in enumerate(weight_tiles):
+                    offsets = (line, _INDEX(4 * _TILE * (i % 2)), *([half_bytes] if i > 1 else []))
+                    place = pointer(builder, _BYTE, panel, *offsets)
+                    _matrix(builder, "tileloadd64", _BYTE(tile), place, _INDEX(_LINE))
+                    for r, rows in enumerate(row_tiles):
+                        _matrix(builder, instruction, _BYTE(2 * r + i if tall else i), _BYTE(rows), _BYTE(tile))
+                return []
+
+            loop(builder, depth, STEP, [], multiply)
             for tile in range(4):
                 offset = tile // 2 * _TILE * _SUMS_LINE + tile % 2 * 4 * _TILE if tall else tile * 4 * _TILE
-                _call(builder, "tilestored64", _BYTE(tile), at(sums, _INDEX(offset)), _INDEX(_SUMS_LINE))
+                place = pointer(builder, _BYTE, sums, _INDEX(offset))
+                _matrix(builder, "tilestored64", _BYTE(tile), place, _INDEX(_SUMS_LINE))
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 5), generate

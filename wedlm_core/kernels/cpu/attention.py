@@ -180,8 +180,11 @@ def _seen_by(pool, group, last, begin):  # type: ignore[no-untyped-def]
     return group.cached + _row_of(pool, group.first + last) + 1 - begin
 
 
-def _attending(numbers: str) -> Any:
-    """The kernel of a group; ``numbers`` of keys and values."""
+_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+
+
+def _scoring(numbers: str) -> Any:
+    """The kernel of a group's scores; ``numbers`` of keys."""
     multiply, scaled, size = MULTIPLIERS[numbers], numbers == "int8", _BYTES[numbers]
 
     @kernel(label=f"_{numbers}")
@@ -210,6 +213,13 @@ def _attending(numbers: str) -> Any:
                 if scaled:
                     for r in range(rows):
                         _rescale(space, to + r * width, columns, scales, entry)
+
+    return score
+
+
+def _mixing(numbers: str) -> Any:
+    """The kernel of a group's weighted values; ``numbers`` of values."""
+    multiply, scaled, size = MULTIPLIERS[numbers], numbers == "int8", _BYTES[numbers]
 
     @kernel(label=f"_{numbers}")
     def mix(pool, group, tile, near, space, width):  # type: ignore[no-untyped-def]
@@ -241,6 +251,13 @@ def _attending(numbers: str) -> Any:
                     here + 4 * (QUERIES + i * dim), dim, rows, depth, dim, begin == 0,
                 )  # fmt: skip
 
+    return mix
+
+
+def _attending(numbers: str) -> Any:
+    """The kernel of a group; ``numbers`` of keys and values."""
+    score, mix, size = _scoring(numbers), _mixing(numbers), _BYTES[numbers]
+
     @kernel(label=f"_{numbers}")
     def attend_group(pool, group, space, width):  # type: ignore[no-untyped-def]
         """Attention of one group of queries.
@@ -264,7 +281,6 @@ def _attending(numbers: str) -> Any:
     return attend_group
 
 
-_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 GROUPS = {numbers: _attending(numbers) for numbers in _BYTES}
 """The kernel of a group of queries, by the numbers of keys and values (bfloat16 as its bits): see ``attend_group``."""
 

@@ -346,23 +346,13 @@ _PRODUCTS = {numbers: _producing(numbers) for numbers in _PARTS}
 _READERS = {held: (_placing(held), _attending(held)) for held in _HELD}
 
 
-def _runner(numbers: str, held: str) -> Any:
-    """The kernel of a whole task.
-
-    Args:
-        numbers: of weights and of the rows that meet them.
-        held: of keys and values.
-    """
+def _layering(numbers: str, held: str) -> Any:
+    """The kernel of all layers: see :func:`_runner`. It returns how many rows are behind the last."""
     product, (place, attend), narrows = _PRODUCTS[numbers], _READERS[held], numbers != "float32"
 
     @kernel(label=f"_{numbers}_{held}")
-    def run(task, state, me, members):  # type: ignore[no-untyped-def]
+    def run_layers(task, state, me, members):  # type: ignore[no-untyped-def]
         rows = task.rows
-        if task.layers == 0:
-            product(task, rows, task.normed, task.head, task.out, me, members, state)
-            return
-        if me == 0:
-            _plan_last_layer(task)  # members meet before anyone reads that
         lines = array_at(task.lines, (task.layers,), LAYER)
         stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)
         gate_up, gated = floats_at(task.gate_up, rows, 2 * task.inner), floats_at(task.gated, rows, task.inner)
@@ -406,6 +396,28 @@ def _runner(numbers: str, held: str) -> Any:
             following = task.final_norm if number + 1 == task.layers else lines[number + 1].input_norm
             weight = array_at(following, (task.hidden,), np.float32)
             add_rms_norm(stream, delta, weight, task.eps, normed, places, first, last)
+        return rows
+
+    return run_layers
+
+
+def _runner(numbers: str, held: str) -> Any:
+    """The kernel of a whole task.
+
+    Args:
+        numbers: of weights and of the rows that meet them.
+        held: of keys and values.
+    """
+    product, run_layers = _PRODUCTS[numbers], _layering(numbers, held)
+
+    @kernel(label=f"_{numbers}_{held}")
+    def run(task, state, me, members):  # type: ignore[no-untyped-def]
+        if task.layers == 0:
+            product(task, task.rows, task.normed, task.head, task.out, me, members, state)
+            return
+        if me == 0:
+            _plan_last_layer(task)  # members meet before anyone reads that
+        rows = run_layers(task, state, me, members)
         if task.choice.picks == 0:
             meet(state, members)  # the leader goes on when all are done
             return

@@ -16,17 +16,18 @@ Matrices are given by the address of their first element and the bytes from one 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
 from wedlm_core.kernels.cpu.tile import address
 from wedlm_core.kernels.cpu.vector import LANES
 from wedlm_core.kernels.cpu.views import floats_at
@@ -108,11 +109,6 @@ def _pair_rows() -> int:
     return 6 if _has_wide_vectors() else 1
 
 
-def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
-
-
 def _vector(kind: Any, lanes: int = LANES) -> Any:
     return ir.VectorType(kind, lanes)
 
@@ -120,25 +116,25 @@ def _vector(kind: Any, lanes: int = LANES) -> Any:
 def _pairs(builder: Any, a: Any, b: Any) -> Any:
     """The sums of adjacent products of 32 int16, as 16 int32."""
     if {"avx512bw"} <= features():
-        return _call(builder, "llvm.x86.avx512.pmaddw.d.512", _vector(_INT), a, b)
+        return call(builder, "llvm.x86.avx512.pmaddw.d.512", _vector(_INT), a, b)
     halves = []
     for at in (0, LANES):
         places = _vector(_INT)(list(range(at, at + LANES)))
         low = [builder.shuffle_vector(one, one, places) for one in (a, b)]
-        halves.append(_call(builder, "llvm.x86.avx2.pmadd.wd", _vector(_INT, LANES // 2), *low))
+        halves.append(call(builder, "llvm.x86.avx2.pmadd.wd", _vector(_INT, LANES // 2), *low))
     return builder.shuffle_vector(*halves, _vector(_INT)(list(range(LANES))))
 
 
 def _accumulate(builder: Any, numbers: str, factor: Any, part: Any, before: Any) -> Any:
     """``before + factor * part``: a unit of a row, in all lanes, times a unit of each of 16 outputs."""
     if numbers == "float32":
-        return _call(builder, f"llvm.fma.v{LANES}f32", _vector(_FLOAT), factor, part, before)
+        return call(builder, f"llvm.fma.v{LANES}f32", _vector(_FLOAT), factor, part, before)
     if numbers == "bfloat16":
         pair = _vector(_BFloat(), 2 * LANES)
         operands = before, builder.bitcast(factor, pair), builder.bitcast(part, pair)
-        return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _vector(_FLOAT), *operands)
+        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _vector(_FLOAT), *operands)
     if numbers == "int8":  # weights are the unsigned factor, so that the row's may come from memory
-        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _vector(_INT), before, part, factor)
+        return call(builder, "llvm.x86.avx512.vpdpbusd.512", _vector(_INT), before, part, factor)
     wide = _vector(ir.IntType(16), 2 * LANES)
     return builder.add(before, _pairs(builder, builder.bitcast(factor, wide), builder.sext(part, wide)))
 
@@ -149,85 +145,80 @@ def _tile(numbers: str, rows: int, halves: int) -> Any:
     For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights.
     """
     whole = numbers in ("int8", "int16")
-    sums_kind = _vector(_INT if whole else _FLOAT)
     unit = _FLOAT if numbers == "float32" else _INT
     # A vector of weights has the units of 16 outputs; int16 are stored as int8.
     stored = _vector(ir.IntType(8), 2 * LANES) if numbers == "int16" else _vector(unit)
     vector_bytes = 2 * LANES if numbers == "int16" else 4 * LANES
     vectors = [(h, v) for h in range(halves) for v in range(_HALF // LANES)]
+    zero = _vector(_INT)([0] * LANES) if whole else _vector(_FLOAT)([0.0] * LANES)
 
     @_intrinsic
     def tile(  # type: ignore[no-untyped-def]
         typing_context, x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum
     ):
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum = args
-
-            def at(base, offset, kind):  # type: ignore[no-untyped-def]
-                return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
-
-            def spread(value):  # type: ignore[no-untyped-def]
-                kind = _vector(value.type)
-                one = builder.insert_element(kind(ir.Undefined), value, _INT(0))
-                return builder.shuffle_vector(one, kind(ir.Undefined), _vector(_INT)([0] * LANES))
-
-            def fetch(place):  # type: ignore[no-untyped-def]
-                kind = ir.FunctionType(ir.VoidType(), [place.type, _INT, _INT, _INT])
-                function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-                builder.call(function, [place, _INT(0), _INT(3), _INT(1)])  # to read, into all caches, data
-
+            x, x_step, panel, depth, ahead, ahead_step, out, out_step, *epilogue = args
             half_bytes = builder.mul(depth, _INDEX(2 * vector_bytes))
-            entry, body, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
-            builder.branch(body)
-            builder.position_at_end(body)
-            k = builder.phi(_INDEX)
-            k.add_incoming(_INDEX(0), entry)
-            sums = [builder.phi(sums_kind) for _ in range(rows * len(vectors))]
-            for one in sums:
-                one.add_incoming(sums_kind([0 if whole else 0.0] * LANES), entry)
-            line, soon = (
-                builder.add(base, builder.mul(k, step))
-                for base, step in ((panel, _INDEX(2 * vector_bytes)), (ahead, ahead_step))
-            )
-            parts = []
-            for h, v in vectors:
-                base, far = (builder.add(one, half_bytes) if h else one for one in (line, soon))
-                parts.append(builder.load(at(base, _INDEX(v * vector_bytes), stored), align=4))
-                if v * vector_bytes % _LINE_BYTES == 0:
-                    fetch(at(far, _INDEX(v * vector_bytes), ir.IntType(8)))
-            place, after = builder.shl(k, _INDEX(2)), []
+
+            def multiply(k, sums):  # type: ignore[no-untyped-def]
+                line, soon = (
+                    builder.add(base, builder.mul(k, step))
+                    for base, step in ((panel, _INDEX(2 * vector_bytes)), (ahead, ahead_step))
+                )
+                parts = []
+                for h, v in vectors:
+                    base, far = (builder.add(one, half_bytes) if h else one for one in (line, soon))
+                    parts.append(builder.load(pointer(builder, stored, base, _INDEX(v * vector_bytes)), align=4))
+                    if v * vector_bytes % _LINE_BYTES == 0:
+                        fetch(builder, pointer(builder, ir.IntType(8), far, _INDEX(v * vector_bytes)))
+                place, after = builder.shl(k, _INDEX(2)), []
+                for r in range(rows):
+                    row = builder.add(x, builder.mul(x_step, _INDEX(r)))
+                    factor = spread(builder, builder.load(pointer(builder, unit, row, place), align=4), LANES)
+                    for v, part in enumerate(parts):
+                        after.append(_accumulate(builder, numbers, factor, part, sums[r * len(vectors) + v]))
+                return after
+
+            sums = loop(builder, depth, 1, [zero] * (rows * len(vectors)), multiply)
+            offsets, count = [4 * (h * _HALF + v * LANES) for h, v in vectors], len(vectors)
             for r in range(rows):
-                row = builder.add(x, builder.mul(x_step, _INDEX(r)))
-                factor = spread(builder.load(at(row, place, unit), align=4))
-                for v, part in enumerate(parts):
-                    after.append(_accumulate(builder, numbers, factor, part, sums[r * len(vectors) + v]))
-            following, end = builder.add(k, _INDEX(1)), builder.block
-            k.add_incoming(following, end)
-            for one, new in zip(sums, after, strict=True):
-                one.add_incoming(new, end)
-            builder.cbranch(builder.icmp_signed("<", following, depth), body, done)
-            builder.position_at_end(done)
-            floats = _vector(_FLOAT)
-            for r in range(rows):
-                if whole:
-                    own = spread(builder.load(at(row_scale, _INDEX(4 * r), _FLOAT), align=4))
-                    excess = spread(builder.load(at(row_sum, _INDEX(4 * r), _INT), align=4))
                 row = builder.add(out, builder.mul(out_step, _INDEX(r)))
-                for i, (h, v) in enumerate(vectors):
-                    offset = _INDEX(4 * (h * _HALF + v * LANES))
-                    value = after[r * len(vectors) + i]
-                    if whole:
-                        own_scale = builder.fmul(own, builder.load(at(scale, offset, floats), align=4))
-                        if numbers == "int8":
-                            value = builder.sub(value, excess)
-                        value = builder.fmul(builder.sitofp(value, floats), own_scale)
-                    value = builder.fadd(value, builder.load(at(bias, offset, floats), align=4))
-                    builder.store(value, at(row, offset, floats), align=4)
+                _write_row(builder, numbers, r, sums[r * count : (r + 1) * count], offsets, row, epilogue)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 12), generate
 
     return tile
+
+
+def _write_row(
+    builder: Any, numbers: str, r: int, sums: Sequence[Any], offsets: Sequence[int], row: Any, epilogue: Sequence[Any]
+) -> None:
+    """Write the results of row ``r`` of a tile.
+
+    Args:
+        builder: of the micro-kernel.
+        numbers: of weights.
+        r: the row.
+        sums: its vectors of sums.
+        offsets: of its vectors of results, in bytes.
+        row: address of its first result.
+        epilogue: addresses of bias, scale, row scales and row sums.
+    """
+    (bias, scale, row_scale, row_sum), floats = epilogue, _vector(_FLOAT)
+    whole = numbers in ("int8", "int16")
+    if whole:
+        own, excess = (
+            spread(builder, builder.load(pointer(builder, kind, base, _INDEX(4 * r)), align=4), LANES)
+            for kind, base in ((_FLOAT, row_scale), (_INT, row_sum))
+        )
+    for value, offset in zip(sums, map(_INDEX, offsets), strict=True):
+        if whole:
+            own_scale = builder.fmul(own, builder.load(pointer(builder, floats, scale, offset), align=4))
+            total = builder.sub(value, excess) if numbers == "int8" else value
+            value = builder.fmul(builder.sitofp(total, floats), own_scale)
+        value = builder.fadd(value, builder.load(pointer(builder, floats, bias, offset), align=4))
+        builder.store(value, pointer(builder, floats, row, offset), align=4)
 
 
 def _rows_of(numbers: str, halves: int, first: int) -> Any:
@@ -263,38 +254,34 @@ def _copy_edge(edge, out, out_step, rows, columns):  # type: ignore[no-untyped-d
             target[0, i] = edge[r, i]
 
 
-def _multiplier(numbers: str) -> Any:
-    """See :func:`multiply_panels`."""
-    most, pair = tile_rows(numbers), _pair_rows()
-    few = _rows_of(numbers, 2, 1)
-    some, many = _rows_of(numbers, 1, 1), _rows_of(numbers, 1, 7)
-    line = _HALF * (2 if numbers == "int16" else 4)  # bytes of a half for one unit of a row
+@kernel
+def _to_fetch(turn, passes, part, depth, line, is_last):  # type: ignore[no-untyped-def]
+    """What a tile of rows fetches: an address, and from there on so many bytes for each unit.
 
-    @kernel(label=f"_{numbers}")
-    def half(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
-        if rows <= 6:
-            some(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows)
-        else:
-            many(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows)
+    Each of ``passes`` tiles its part of the half behind ``part``, which has ``line`` bytes for a unit; those before,
+    all of ``part`` as they read it.
+    """
+    if turn < 0:
+        return part + _AHEAD_BYTES, line
+    share = (line + passes - 1) // passes
+    if is_last:  # nothing comes next: what is there already
+        return part, share
+    return part + depth * (line + turn * share), share
 
-    @kernel(label=f"_{numbers}")
-    def to_fetch(turn, passes, part, depth, is_last):  # type: ignore[no-untyped-def]
-        """What a tile of rows fetches: an address, and from there on so many bytes for each unit.
 
-        Each of ``passes`` tiles its part of the half behind ``part``; those before, all of ``part`` as they read it.
-        """
-        if turn < 0:
-            return part + _AHEAD_BYTES, line
-        share = (line + passes - 1) // passes
-        if is_last:  # nothing comes next: what is there already
-            return part, share
-        return part + depth * (line + turn * share), share
+def _half_bytes(numbers: str) -> int:
+    """Bytes of a half for one unit of a row."""
+    return _HALF * (2 if numbers == "int16" else 4)
+
+
+def _few_multiplier(numbers: str) -> Any:
+    """:func:`multiply_panels` of few rows: both halves of a panel together."""
+    few, most, line = _rows_of(numbers, 2, 1), _pair_rows(), _half_bytes(numbers)
 
     @kernel(label=f"_{numbers}")
     def multiply_few(  # type: ignore[no-untyped-def]
         x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
     ):
-        """Both halves of a panel together, by few rows."""
         edge = np.empty((most, PANEL), dtype=np.float32)
         for p in range(first, last):
             part, to, left = weight + p * 2 * depth * line, 4 * PANEL * p, outputs - PANEL * p
@@ -307,6 +294,28 @@ def _multiplier(numbers: str) -> Any:
             )  # fmt: skip
             if left < PANEL:
                 _copy_edge(edge, out + to, out_step, rows, left)
+
+    return multiply_few
+
+
+def _half_multiplier(numbers: str) -> Any:
+    """A kernel of one tile of rows, at most :func:`tile_rows`, and a half."""
+    some, many = _rows_of(numbers, 1, 1), _rows_of(numbers, 1, 7)
+
+    @kernel(label=f"_{numbers}")
+    def half(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
+        if rows <= 6:
+            some(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows)
+        else:
+            many(x, x_step, weight, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows)
+
+    return half
+
+
+def _multiplier(numbers: str) -> Any:
+    """See :func:`multiply_panels`."""
+    most, pair, line = tile_rows(numbers), _pair_rows(), _half_bytes(numbers)
+    multiply_few, half = _few_multiplier(numbers), _half_multiplier(numbers)
 
     @kernel(label=f"_{numbers}")
     def multiply(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
@@ -331,7 +340,7 @@ def _multiplier(numbers: str) -> Any:
                 passes, is_last = high - low - own, number % 2 == 1 and piece >= last
                 for t in range(low, high):
                     begin, end = rows * t // tiles, rows * (t + 1) // tiles
-                    ahead, ahead_step = to_fetch(t - low - own, passes, part, depth, is_last)
+                    ahead, ahead_step = _to_fetch(t - low - own, passes, part, depth, line, is_last)
                     target, step = out + begin * out_step + to, out_step
                     if left < _HALF:
                         target, step = address(edge), 4 * _HALF

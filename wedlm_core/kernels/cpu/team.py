@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.compiled import c_function, kernel
+from wedlm_core.kernels.cpu.emit import call
 from wedlm_core.kernels.cpu.views import numbers_at
 
 __all__ = ["LONG", "POOL_SIZE", "STATE_SIZE", "dismiss", "lead", "meet", "serve_entry", "take"]
@@ -94,8 +95,7 @@ def _rest(typing_context: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if _IS_X86:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+            call(builder, "llvm.x86.sse2.pause", ir.VoidType())
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -106,8 +106,7 @@ def _offer(typing_context: Any) -> Any:
     """Let another thread have the core."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        call(builder, "sched_yield", ir.IntType(32))
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -118,9 +117,7 @@ def _sleep(typing_context: Any, microseconds: Any) -> Any:
     """Leave the core for so long at least."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
-        duration = builder.trunc(args[0], ir.IntType(32))
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "usleep"), [duration])
+        call(builder, "usleep", ir.IntType(32), builder.trunc(args[0], ir.IntType(32)))
         return context.get_dummy_value()
 
     return types.void(types.int64), generate

@@ -18,10 +18,10 @@ from typing import Any
 import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
 from wedlm_core.kernels.cpu.scalar import LANES
 
 __all__ = ["MULTIPLIERS", "ROWS", "address"]
@@ -30,7 +30,7 @@ ROWS = 4
 """Most rows of A in one call: with four vectors of B their sums fill half of 32 registers."""
 _WIDTHS = (4, 2, 1) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (1,)
 """Widths of tiles in vectors of 16. Without AVX-512 a vector takes two registers of 16."""
-_FLOAT, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
+_FLOAT = ir.FloatType()
 _INDEX = ir.IntType(64)
 _LINE = 64  # bytes that are fetched together
 _POWERS = {"float32": 2, "bfloat16": 1, "int8": 0}  # a number of B takes two to this power of bytes
@@ -54,76 +54,71 @@ address: Any = _address
 def _tile(rows: int, lanes: int, vectors: int, numbers: str) -> Any:
     """The micro-kernel of ``rows x (lanes * vectors)`` elements of C, as an intrinsic, for these numbers of B."""
     kind = _FLOAT if lanes == 1 else ir.VectorType(_FLOAT, lanes)
-    ints, shorts, bytes_ = (
-        one if lanes == 1 else ir.VectorType(one, lanes) for one in (ir.IntType(32), ir.IntType(16), ir.IntType(8))
-    )
-    own = _POWERS[numbers]
-    row_bytes = vectors * lanes << own
-    sixteen = ints(16) if lanes == 1 else ints([16] * lanes)
+    zero = kind(0.0) if lanes == 1 else kind([0.0] * lanes)
+    row_bytes = vectors * lanes << _POWERS[numbers]
     name = "llvm.fma.f32" if lanes == 1 else f"llvm.fma.v{lanes}f32"
 
     @intrinsic
     def tile(typing_context, a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh):  # type: ignore[no-untyped-def]
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
             a, a_step, b, b_step, b_group, ahead, c, c_step, depth, fresh = args
-            fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
 
-            def at(base, row, column, what, power=2):  # type: ignore[no-untyped-def]
-                """Pointer of type ``what`` to an element of ``2 ** power`` bytes."""
-                offset = builder.shl(builder.add(row, column), _INDEX(power))
-                return builder.inttoptr(builder.add(base, offset), what.as_pointer())
+            def at(base, row, column, what):  # type: ignore[no-untyped-def]
+                """Pointer of type ``what`` to an element of four bytes."""
+                return pointer(builder, what, base, builder.shl(builder.add(row, column), _INDEX(2)))
 
-            def part(row, column):  # type: ignore[no-untyped-def]
-                """A vector of B."""
-                if numbers == "float32":
-                    return builder.load(at(b, row, column, kind), align=4)
-                if numbers == "int8":
-                    byte = builder.load(at(b, row, column, bytes_, own), align=1)
-                    return builder.sitofp(builder.sext(byte, ints), kind)
-                bits = builder.zext(builder.load(at(b, row, column, shorts, own), align=2), ints)
-                return builder.bitcast(builder.shl(bits, sixteen), kind)
+            def multiply(k, sums):  # type: ignore[no-untyped-def]
+                line = builder.mul(b_step, k)
+                if lanes > 1:
+                    _fetch_row(builder, ahead, k, row_bytes)
+                parts = []
+                for v in range(vectors):
+                    element = builder.add(line, builder.mul(b_group, _INDEX(v)))
+                    parts.append(_part_of_b(builder, numbers, lanes, b, element))
+                after = []
+                for r in range(rows):
+                    number = builder.load(at(a, builder.mul(a_step, _INDEX(r)), k, _FLOAT), align=4)
+                    factor = spread(builder, number, lanes)
+                    for v, part in enumerate(parts):
+                        after.append(call(builder, name, kind, factor, part, sums[r * vectors + v]))
+                return after
 
-            def broadcast(value):  # type: ignore[no-untyped-def]
-                if lanes == 1:
-                    return value
-                one = builder.insert_element(kind(ir.Undefined), value, ir.IntType(32)(0))
-                return builder.shuffle_vector(
-                    one, kind(ir.Undefined), ir.VectorType(ir.IntType(32), lanes)([0] * lanes)
-                )
-
-            def fetch(row):  # type: ignore[no-untyped-def]
-                """Fetch as many bytes ahead as a row of B has here."""
-                begin = builder.add(ahead, builder.mul(row, _INDEX(row_bytes)))
-                for line in range(0, row_bytes, _LINE):
-                    place = builder.inttoptr(builder.add(begin, _INDEX(line)), ir.IntType(8).as_pointer())
-                    kinds = ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * 3])
-                    function = cgutils.get_or_insert_function(builder.module, kinds, "llvm.prefetch.p0")
-                    builder.call(function, [place, *(ir.IntType(32)(one) for one in (0, 3, 1))])  # to read, data
-
-            places, sums = [], []
+            places, before = [], []
             for r in range(rows):
                 for v in range(vectors):
                     places.append(at(c, builder.mul(c_step, _INDEX(r)), _INDEX(v * lanes), kind))
-                    before = builder.load(places[-1], align=4)
-                    zero = kind(0.0) if lanes == 1 else kind([0.0] * lanes)
-                    sums.append(cgutils.alloca_once_value(builder, builder.select(fresh, zero, before)))
-            with cgutils.for_range(builder, depth) as loop:
-                line = builder.mul(b_step, loop.index)
-                if lanes > 1:
-                    fetch(loop.index)
-                parts = [part(line, builder.mul(b_group, _INDEX(v))) for v in range(vectors)]
-                for r in range(rows):
-                    factor = broadcast(builder.load(at(a, builder.mul(a_step, _INDEX(r)), loop.index, _FLOAT), align=4))
-                    for v in range(vectors):
-                        total = sums[r * vectors + v]
-                        builder.store(builder.call(fused, [factor, parts[v], builder.load(total)]), total)
-            for place, total in zip(places, sums, strict=True):
-                builder.store(builder.load(total), place, align=4)
+                    before.append(builder.select(fresh, zero, builder.load(places[-1], align=4)))
+            for place, total in zip(places, loop(builder, depth, 1, before, multiply), strict=True):
+                builder.store(total, place, align=4)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 9, types.boolean), generate
 
     return tile
+
+
+def _part_of_b(builder: Any, numbers: str, lanes: int, b: Any, element: Any) -> Any:
+    """``lanes`` numbers of B from an element on, as float32."""
+    ints, shorts, bytes_, floats = (
+        one if lanes == 1 else ir.VectorType(one, lanes)
+        for one in (ir.IntType(32), ir.IntType(16), ir.IntType(8), _FLOAT)
+    )
+    held = {"float32": floats, "bfloat16": shorts, "int8": bytes_}[numbers]
+    place = pointer(builder, held, b, builder.shl(element, _INDEX(_POWERS[numbers])))
+    part = builder.load(place, align=1 << _POWERS[numbers])
+    if numbers == "float32":
+        return part
+    if numbers == "int8":
+        return builder.sitofp(builder.sext(part, ints), floats)
+    sixteen = ints(16) if lanes == 1 else ints([16] * lanes)
+    return builder.bitcast(builder.shl(builder.zext(part, ints), sixteen), floats)
+
+
+def _fetch_row(builder: Any, ahead: Any, k: Any, row_bytes: int) -> None:
+    """Fetch as many bytes ahead as row ``k`` of B has in a tile."""
+    begin = builder.add(ahead, builder.mul(k, _INDEX(row_bytes)))
+    for line in range(0, row_bytes, _LINE):
+        fetch(builder, pointer(builder, ir.IntType(8), begin, _INDEX(line)))
 
 
 def _strip(lanes: int, vectors: int, numbers: str) -> Any:

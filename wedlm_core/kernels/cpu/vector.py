@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+
+from wedlm_core.kernels.cpu.emit import call, fetch
+from wedlm_core.kernels.cpu.emit import spread as in_all_lanes
 
 __all__ = [
     "LANES", "first_equal", "first_lanes", "floor", "fma", "largest", "load", "prefetch", "put", "split", "spread",
@@ -61,9 +63,7 @@ def _spread(context: Any, builder: Any, value: Any, kind: Any) -> Any:
     """Broadcast a number to all lanes; return a vector unchanged."""
     if kind == _VECTOR:
         return value
-    value = context.cast(builder, value, kind, types.float32)
-    alone = builder.insert_element(_FLOATS(ir.Undefined), value, _INT(0))
-    return builder.shuffle_vector(alone, _FLOATS(ir.Undefined), _INTS([0] * LANES))
+    return in_all_lanes(builder, context.cast(builder, value, kind, types.float32), LANES)
 
 
 def _spread_all(context: Any, builder: Any, signature: Any, args: Any) -> list[Any]:
@@ -73,12 +73,6 @@ def _spread_all(context: Any, builder: Any, signature: Any, args: Any) -> list[A
 def _all(kind: Any, value: int) -> Any:
     """A constant of the given type, in all lanes of a vector."""
     return [value] * LANES if kind == _VECTOR else value
-
-
-def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
-    """Call an LLVM intrinsic by its full name."""
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
 
 def _operate(operation: Callable[..., Any], build: Callable[..., Any]) -> None:
@@ -123,7 +117,7 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if kind == _VECTOR:
             args = _spread_all(context, builder, signature, args)
-            return _call(builder, f"llvm.fma.v{LANES}f32", _FLOATS, *args)
+            return call(builder, f"llvm.fma.v{LANES}f32", _FLOATS, *args)
         return builder.fma(*args)
 
     return signature, generate
@@ -136,7 +130,7 @@ def floor(typing_context: Any, x: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         suffix = f"v{LANES}f32" if kind == _VECTOR else "f32"
-        return _call(builder, f"llvm.floor.{suffix}", args[0].type, args[0])
+        return call(builder, f"llvm.floor.{suffix}", args[0].type, args[0])
 
     return kind(kind), generate
 
@@ -199,7 +193,7 @@ def _as_held(builder: Any, kind: Any, value: Any) -> Any:
 def _rounded(builder: Any, value: Any) -> Any:
     """float32 -> int8, to even where two are equally near. Numbers or vectors, within the range of int8."""
     many = value.type == _FLOATS
-    near = _call(builder, f"llvm.rint.v{LANES}f32" if many else "llvm.rint.f32", value.type, value)
+    near = call(builder, f"llvm.rint.v{LANES}f32" if many else "llvm.rint.f32", value.type, value)
     return builder.trunc(builder.fptosi(near, _INTS if many else _INT), _BYTES if many else _BYTE)
 
 
@@ -235,8 +229,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> A
 
 def _first(builder: Any, count: Any) -> Any:
     """A mask of the first ``count`` lanes."""
-    alone = builder.insert_element(_INTS(ir.Undefined), builder.trunc(count, _INT), _INT(0))
-    counts = builder.shuffle_vector(alone, _INTS(ir.Undefined), _INTS([0] * LANES))
+    counts = in_all_lanes(builder, builder.trunc(count, _INT), LANES)
     return builder.icmp_signed("<", _INTS(list(range(LANES))), counts)
 
 
@@ -261,7 +254,7 @@ def load(typing_context: Any, array: Any, index: Any, count: Any, rest: Any) -> 
                 flags = _first(builder, args[2])
                 others = _SHORTS([0] * LANES) if narrow else rest
                 name = f"llvm.masked.load.v{LANES}{suffix}.p0"
-                some = _call(builder, name, kind, place, _INT(align), flags, others)
+                some = call(builder, name, kind, place, _INT(align), flags, others)
                 part_end = builder.block
         value = builder.phi(kind)
         value.add_incoming(all_lanes, whole_end)
@@ -287,7 +280,7 @@ def store(typing_context: Any, array: Any, index: Any, count: Any, value: Any) -
             with part:
                 flags = _first(builder, args[2])
                 name = f"llvm.masked.store.v{LANES}{suffix}.p0"
-                _call(builder, name, ir.VoidType(), value, place, _INT(align), flags)
+                call(builder, name, ir.VoidType(), value, place, _INT(align), flags)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, _VECTOR), generate
@@ -312,8 +305,7 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        place = builder.gep(data, [args[1]])
-        _call(builder, "llvm.prefetch.p0", ir.VoidType(), place, _INT(1), _INT(3), _INT(1))
+        fetch(builder, builder.gep(data, [args[1]]), to_write=True)
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
