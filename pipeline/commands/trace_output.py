@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import Job, resolve_job
+from pipeline.prompts.model_files import smoothing_of
 from pipeline.reporting.samples import lowest_rows
 from pipeline.storage.protocol import Storage
 from pipeline.types import Slice, SourceFile
@@ -23,7 +25,6 @@ __all__ = ["trace_output"]
 _SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
              "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "dtype",
              "sampling_columns", "chat_template_kwargs", "chat_template_kwargs_column")  # fmt: skip
-_ENGINE = ("max_model_len", "max_window", "batch_invariant", "kv_cache_dtype", "weight_dtype")
 
 
 def trace_output(
@@ -48,7 +49,7 @@ def trace_output(
         load: makes the engine.
 
     Raises:
-        ConfigError: the model cannot be loaded, or is not the one that made the output.
+        ConfigError: the model or its smoothing cannot be found, or is not what made the output.
     """
     prefix: str = state.fingerprint["column_prefix"]
     rows = lowest_rows(tables, most + SPARE, prefix)
@@ -63,10 +64,10 @@ def trace_output(
 
 def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, Any] | None) -> Job:
     """The run as its record has it, over the columns of the output."""
-    settings = state.fingerprint
+    settings, digest = state.fingerprint, str(state.fingerprint["model"]).rpartition("@")[2]
     own = {name: settings[name] for name in _SETTINGS if name in settings}
     sampling = _under("sampling.", settings)
-    engine = {name: settings[f"engine.{name}"] for name in _ENGINE if f"engine.{name}" in settings}
+    engine = {name: value for name, value in _under("engine.", settings).items() if "." not in name}
     engine["streaming"] = _under("engine.streaming.", settings)
     # A record has the number of most likely tokens beside the flag that asks for any.
     sampling["logprobs"] = sampling.pop("top_logprobs", 0) or sampling.get("logprobs", False)
@@ -75,10 +76,11 @@ def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, An
             "input": None, "output": storage.url, "model": model, **own, "engine": engine,
             "sampling": SamplingParams(**sampling), "storage_options": dict(options or {}),
         })  # fmt: skip
+        config = replace(config, engine=replace(config.engine, smoothing=smoothing_of(config, digest)))
     except (CoreConfigError, TypeError) as error:
         raise ConfigError(f"{storage.url}: made by a version with other settings ({error}). Use that one.") from error
     job = resolve_job(config, _Columns(state.columns, settings.get("input_format", "rows")), storage)
-    return Job(**{**job.__dict__, "model_digest": str(settings["model"]).rpartition("@")[2]})
+    return Job(**{**job.__dict__, "model_digest": digest})
 
 
 def _under(prefix: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,11 +47,31 @@ def _digest(folder: Path, smoothing: str) -> str:
     return f"{folder_digest(folder)}+{own}" if own else folder_digest(folder)
 
 
+def smoothing_of(config: RunConfig, digest: str) -> str:
+    """The smoothing with which the model has had this digest. Which one it was, a digest says by its content alone.
+
+    Raises:
+        ConfigError: it was a file that does not lie beside the weights.
+    """
+    own = digest.partition("+")[2]
+    if not own:
+        return "off"
+    folder = model_folder(config)
+    for setting in ("sample", "model"):
+        if smoothing_digest(setting, folder) == own:
+            return setting
+    raise ConfigError(
+        f"model={config.model_name!r}: its weights were smoothed by a file, and that is not in {folder}. Copy it there "
+        f"as {SMOOTHING_FILE}."
+    )
+
+
 def folder_digest(folder: Path) -> str:
     """:func:`model_digest` of a local folder, without smoothing."""
     digest = hashlib.blake2b(digest_size=12)
     for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt":
+        read = path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt"
+        if read and path.name != SMOOTHING_FILE:  # which counts where it is used
             digest.update(f"{path.name}\x1f{file_digest(path)}\x1f".encode())
     return digest.hexdigest()
 

@@ -57,6 +57,13 @@ def test_an_output_is_not_continued_with_another_scaling(job: SmallJob, capsys: 
     assert job.problems() == ()
 
 
+def test_a_file_beside_the_weights_is_another_model_only_where_it_is_used(job: SmallJob) -> None:
+    plain = replace(job.config, engine=EngineConfig())
+    before = model_digest(plain)
+    assert smooth(job) == 0
+    assert model_digest(plain) == before != model_digest(job.config)
+
+
 def test_a_file_is_the_same_model_wherever_it_lies(job: SmallJob, tmp_path: Path) -> None:
     digests = set()
     for name in ("a", "b"):
