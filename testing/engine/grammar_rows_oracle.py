@@ -1,13 +1,14 @@
-"""What :mod:`wedlm_core.kernels.cpu.grammar_rows` computes, as operations on arrays."""
+"""What :mod:`wedlm_core.kernels.cpu.grammar_rows` and :mod:`.grammar_windows` compute, as operations on arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
+from wedlm_core.kernels.cpu.grammar_walk import DONE, Drafted, Proposed
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["collected", "forced_count", "lines_of_rows"]
+__all__ = ["collected", "forced_count", "lines_of_rows", "noted_states", "noted_windows"]
 
 
 def collected(
@@ -41,3 +42,29 @@ def lines_of_rows(slot_R: IntArray, position_R: IntArray, facts_3S: IntArray, li
     state_R = position_R - begin_S[slot_R]
     known_R = (first_S[slot_R] >= 0) & (state_R >= 0) & (state_R < count_S[slot_R])
     return np.where(known_R, line_N[np.where(known_R, first_S[slot_R] + state_R, 0)], free)
+
+
+def noted_states(
+    table: SlotTable, slots_D: IntArray, position_D: IntArray, walks_S: BoolArray, lead_S: IntArray, width: int
+) -> IntArray:
+    """``[3, slots]``: first state, -1 where a slot has none; states; position of the first."""
+    facts_3S = np.full((3, len(walks_S)), -1, dtype=np.int64)
+    own_G = slots_D[table.constrained[slots_D] & walks_S[slots_D]]
+    facts_3S[:2, own_G] = own_G * width, lead_S[own_G] + 1
+    facts_3S[2, slots_D] = position_D
+    facts_3S[1:, facts_3S[0] < 0] = -1
+    return facts_3S
+
+
+def noted_windows(
+    table: SlotTable, proposed: Proposed, drafted: Drafted, next_rows_D: IntArray, mask: int
+) -> BoolArray:
+    """Which windows change; they are completed, and the table is written."""
+    goes_on_G = proposed.goes_on & (drafted.outcome == DONE)
+    changed_G = goes_on_G & ((next_rows_D[proposed.places] > 1) | (drafted.lead + drafted.masks > 0))
+    behind_GL = np.arange(drafted.token_GL.shape[1]) >= drafted.lead[:, None]
+    drafted.token_GL[changed_G[:, None] & behind_GL] = mask
+    source_GL = np.where(behind_GL, DraftSource.MASK, drafted.source_GL)
+    table.source[proposed.slots] = np.where(changed_G[:, None], source_GL, DraftSource.MASK)
+    table.rows[proposed.slots[changed_G]] = (1 + drafted.lead + drafted.masks)[changed_G]
+    return changed_G

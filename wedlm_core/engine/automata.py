@@ -19,6 +19,7 @@ from wedlm_core.engine.known_states import KnownStates
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler
 from wedlm_core.kernels.cpu.grammar_walk import DONE, NO_TEXT, PLACES, Drafted, Proposed, draft_windows
+from wedlm_core.kernels.cpu.grammar_windows import note_states
 
 __all__ = ["Automata", "WalkedLines"]
 
@@ -54,7 +55,7 @@ class Automata:
 
     Args:
         compiler: of the grammars.
-        table: slots; ``output`` is read.
+        table: slots; ``output`` and ``constrained`` are read.
 
     Attributes:
         walks: bool by slot: the sequence is walked here.
@@ -187,16 +188,28 @@ class Automata:
         self.leave(slot)
         return constraint
 
-    def allowed(self, slots_G: IntArray, positions_G: IntArray) -> Callable[[], AllowedTokens]:
+    def begin(self, slots_D: IntArray, cached_D: IntArray, prefill_D: IntArray) -> tuple[int, int]:
+        """Note what the next forward's rows may choose (:meth:`allowed`, :meth:`lines`).
+
+        Args:
+            slots_D: of its decoding sequences.
+            cached_D: tokens that each has in the KV pool.
+            prefill_D: prefill rows of each.
+
+        Returns:
+            How many of the sequences have a grammar, and how many of these are walked here.
+        """
+        own, walked = note_states(
+            slots_D, cached_D, prefill_D, self._table.constrained, self.walks, self._lead, self._line.shape[1],
+            self._facts_3S,
+        )  # fmt: skip
+        return int(own), int(walked)
+
+    def allowed(self) -> Callable[[], AllowedTokens]:
         """What the next forward's rows may choose, where it has walked sequences only and runs on the CPU.
 
         It is read from the places themselves, so it is valid until these change.
-
-        Args:
-            slots_G: of the sequences.
-            positions_G: of the tokens that are chosen first.
         """
-        self._set_facts(slots_G, positions_G)
         if self._given is None or self._given_bits is not self._known.bits:
             self._given_bits = self._known.bits
             first_S, count_S, position_S = torch.from_numpy(self._facts_3S)
@@ -207,15 +220,9 @@ class Automata:
             self._given = lambda: given
         return self._given
 
-    def _set_facts(self, slots_G: IntArray, positions_G: IntArray) -> None:
-        self._facts_3S[0] = -1
-        self._facts_3S[0, slots_G] = slots_G * self._line.shape[1]
-        self._facts_3S[1, slots_G] = self._lead[slots_G] + 1
-        self._facts_3S[2, slots_G] = positions_G
-
-    def lines(self, slots_G: IntArray, positions_G: IntArray) -> WalkedLines:
-        """What the next forward's rows may choose: a copy of what is needed for that; arguments as before."""
-        self._set_facts(slots_G, positions_G)
+    def lines(self) -> WalkedLines:
+        """What the next forward's rows may choose: a copy of what is needed for that."""
+        slots_G = np.flatnonzero(self._facts_3S[0] >= 0)
         there_GN = np.arange(self._line.shape[1]) <= self._lead[slots_G, None]
         line_GN = np.where(there_GN, self._line[slots_G], only(0))
         used, line_SN = np.unique(line_GN[line_GN >= 0]), np.zeros_like(self._line)

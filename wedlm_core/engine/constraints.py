@@ -30,6 +30,7 @@ from wedlm_core.errors import explain
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.kernels.cpu.grammar_rows import collect_commits
 from wedlm_core.kernels.cpu.grammar_walk import ENDS_EARLY, REFUSED, Drafted, Proposed
+from wedlm_core.kernels.cpu.grammar_windows import note_windows, write_windows
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
@@ -88,6 +89,7 @@ class Constraints:
         self._fill: Filler | None = None
         self._executor: Executor = None
         self._bits_SW = np.empty((0, 0), dtype=np.int32)  # of choices that are made again
+        self._every_S, self._wide_S = np.arange(len(table.rows)), np.full(len(table.rows), 2)
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         """The compiled grammar of a request.
@@ -120,7 +122,8 @@ class Constraints:
             one.constraint = None if self._walkers.enter(one.slot, one.grammar) else one.grammar.constraint()
         most_G = np.minimum(2 * self._table.widest[slots_G], self._table.left(slots_G))
         proposed = Proposed.first(slots_G, most_G, self._table.masks[slots_G])
-        self._write(proposed, self._draft(own, proposed)[0], proposed.goes_on, state)
+        walked = int(np.count_nonzero(self._walkers.walks[slots_G]))
+        self._write(proposed, self._draft(own, proposed, walked)[0], self._wide_S, state)
 
     def accept(
         self,
@@ -155,25 +158,22 @@ class Constraints:
         proposed = Proposed(
             np.empty((10, count), dtype=np.int64), outcome.token_DC, np.empty((count, 0), dtype=np.int64)
         )
-        collect_commits(
+        walked = collect_commits(
             slots_D, rows_D, emit_D, ended_D, outcome.count_D, outcome.next_valid_D, table.constrained,
-            table.keep_valid, table.keep_stale, table.widest, table.limit, table.generated, table.masks,
-            proposed.numbers_10G,
+            self._walkers.walks, table.keep_valid, table.keep_stale, table.widest, table.limit, table.generated,
+            table.masks, proposed.numbers_10G,
         )  # fmt: skip
         offers = None
         if found is not None:
             valid_G = outcome.next_valid_D[proposed.places]
             offers = offers_of(found, self._planner, proposed.slots, valid_G, proposed.kept)
             proposed = proposed.offer(offers.paying_G, offers.token_GD)
-        table.source[proposed.slots] = DraftSource.MASK
-        drafted, failed = self._draft([sequences[i] for i in proposed.places.tolist()], proposed)
-        goes_on_G = proposed.goes_on
-        goes_on_G[[*failed]] = False
+        drafted, failed = self._draft(sequences, proposed, walked)
         if offers is not None and found is not None:
+            goes_on_G = proposed.goes_on
+            goes_on_G[[*failed]] = False
             found.saved_seconds += offers.saved_seconds(self._planner, drafted, goes_on_G)
-        # Where there is nothing to draft, the forward left the window so: a head alone.
-        was_wide_G = outcome.next_rows_D[proposed.places] > 1
-        self._write(proposed, drafted, goes_on_G & (was_wide_G | (drafted.lead + drafted.masks > 0)), state)
+        self._write(proposed, drafted, outcome.next_rows_D, state)
         return {int(proposed.places[g]): reason for g, reason in failed.items()}
 
     def close(self, sequence: Sequence) -> None:
@@ -181,57 +181,66 @@ class Constraints:
         if sequence.grammar is not None and sequence.slot >= 0:
             self._walkers.leave(sequence.slot)
 
-    def _draft(self, sequences: list[Sequence], proposed: Proposed) -> tuple[Drafted, dict[int, str]]:
-        """The next windows of G sequences, and why some fail, by their line."""
-        drafted = Drafted.empty(len(sequences), self._table.source.shape[1])
-        walks_G = self._walkers.walks[proposed.slots]
-        lines_W, failed = np.flatnonzero(walks_G), dict[int, str]()
-        asked = [] if len(lines_W) == len(walks_G) else np.flatnonzero(~walks_G).tolist()
-        if len(lines_W):
+    def _draft(
+        self, sequences: list[Sequence], proposed: Proposed, walked: int
+    ) -> tuple[Drafted, dict[int, str]]:  # fmt: skip
+        """The next windows of G sequences, ``walked`` of which are, and why some fail, by their line."""
+        count = len(proposed.slots)
+        drafted, failed, asked = Drafted.empty(count, self._table.source.shape[1]), dict[int, str](), list[int]()
+        lines_W = self._every_S[:count]
+        if walked < count:
+            walks_G = self._walkers.walks[proposed.slots]
+            lines_W, asked = np.flatnonzero(walks_G), np.flatnonzero(~walks_G).tolist()
+        if walked:
             for g in self._walkers.walk(proposed, drafted, lines_W):
-                sequences[g].constraint = self._walkers.give_up(int(proposed.slots[g]), int(proposed.emitted[g]))
+                one = sequences[proposed.places[g]]
+                one.constraint = self._walkers.give_up(int(proposed.slots[g]), int(proposed.emitted[g]))
                 asked.append(g)
-            for g in np.flatnonzero(drafted.outcome).tolist():
-                failed[g] = refusal(sequences[g], _REASONS[int(drafted.outcome[g])])
+            if drafted.outcome.any():
+                for g in np.flatnonzero(drafted.outcome).tolist():
+                    failed[g] = refusal(sequences[proposed.places[g]], _REASONS[int(drafted.outcome[g])])
         if asked:
             failed |= _ask_matchers(sequences, proposed, drafted, asked)
         return drafted, failed
 
-    def _write(self, proposed: Proposed, drafted: Drafted, changed_G: BoolArray, state: DeviceState) -> None:
-        """Write windows that changed to the table and the device."""
-        if not changed_G.any():
+    def _write(self, proposed: Proposed, drafted: Drafted, next_rows_D: IntArray, state: DeviceState) -> None:
+        """Write windows that changed to the table and the device; ``next_rows_D``: rows of those that there were."""
+        table, numbers_10G = self._table, proposed.numbers_10G
+        if not note_windows(numbers_10G, *drafted, next_rows_D, self._mask, table.source, table.rows):
             return
-        every = slice(None) if changed_G.all() else changed_G
-        slots_G, lead_G, masks_G = proposed.slots[every], drafted.lead[every], drafted.masks[every]
-        token_GL, source_GL = drafted.token_GL[every], drafted.source_GL[every]
-        behind_GL = np.arange(token_GL.shape[1]) >= lead_G[:, None]
-        token_GL[behind_GL], source_GL[behind_GL] = self._mask, DraftSource.MASK
-        self._table.source[slots_G] = source_GL
-        self._table.rows[slots_G] = 1 + lead_G + masks_G
-        state.set_drafts(slots_G, token_GL, lead_G, lead_G + masks_G)
+        if not self._background:
+            windows = state.windows_of(proposed.slots)  # those of all slots
+            parts = windows.token, windows.filled, windows.lead, windows.length
+            write_windows(numbers_10G, drafted.numbers_8G, drafted.token_GL, *parts)
+            return
+        changed_G = drafted.changed
+        lead_G, masks_G = drafted.lead[changed_G], drafted.masks[changed_G]
+        state.set_drafts(proposed.slots[changed_G], drafted.token_GL[changed_G], lead_G, lead_G + masks_G)
 
     def begin(self, plan: ForwardPlan, state: DeviceState) -> None:
         """Begin to compute what the rows of a forward may choose; :meth:`DeviceState.allowed_tokens` waits for it."""
         state.allowed = None
-        decoding = int(np.count_nonzero(plan.decode_S))
-        own = np.flatnonzero(self._table.constrained[plan.slots_S[:decoding]])
-        if not len(own):
+        if self._automata is None:
             return
-        slots_G, position_G = plan.slots_S[own], plan.cached_S[own] + plan.prefill_S[own] + 1
-        walks_G = self._walkers.walks[slots_G]
-        if not self._background and walks_G.all():
-            state.allowed = self._walkers.allowed(slots_G, position_G)
+        decoding = int(np.count_nonzero(plan.decode_S))
+        slots_D, cached_D, prefill_D = plan.slots_S[:decoding], plan.cached_S[:decoding], plan.prefill_S[:decoding]
+        count, walks = self._automata.begin(slots_D, cached_D, prefill_D)
+        if not count:
+            return
+        if not self._background and walks == count:
+            state.allowed = self._automata.allowed()
             return
         lines, wait, walked, refusals = None, _no_wait, None, None
-        if not walks_G.all():
-            asked = own[~walks_G].tolist()
+        if walks < count:
+            asked = np.flatnonzero(self._table.constrained[slots_D] & ~self._automata.walks[slots_D])
             constraints = [plan.sequences[i].constraint for i in asked]
-            places = list(zip(slots_G[~walks_G].tolist(), constraints, position_G[~walks_G].tolist(), strict=True))
+            positions = (cached_D + prefill_D + 1)[asked].tolist()
+            places = list(zip(slots_D[asked].tolist(), constraints, positions, strict=True))
             lines, wait, refusals = self._begin_asking(
                 [(slot, one, position) for slot, one, position in places if one is not None], state
             )
-        if walks_G.any():
-            walked = self._walkers.lines(slots_G[walks_G], position_G[walks_G])
+        if walks:
+            walked = self._automata.lines()
         state.allowed = _Pending(lines, wait, walked, state.device, refusals)
 
     def _begin_asking(
@@ -267,13 +276,13 @@ def _ask_matchers(sequences: list[Sequence], proposed: Proposed, drafted: Drafte
     failed = dict[int, str]()
     numbers, tokens = proposed.numbers_10G[1:, lines].T.tolist(), proposed.token_DC[proposed.places[lines]].tolist()
     for g, own, chosen in zip(lines, numbers, tokens, strict=True):
-        emitted, count, rows, kept, most, masks, paying, goes_on, _ = own
-        constraint = sequences[g].constraint
+        emitted, count, rows, kept, most, masks, paying, goes_on, place = own
+        constraint = sequences[place].constraint
         assert constraint is not None
         before = constraint.drafts.tokens
         reason = constraint.accept(chosen[:emitted])
         if reason is not None:
-            failed[g] = refusal(sequences[g], reason)
+            failed[g], drafted.outcome[g] = refusal(sequences[place], reason), REFUSED
         elif goes_on:
             if paying:
                 offered = Proposals(proposed.theirs_GD[g, :paying].tolist(), paying, DraftSource.HISTORY)

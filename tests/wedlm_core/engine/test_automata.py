@@ -80,8 +80,10 @@ class Pair:
 
     def states(self, g: int, lead: int) -> list[set[int]]:
         """The tokens that may be chosen before the first draft and behind each."""
-        positions = np.arange(len(self.slots))
-        lines, given = self.automata.lines(self.slots, positions), self.automata.allowed(self.slots, positions)()
+        nothing = np.zeros(len(self.slots), dtype=np.int64)
+        self.table.constrained[self.slots] = True
+        assert self.automata.begin(self.slots, np.arange(len(self.slots)) - 1, nothing) == (len(self.slots),) * 2
+        lines, given = self.automata.lines(), self.automata.allowed()()
         first, count, position = lines.facts_3S[:, self.slots[g]].tolist()
         assert (count, position) == (lead + 1, g)
         place_R = torch.arange(-1, count + 1) + position

@@ -18,8 +18,9 @@ from wedlm_core.kernels.cpu.views import array_at, numbers_at
 from wedlm_core.statistics import DraftSource
 
 __all__ = [
-    "DONE", "ENDS_EARLY", "NO_LINE", "NO_TEXT", "PLACES", "REFUSED", "TABLES", "Drafted", "Proposed", "allowed_bits",
-    "draft_windows", "follows", "forced_text", "insert_text",
+    "CHANGED", "DONE", "ENDS_EARLY", "GOES_ON", "LEAD", "MASKS", "NO_LINE", "NO_TEXT", "OUTCOME", "PLACE", "PLACES",
+    "REFUSED", "SLOT", "TABLES", "Drafted", "Proposed", "allowed_bits", "draft_windows", "follows", "forced_text",
+    "insert_text",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -58,8 +59,8 @@ PLACES = np.dtype([(name, np.int64) for name in ("slots", "places", *_OF_SLOTS)]
   -2 - t where only token t may.
 """
 
-_SLOT, _EMITTED, _COMMITTED, _ROWS, _KEPT, _MOST, _PLANNED, _PAYING, _GOES_ON, _PLACE = range(10)
-_LEAD, _MASKS, _OUTCOME, _MISSING = range(4)
+SLOT, _EMITTED, _COMMITTED, _ROWS, _KEPT, _MOST, _PLANNED, _PAYING, GOES_ON, PLACE = range(10)
+LEAD, MASKS, OUTCOME, CHANGED, _MISSING = range(5)
 _MASK, _GRAMMAR, _HISTORY = int(DraftSource.MASK), int(DraftSource.GRAMMAR), int(DraftSource.HISTORY)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -83,8 +84,8 @@ class Proposed(NamedTuple):
     def first(cls, slots: Array, most: Array, masks: Array) -> Proposed:
         """Of new sequences: nothing is committed, nothing proposed."""
         numbers_10G = np.zeros((10, len(slots)), dtype=np.int64)
-        numbers_10G[[_SLOT, _MOST, _PLANNED]] = slots, most, masks
-        numbers_10G[[_ROWS, _GOES_ON]], numbers_10G[_PLACE] = 1, np.arange(len(slots))
+        numbers_10G[[SLOT, _MOST, _PLANNED]] = slots, most, masks
+        numbers_10G[[_ROWS, GOES_ON]], numbers_10G[PLACE] = 1, np.arange(len(slots))
         nothing = np.zeros((len(slots), 1), dtype=np.int64)
         return cls(numbers_10G, nothing, nothing)
 
@@ -96,7 +97,7 @@ class Proposed(NamedTuple):
     @property
     def slots(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_10G[_SLOT]
+        return self.numbers_10G[SLOT]
 
     @property
     def emitted(self) -> Array:
@@ -111,25 +112,26 @@ class Proposed(NamedTuple):
     @property
     def places(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_10G[_PLACE]
+        return self.numbers_10G[PLACE]
 
     @property
     def goes_on(self) -> Array:
         """Bool ``[G]``."""
-        return self.numbers_10G[_GOES_ON] != 0
+        return self.numbers_10G[GOES_ON] != 0
 
 
 class Drafted(NamedTuple):
     """The next windows of G sequences.
 
     Attributes:
-        numbers_7G: int64: drafts and masks; :data:`DONE` or why not; the state and the last token where a walk ended
-            that lacks knowledge, how many of the emitted tokens it took in, and how many drafts.
+        numbers_8G: int64: drafts and masks; :data:`DONE` or why not; whether the window changes
+            (:func:`wedlm_core.kernels.cpu.grammar_windows.note_windows`); the state and the last token where a walk
+            ended that lacks knowledge, how many of the emitted tokens it took in, and how many drafts.
         token_GL: int64, drafts.
         source_GL: int8, of each.
     """
 
-    numbers_7G: Array
+    numbers_8G: Array
     token_GL: Array
     source_GL: Array
 
@@ -137,26 +139,31 @@ class Drafted(NamedTuple):
     def empty(cls, sequences: int, places: int) -> Drafted:
         """No drafts yet."""
         shape = sequences, places
-        return cls(np.zeros((7, sequences), np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int8))
+        return cls(np.zeros((8, sequences), np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int8))
 
     @property
     def lead(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_7G[_LEAD]
+        return self.numbers_8G[LEAD]
 
     @property
     def masks(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_7G[_MASKS]
+        return self.numbers_8G[MASKS]
 
     @property
     def outcome(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_7G[_OUTCOME]
+        return self.numbers_8G[OUTCOME]
+
+    @property
+    def changed(self) -> Array:
+        """Bool ``[G]``."""
+        return self.numbers_8G[CHANGED] != 0
 
     def missing(self, g: int) -> list[int]:
         """State, last token, emitted tokens that were taken in, drafts."""
-        return [int(number) for number in self.numbers_7G[_MISSING:, g]]
+        return [int(number) for number in self.numbers_8G[_MISSING:, g]]
 
 
 @kernel
@@ -324,7 +331,7 @@ def _draft(tables, places, wanted, chosen, theirs, drafts, sources, state, last,
         text: forced text that goes on.
         done: how much of that is taken in.
     """
-    slot, most = wanted[_SLOT], wanted[_MOST]
+    slot, most = wanted[SLOT], wanted[_MOST]
     grammar = numbers_at(places.grammar, places.slots)[slot]
     first = numbers_at(tables.first_G, tables.grammars)[grammar]
     line = numbers_at(places.line + 8 * slot * (places.places + 1), places.places + 1)
@@ -401,27 +408,27 @@ def draft_windows(records, places_1, numbers, chosen, theirs, results, drafts, s
     dones, leads = numbers_at(places.done, places.slots), numbers_at(places.lead, places.slots)
     tokens = array_at(places.token, (places.slots, places.places), np.int64)
     for g in lines:
-        slot, tokens_chosen = numbers[_SLOT, g], chosen[numbers[_PLACE, g]]
+        slot, tokens_chosen = numbers[SLOT, g], chosen[numbers[PLACE, g]]
         how, taken, state, last, text, done = _take_in(
             tables, grammars[slot], tokens_chosen, numbers[_EMITTED, g], states[slot], lasts[slot], texts[slot],
             dones[slot],
         )  # fmt: skip
-        goes_on = numbers[_GOES_ON, g] != 0
+        goes_on = numbers[GOES_ON, g] != 0
         count, ends, at, behind = 0, False, state, last
         if how == DONE and goes_on:
             how, count, ends, at, behind = _draft(
                 tables, places, numbers[:, g], tokens_chosen, theirs[g], drafts[g], sources[g], state, last, text, done
             )
-        results[_OUTCOME, g] = how
+        results[OUTCOME, g] = how
         if how >= NO_TEXT:
             results[_MISSING, g], results[_MISSING + 1, g] = at, behind
             results[_MISSING + 2, g], results[_MISSING + 3, g] = taken, count
             lacking += 1
         elif how == DONE and goes_on:
             states[slot], lasts[slot], texts[slot], dones[slot] = state, last, text, done
-            results[_LEAD, g] = leads[slot] = count
+            results[LEAD, g] = leads[slot] = count
             room = min(numbers[_PLANNED, g], numbers[_MOST, g] - count)
-            results[_MASKS, g] = 0 if ends else max(0, room)
+            results[MASKS, g] = 0 if ends else max(0, room)
             # Only now: proposals of masks are read among the drafts of the forward that has completed.
             for place in range(count):
                 tokens[slot, place] = drafts[g, place]
