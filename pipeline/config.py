@@ -368,9 +368,8 @@ class RunConfig:
                                                                         "kv_cache_dtype", "weight_dtype")}  # fmt: skip
         if self.engine.weight_dtype in ("int8", "int4"):
             limits["engine.quantised_head"] = self.engine.quantised_head
-            # What "auto" stands for, whatever the device: these weights go with 16 bits of keys and values.
-            numbers = self.engine.kv_numbers("float32" if self.dtype == "auto" else self.dtype)
-            limits["engine.kv_cache_dtype"] = numbers
+            if self.dtype in ("auto", "float32"):  # what "auto" stands for, whatever the device; once it was float32
+                limits["engine.kv_cache_dtype"] = self.engine.kv_numbers("float32")
         limits |= {f"engine.streaming.{k}": v for k, v in asdict(self.engine.streaming).items()}
         return {
             **{k: list(v) if isinstance(v, tuple) else v for k, v in sampling.items()},

@@ -222,9 +222,10 @@ class RunState:
         """The record of the next scheduled run: these settings, the files and columns of ``new``.
 
         Raises:
+            OutputError: see :func:`of_today`.
             FingerprintError: a setting differs, or a column is gone or of another type; each difference is named.
         """
-        differences = describe_differences(dict(self.fingerprint), dict(new.fingerprint))
+        differences = describe_differences(of_today(self.fingerprint, url), new.fingerprint)
         if not pa.schema(list(new.columns)[: len(self.columns)]).equals(pa.schema(list(self.columns))):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
         self._check(differences, url)
@@ -234,9 +235,10 @@ class RunState:
         """The record of a continuation: this record plus the files that ``new`` adds.
 
         Raises:
+            OutputError: see :func:`of_today`.
             FingerprintError: a setting, the columns, or a file's content differs; each difference is named.
         """
-        differences = describe_differences(dict(self.fingerprint), dict(new.fingerprint))
+        differences = describe_differences(of_today(self.fingerprint, url), new.fingerprint)
         if not new.columns.equals(self.columns):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
         differences += [
@@ -314,6 +316,27 @@ def is_begun(storage: Storage) -> bool:
     """Whether a run was begun in an output, by this version or an earlier one, even if its record is lost."""
     kinds = (layout.RUN, layout.LEDGER, layout.PUBLICATIONS)
     return any(storage.keys(kind) for kind in kinds) or storage.exists(layout.EARLIER_RUN)
+
+
+def of_today(settings: Mapping[str, Any], url: str) -> Mapping[str, Any]:
+    """The settings of a record, in the words of this version.
+
+    Beside weights in int8 and int4 earlier versions kept keys and values in the model's dtype, and recorded "auto".
+
+    Raises:
+        OutputError: which dtype that was follows from the device of the run, which no record names.
+    """
+    narrow = settings.get("engine.weight_dtype") in ("int8", "int4")
+    dtype = settings.get("dtype")
+    if not narrow or settings.get("engine.kv_cache_dtype") != "auto" or dtype not in ("auto", "float32"):
+        return settings
+    if dtype == "auto":
+        raise OutputError(
+            f"{url}: engine.kv_cache_dtype='auto' beside weights in {settings['engine.weight_dtype']}: an earlier "
+            "version kept keys and values in the dtype of the model, now they are in bfloat16. Go on with that "
+            "version, or begin anew with mode='new'."
+        )
+    return {**settings, "engine.kv_cache_dtype": "float32"}
 
 
 def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -50,19 +50,21 @@ def _digest(folder: Path, smoothing: str) -> str:
 def smoothing_of(config: RunConfig, digest: str) -> str:
     """The smoothing with which the model has had this digest. Which one it was, a digest says by its content alone.
 
+    It is "off" where the model is another one, with which any engine has another digest.
+
     Raises:
         ConfigError: it was a file that does not lie beside the weights.
     """
-    own = digest.partition("+")[2]
-    if not own:
-        return "off"
+    model, _, own = digest.partition("+")
     folder = model_folder(config)
+    if not own or folder_digest(folder) != model:
+        return "off"
     for setting in ("sample", "model"):
         if smoothing_digest(setting, folder) == own:
             return setting
     raise ConfigError(
-        f"model={config.model_name!r}: its weights were smoothed by a file, and that is not in {folder}. Copy it there "
-        f"as {SMOOTHING_FILE}."
+        f"model={config.model_name!r}: its weights were smoothed by a file, and that is not in {folder}. Give a folder "
+        f"with the model and that file, as {SMOOTHING_FILE}."
     )
 
 
@@ -70,7 +72,7 @@ def folder_digest(folder: Path) -> str:
     """:func:`model_digest` of a local folder, without smoothing."""
     digest = hashlib.blake2b(digest_size=12)
     for path in sorted(folder.iterdir()):
-        read = path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt"
+        read = path.is_file() and (path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt")
         if read and path.name != SMOOTHING_FILE:  # which counts where it is used
             digest.update(f"{path.name}\x1f{file_digest(path)}\x1f".encode())
     return digest.hexdigest()

@@ -90,6 +90,8 @@ def test_the_fingerprint_says_what_auto_stands_for_beside_narrow_weights() -> No
     assert recorded(weight_dtype="int8", kv_cache_dtype="bfloat16") == recorded(weight_dtype="int8")
     assert recorded(weight_dtype="int8", kv_cache_dtype="float32") != recorded(weight_dtype="int8")
     assert recorded()["engine.kv_cache_dtype"] == "auto"
+    half = RunConfig(input="x", output="y", dtype="float16", engine=EngineConfig(weight_dtype="int8"))
+    assert half.fingerprint_fields()["engine.kv_cache_dtype"] == "auto", "as it was, and so are its rows"
 
 
 @pytest.mark.parametrize(

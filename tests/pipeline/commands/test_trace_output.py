@@ -44,14 +44,16 @@ def traced(job: SmallJob, loaded: list[Job]) -> Traced:
     [
         {},
         {"weight_dtype": "int8", "quantised_head": False, "smoothing": "sample", "kv_cache_dtype": "float32"},
+        {"weight_dtype": "int8", "dtype": "float16"},
         {"weight_dtype": "int4", "max_window": 8, "max_model_len": 96, "streaming": {"clip": False}},
     ],
 )
 def test_every_engine_setting_of_the_record_is_that_of_the_run(make_job: MakeJob, changed: dict[str, Any]) -> None:
     """The engine is loaded, which checks that the model and its smoothing are those of the run."""
-    job, loaded = make_job(), list[Job]()
-    config = replace(job.config, engine=EngineConfig(**changed))
-    job.run(engine=config.engine)
+    job, loaded, engine = make_job(), list[Job](), dict(changed)
+    dtype = engine.pop("dtype", "float32")
+    config = replace(job.config, dtype=dtype, engine=EngineConfig(**engine))
+    job.run(dtype=dtype, engine=config.engine)
     assert len(traced(job, loaded).traces) == 2
     own, again = (
         {name: value for name, value in run.fingerprint_fields().items() if name.startswith("engine.")}
@@ -67,7 +69,7 @@ def test_a_file_that_smoothed_the_weights_is_found_beside_them_or_asked_for(tmp_
     save_smoothing(smooth_checkpoint(read_checkpoint(model), [[5, 9, 2, 7]], "int8"), file)
     job = SmallJob(tmp_path / "job", model)
     job.run(engine=EngineConfig(weight_dtype="int8", smoothing=str(file)))
-    with pytest.raises(ConfigError, match=f"smoothed by a file.*Copy it there as {SMOOTHING_FILE}"):
+    with pytest.raises(ConfigError, match=f"^model=.*smoothed by a file.*Give a folder with .* as {SMOOTHING_FILE}"):
         traced(job, loaded)
     shutil.copy(file, model / SMOOTHING_FILE)
     assert len(traced(job, loaded).traces) == 2

@@ -1,8 +1,9 @@
-"""Outputs of schema version 1, which have no evidence, are read, verified and continued as they were begun."""
+"""Outputs of earlier versions are read, verified and continued as they were begun: version 1 had no evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,10 @@ import pipeline
 from pipeline.commands.run import run_on
 from pipeline.commit import run_record
 from pipeline.commit.run_record import Origin, RunState
+from pipeline.errors import FingerprintError, OutputError
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
+from wedlm_core.config import EngineConfig
 
 
 @pytest.fixture
@@ -60,3 +63,23 @@ def test_a_version_to_come_is_refused(old: SmallJob, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run_record, "KNOWN_VERSIONS", (2,))
     with pytest.raises(pipeline.OutputError, match="its output of schema 1, this version writes"):
         old.run()
+
+
+def test_rows_of_narrow_weights_go_on_with_the_keys_and_values_that_they_have(make_job: Callable[[], SmallJob]) -> None:
+    """An earlier version recorded "auto", and meant the dtype of the model."""
+    job = make_job()
+    job.run(dtype="float32", engine=EngineConfig(weight_dtype="int8", kv_cache_dtype="float32"))
+    own = RunState.load_begun(job.storage)
+
+    def saying(**settings: str) -> RunState:
+        names = {"kv": "engine.kv_cache_dtype", "dtype": "dtype"}
+        return replace(own, fingerprint={**own.fingerprint, **{names[key]: value for key, value in settings.items()}})
+
+    assert saying(kv="auto").continued_by(own, "here") == saying(kv="auto")
+    for go_on in (RunState.continued_by, RunState.followed_by):
+        with pytest.raises(FingerprintError, match="was 'float32', is 'bfloat16'"):
+            go_on(saying(kv="auto"), saying(kv="bfloat16"), "here")
+        with pytest.raises(OutputError, match=r"here: engine\.kv_cache_dtype='auto' beside .* int8: an earlier.*anew"):
+            go_on(saying(kv="auto", dtype="auto"), saying(kv="bfloat16", dtype="auto"), "here")
+    plain = replace(own, fingerprint={**saying(kv="auto", dtype="auto").fingerprint, "engine.weight_dtype": "auto"})
+    assert plain.continued_by(plain, "here") == plain
