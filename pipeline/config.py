@@ -368,7 +368,7 @@ class RunConfig:
                                                                         "kv_cache_dtype", "weight_dtype")}  # fmt: skip
         if self.engine.weight_dtype in ("int8", "int4"):
             limits["engine.quantised_head"] = self.engine.quantised_head
-            if self.dtype in ("auto", "float32"):  # what "auto" stands for, whatever the device; once it was float32
+            if self.dtype in ("auto", "float32"):  # what "auto" stands for now: earlier versions recorded "auto"
                 limits["engine.kv_cache_dtype"] = self.engine.kv_numbers("float32")
         limits |= {f"engine.streaming.{k}": v for k, v in asdict(self.engine.streaming).items()}
         return {

@@ -222,10 +222,10 @@ class RunState:
         """The record of the next scheduled run: these settings, the files and columns of ``new``.
 
         Raises:
-            OutputError: see :func:`of_today`.
+            OutputError: see :func:`current_settings`.
             FingerprintError: a setting differs, or a column is gone or of another type; each difference is named.
         """
-        differences = describe_differences(of_today(self.fingerprint, url), new.fingerprint)
+        differences = describe_differences(current_settings(self.fingerprint, url), new.fingerprint)
         if not pa.schema(list(new.columns)[: len(self.columns)]).equals(pa.schema(list(self.columns))):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
         self._check(differences, url)
@@ -235,10 +235,10 @@ class RunState:
         """The record of a continuation: this record plus the files that ``new`` adds.
 
         Raises:
-            OutputError: see :func:`of_today`.
+            OutputError: see :func:`current_settings`.
             FingerprintError: a setting, the columns, or a file's content differs; each difference is named.
         """
-        differences = describe_differences(of_today(self.fingerprint, url), new.fingerprint)
+        differences = describe_differences(current_settings(self.fingerprint, url), new.fingerprint)
         if not new.columns.equals(self.columns):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
         differences += [
@@ -318,8 +318,8 @@ def is_begun(storage: Storage) -> bool:
     return any(storage.keys(kind) for kind in kinds) or storage.exists(layout.EARLIER_RUN)
 
 
-def of_today(settings: Mapping[str, Any], url: str) -> Mapping[str, Any]:
-    """The settings of a record, in the words of this version.
+def current_settings(settings: Mapping[str, Any], url: str) -> Mapping[str, Any]:
+    """The settings of a record as this version names them.
 
     Beside weights in int8 and int4 earlier versions kept keys and values in the model's dtype, and recorded "auto".
 

@@ -71,9 +71,11 @@ def smoothing_of(config: RunConfig, digest: str) -> str:
 def folder_digest(folder: Path) -> str:
     """:func:`model_digest` of a local folder, without smoothing."""
     digest = hashlib.blake2b(digest_size=12)
+    # The file of a smoothing counts where it is used (above), unless the weights themselves are in one of its name.
+    is_shard = any(SMOOTHING_FILE.encode() in path.read_bytes() for path in folder.glob("*.safetensors.index.json"))
     for path in sorted(folder.iterdir()):
         read = path.is_file() and (path.suffix in (".json", ".safetensors", ".jinja") or path.name == "merges.txt")
-        if read and path.name != SMOOTHING_FILE:  # which counts where it is used
+        if read and (is_shard or path.name != SMOOTHING_FILE):
             digest.update(f"{path.name}\x1f{file_digest(path)}\x1f".encode())
     return digest.hexdigest()
 

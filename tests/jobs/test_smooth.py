@@ -62,6 +62,11 @@ def test_a_file_beside_the_weights_is_another_model_only_where_it_is_used(job: S
     before = model_digest(plain)
     assert smooth(job) == 0
     assert model_digest(plain) == before != model_digest(job.config)
+    Path(job.config.model, "model.safetensors.index.json").write_text('{"weight_map": {"a": "smoothing.safetensors"}}')
+    named = model_digest(plain)
+    with Path(job.config.model, "smoothing.safetensors").open("ab") as file:
+        file.write(b" ")
+    assert model_digest(plain) != named, "it is a part of the weights there"
 
 
 def test_a_file_is_the_same_model_wherever_it_lies(job: SmallJob, tmp_path: Path) -> None:

@@ -234,7 +234,8 @@ class EngineConfig:
     def kv_numbers(self, dtype: str) -> str:
         """The numbers of the KV pool, for ``kv_cache_dtype`` and a model of this dtype ("float32", "bfloat16", ...).
 
-        Who rounds weights to 8 bits has rounded more than bfloat16 keys and values lose, and waits for memory.
+        Rounding weights to 8 bits or fewer loses more than rounding keys and values to bfloat16, which halves the bytes
+        that attention reads.
         """
         if self.kv_cache_dtype != "auto":
             return self.kv_cache_dtype
