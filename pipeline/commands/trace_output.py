@@ -65,10 +65,8 @@ def trace_output(
 
 def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, Any] | None) -> Job:
     """The run as its record has it, over the columns of the output."""
-    settings, digest = (
-        current_settings(state.fingerprint, storage.url),
-        str(state.fingerprint["model"]).rpartition("@")[2],
-    )
+    settings = current_settings(state.fingerprint, storage.url)
+    digest = str(settings["model"]).rpartition("@")[2]
     own = {name: settings[name] for name in _SETTINGS if name in settings}
     sampling = _under("sampling.", settings)
     engine = {name: value for name, value in _under("engine.", settings).items() if "." not in name}

@@ -89,7 +89,8 @@ class Constraints:
         self._fill: Filler | None = None
         self._executor: Executor = None
         self._bits_SW = np.empty((0, 0), dtype=np.int32)  # of choices that are made again
-        self._every_S, self._wide_S = np.arange(len(table.rows)), np.full(len(table.rows), 2)
+        self._every_S = np.arange(len(table.rows))
+        self._wide_S = np.full(len(table.rows), 2)  # rows of a window that is written whatever is drafted
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         """The compiled grammar of a request.
@@ -184,7 +185,7 @@ class Constraints:
     def _draft(
         self, sequences: list[Sequence], proposed: Proposed, walked: int
     ) -> tuple[Drafted, dict[int, str]]:  # fmt: skip
-        """The next windows of G sequences, ``walked`` of which are, and why some fail, by their line."""
+        """The next windows of G sequences, and why some fail, by their line; ``walked``: how many have an automaton."""
         count = len(proposed.slots)
         drafted, failed, asked = Drafted.empty(count, self._table.source.shape[1]), dict[int, str](), list[int]()
         lines_W = self._every_S[:count]
