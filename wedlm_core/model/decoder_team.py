@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from wedlm_core.attention import CpuPlan
 from wedlm_core.attention.paged_cpu import score_width
+from wedlm_core.config import ModelConfig
 from wedlm_core.errors import IntegrityError
+from wedlm_core.kernels.cpu.digits import MOST_INPUTS
 from wedlm_core.kernels.cpu.forward import ADVANCE, CHOICE, LAYER
 from wedlm_core.kernels.cpu.panel_packing import copy_rows
-from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panels import has_digits, numbers_here, numeric_kind
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
@@ -38,10 +40,15 @@ _READ_WHILE_MOVED = 5
 """Bytes of weights that a thread reads while one byte of a row goes from core to core."""
 
 
-def numbers_of(linear: nn.Module) -> str | None:
+def numbers_of(linear: nn.Module, config: ModelConfig) -> str | None:
     """Which numbers the panels of a layer hold: the fastest that are right; None if this CPU has none for its weight.
 
-    Where all are wrong, the first of them.
+    Where all are wrong, the first of them. All layers of a model hold the same, so its widest one decides whether they
+    can be digits.
+
+    Args:
+        linear: the layer.
+        config: of its model.
     """
     if isinstance(linear, PanelLinear):
         return linear.panels.numbers
@@ -51,15 +58,18 @@ def numbers_of(linear: nn.Module) -> str | None:
         kinds = (str(linear.weight.dtype).removeprefix("torch."),)
     else:
         return None
+    widest = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
     found = [one for one in numbers_here() if numeric_kind(one) in kinds]
+    if widest > MOST_INPUTS:
+        found = [one for one in found if not has_digits(one)]
     return next((one for one in found if _why_wrong(one) is None), found[0] if found else None)
 
 
 def why_no_team(model: Decoder) -> str | None:
     """Why :class:`DecoderTeam` cannot run a model here; None if it can."""
     layers = [cast(DecoderLayer, layer) for layer in model.layers]
-    kinds = {numbers_of(getattr(layer, name)) for layer in layers for name in PROJECTIONS}
-    head = numbers_of(model.lm_head)
+    kinds = {numbers_of(getattr(layer, name), model.config) for layer in layers for name in PROJECTIONS}
+    head = numbers_of(model.lm_head, model.config)
     if None in kinds or head is None or len(kinds) != 1:
         return "this CPU has no kernel for the numbers of its weights"
     if "bfloat16" in (*kinds, head) and torch.cpu._is_amx_tile_supported():
@@ -85,7 +95,7 @@ def _why_wrong(numbers: str) -> str | None:
         weight_OI = torch.randn(outputs, inputs, generator=generator).to(getattr(torch, kind))
         packed = pack(weight_OI, numbers)
         want_RO = (x_RI.to(weight_OI.dtype).double() @ weight_OI.double().t()).float()
-        tolerance = 1e-4 * want_RO.abs().max().item()
+        tolerance = (1e-6 if has_digits(numbers) else 1e-4) * want_RO.abs().max().item()
     team = Team()
     found_RO = team.product(packed, x_RI)
     if not (found_RO - want_RO).abs().max().item() <= tolerance:
@@ -113,7 +123,7 @@ class DecoderTeam:
         self._team, self._head_team = Team(), Team()
         self.padding = RowPadding(few=1, many=1)
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
-        self._numbers = cast(str, numbers_of(layers[0].qkv_proj))
+        self._numbers = cast(str, numbers_of(layers[0].qkv_proj, model.config))
         self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in PROJECTIONS] for layer in layers]
         self._table = self._tied_table(keep_weights)
         self._head = self._table or self._pack(model.lm_head, keep_weights)
@@ -146,20 +156,26 @@ class DecoderTeam:
         self._fixed()
 
     def _tied_table(self, keep_weights: bool) -> PanelWeight | None:
-        """The packed head from which tokens are embedded too; None where the model keeps its embedding."""
+        """The packed head from which tokens are embedded too; None where the model keeps its embedding.
+
+        Digits are rounded, and which of both is there must make no difference: so they are taken where it keeps it too.
+        """
         embed, head = self._model.embed, self._model.lm_head
         if isinstance(embed, PanelEmbedding):
             return self._pack(head, keep_weights)
-        if keep_weights or isinstance(head, PanelLinear) or embed.weight.data_ptr() != head.weight.data_ptr():
+        if isinstance(head, PanelLinear) or embed.weight.data_ptr() != head.weight.data_ptr():
+            return None
+        if keep_weights and not has_digits(cast(str, numbers_of(head, self._config))):
             return None
         packed = self._pack(head, keep_weights)
-        _empty(embed)
+        if not keep_weights:
+            _empty(embed)
         return packed
 
     def _pack(self, linear: nn.Module, keep_weights: bool) -> PanelWeight:
         if isinstance(linear, PanelLinear):
             return linear.panels.with_bias(linear.bias)
-        numbers = cast(str, numbers_of(linear))
+        numbers = cast(str, numbers_of(linear, self._config))
         scale_O = linear.scale_O if isinstance(linear, Int8Linear) else None
         weight = cast(Tensor, linear.weight)
         bias_O = cast("Tensor | None", linear.bias)

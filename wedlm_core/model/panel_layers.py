@@ -10,6 +10,7 @@ from typing import NoReturn, cast
 
 from torch import Tensor, nn
 
+from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.panels import PanelWeight
@@ -68,19 +69,19 @@ class PanelEmbedding(nn.Module):
         refuse_packed(self)
 
 
-def use_panels(model: Decoder, numbers_of: Callable[[nn.Module], str | None]) -> None:
+def use_panels(model: Decoder, numbers_of: Callable[[nn.Module, ModelConfig], str | None]) -> None:
     """Replace the linear layers of a model without weights (on the meta device) by layers in panels, to be filled.
 
     Biases, norms and an embedding of its own stay on the meta device; one in int8 gets its memory here.
 
     Args:
         model: the decoder.
-        numbers_of: names the numbers of a layer's panels.
+        numbers_of: names the numbers of the panels of a layer of a model.
     """
 
     def packed(linear: nn.Module) -> PanelLinear:
         outputs, inputs = cast(Tensor, linear.weight).shape
-        numbers = numbers_of(linear)
+        numbers = numbers_of(linear, model.config)
         assert numbers is not None
         return PanelLinear(outputs, inputs, numbers, cast("nn.Parameter | None", linear.bias))
 

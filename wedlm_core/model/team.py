@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wedlm_core.kernels.cpu.entries import entry_of
 from wedlm_core.kernels.cpu.forward import TASK
+from wedlm_core.kernels.cpu.panels import row_step
 from wedlm_core.kernels.cpu.team import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
 
@@ -80,7 +81,8 @@ class Team:
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""
-        self.task["narrow"] = self.scratch("narrow", rows * units_of(widest, numbers))
+        held = -(-rows // row_step(numbers)) * row_step(numbers)
+        self.task["narrow"] = self.scratch("narrow", held * units_of(widest, numbers))
         self.task["narrow_step"] = 4 * units_of(widest, numbers)
         self.task["row_scale"] = self.scratch("row_scale", rows)
         self.task["row_sum"] = self.scratch("row_sum", rows)

@@ -301,7 +301,7 @@ def test_where_products_are_wrong_steps_are_computed_one_by_one(
     assert why_no_team(model) is None
     assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderTeam)
     monkeypatch.setattr(decoder_team, "_why_wrong", lambda numbers: f"{numbers} cuts off")
-    assert why_no_team(model) == "float32 cuts off"
+    assert why_no_team(model) == f"{FLOATS[0]} cuts off"
     assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderCpu)
 
 

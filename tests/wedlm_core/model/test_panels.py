@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.errors import IntegrityError
-from wedlm_core.kernels.cpu.panels import PANEL, numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.digits import DIGITS, GROUP
+from wedlm_core.kernels.cpu.panels import PANEL, has_digits, numbers_here, numeric_kind
 from wedlm_core.model import large_pages, panels
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.large_pages import large, let_go
@@ -36,12 +37,21 @@ def test_what_is_packed_can_be_read_back(numbers: str, outputs: int, inputs: int
         torch.set_num_threads(threads)
         packed = pack(weight_OI, numbers)
         torch.set_num_threads(before)
-    assert torch.equal(packed.rows(torch.arange(outputs)), weight_OI.float())
-    assert packed.data.shape[:4] == (-(-outputs // PANEL), 2, units_of(inputs, numbers), PANEL // 2)
+    found_OI = packed.rows(torch.arange(outputs))
+    half = GROUP if has_digits(numbers) else PANEL // 2
+    assert packed.data.shape[:4] == (-(-outputs // PANEL), PANEL // half, units_of(inputs, numbers), half)
     zero = 128 if kind == "int8" else 0
     all_PI = packed.data.transpose(2, 3).reshape(-1, packed.data.shape[2] * packed.data.shape[4])
     assert (all_PI[outputs:] == zero).all()
-    assert (all_PI[:, inputs:] == zero).all()
+    if has_digits(numbers):
+        largest_O1 = weight_OI.abs().amax(dim=1, keepdim=True)
+        exact_OI = weight_OI.abs() >= largest_O1 / 64
+        assert torch.equal(found_OI[exact_OI], weight_OI[exact_OI])
+        assert ((found_OI.double() - weight_OI).abs() <= largest_O1.double() * 2**-30).all()
+        assert int(all_PI.count_nonzero()) <= DIGITS * outputs * inputs, "zeros behind the inputs"
+    else:
+        assert torch.equal(found_OI, weight_OI.float())
+        assert (all_PI[:, inputs:] == zero).all()
 
 
 @pytest.mark.parametrize("numbers", dict.fromkeys((*numbers_here(), "bfloat16")))

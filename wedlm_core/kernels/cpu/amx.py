@@ -24,7 +24,7 @@ from wedlm_core.kernels.cpu.emit import call, loop, pointer
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.views import array_at, floats_at
 
-__all__ = ["BLOCK_ROWS", "STEP", "block_multiplier", "has_amx", "kept_sums", "release"]
+__all__ = ["BLOCK_ROWS", "STEP", "block_multiplier", "configure", "has_amx", "kept_sums", "matrix", "release"]
 
 BLOCK_ROWS = 32
 """Most rows of a block."""
@@ -48,17 +48,17 @@ def has_amx() -> bool:
     return ctypes.CDLL(None).syscall(_ASK, _PERMISSION, _MATRIX_DATA) == 0  # Linux saves their state only if asked to
 
 
-def _matrix(builder: Any, name: str, *args: Any) -> None:
+def matrix(builder: Any, name: str, *args: Any) -> None:
     """Call an instruction of the matrix units."""
     call(builder, f"llvm.x86.{name}", _VOID, *args)
 
 
 @_intrinsic
-def _configure(typing_context: Any, settings: Any) -> Any:
+def configure(typing_context: Any, settings: Any) -> Any:
     """Take over the shapes of the eight matrices from 64 bytes at an address. All become zero."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _matrix(builder, "ldtilecfg", builder.inttoptr(args[0], _POINTER))
+        matrix(builder, "ldtilecfg", builder.inttoptr(args[0], _POINTER))
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
@@ -69,7 +69,7 @@ def release(typing_context: Any) -> Any:
     """Give the matrices back: threads are switched faster without."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _matrix(builder, "tilerelease")
+        matrix(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -91,26 +91,26 @@ def _block(numbers: str, tall: bool) -> Any:
             half_bytes = builder.mul(depth, _INDEX(_LINE))
             under = builder.mul(x_step, _INDEX(_TILE))
             for tile in range(4):
-                _matrix(builder, "tilezero", _BYTE(tile))
+                matrix(builder, "tilezero", _BYTE(tile))
 
             def multiply(k, _):  # type: ignore[no-untyped-def]
                 along, line = builder.mul(k, _INDEX(4)), builder.mul(k, _INDEX(_LINE))
                 for i, tile in enumerate(row_tiles):
                     place = pointer(builder, _BYTE, x, along, *([under] if i else []))
-                    _matrix(builder, "tileloadd64", _BYTE(tile), place, x_step)
+                    matrix(builder, "tileloadd64", _BYTE(tile), place, x_step)
                 for i, tile in enumerate(weight_tiles):
                     offsets = (line, _INDEX(4 * _TILE * (i % 2)), *([half_bytes] if i > 1 else []))
                     place = pointer(builder, _BYTE, panel, *offsets)
-                    _matrix(builder, "tileloadd64", _BYTE(tile), place, _INDEX(_LINE))
+                    matrix(builder, "tileloadd64", _BYTE(tile), place, _INDEX(_LINE))
                     for r, rows in enumerate(row_tiles):
-                        _matrix(builder, instruction, _BYTE(2 * r + i if tall else i), _BYTE(rows), _BYTE(tile))
+                        matrix(builder, instruction, _BYTE(2 * r + i if tall else i), _BYTE(rows), _BYTE(tile))
                 return []
 
             loop(builder, depth, STEP, [], multiply)
             for tile in range(4):
                 offset = tile // 2 * _TILE * _SUMS_LINE + tile % 2 * 4 * _TILE if tall else tile * 4 * _TILE
                 place = pointer(builder, _BYTE, sums, _INDEX(offset))
-                _matrix(builder, "tilestored64", _BYTE(tile), place, _INDEX(_SUMS_LINE))
+                matrix(builder, "tilestored64", _BYTE(tile), place, _INDEX(_SUMS_LINE))
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 5), generate
@@ -143,7 +143,7 @@ def _shape(kept, rows):  # type: ignore[no-untyped-def]
             many = second
         settings[16 + 2 * tile] = 4 * _TILE
         settings[48 + tile] = many
-    _configure(kept.ctypes.data)
+    configure(kept.ctypes.data)
 
 
 def _finish(whole: bool) -> Any:

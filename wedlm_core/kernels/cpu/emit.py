@@ -35,9 +35,9 @@ def pointer(builder: Any, kind: Any, base: Any, *offsets: Any) -> Any:
     return builder.inttoptr(base, kind.as_pointer())
 
 
-def fetch(builder: Any, place: Any, *, to_write: bool = False) -> None:
-    """Fetch the cache line of a pointer into all caches, before it is read or written."""
-    call(builder, "llvm.prefetch.p0", ir.VoidType(), place, _INT(int(to_write)), _INT(3), _INT(1))
+def fetch(builder: Any, place: Any, *, to_write: bool = False, level: int = 1) -> None:
+    """Fetch the cache line of a pointer into the caches from ``level`` on, before it is read or written."""
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), place, _INT(int(to_write)), _INT(4 - level), _INT(1))
 
 
 def loop(

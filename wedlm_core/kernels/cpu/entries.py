@@ -16,18 +16,21 @@ _int8: Any = JOINED.get(("int8", "float32"))
 _int16: Any = JOINED.get(("int16", "float32"))
 _bfloat16_amx: Any = JOINED.get(("bfloat16_amx", "float32"))
 _int8_amx: Any = JOINED.get(("int8_amx", "float32"))
+_float32_amx: Any = JOINED.get(("float32_amx", "float32"))
 _float32_kv_bfloat16: Any = JOINED.get(("float32", "bfloat16"))
 _bfloat16_kv_bfloat16: Any = JOINED.get(("bfloat16", "bfloat16"))
 _int8_kv_bfloat16: Any = JOINED.get(("int8", "bfloat16"))
 _int16_kv_bfloat16: Any = JOINED.get(("int16", "bfloat16"))
 _bfloat16_amx_kv_bfloat16: Any = JOINED.get(("bfloat16_amx", "bfloat16"))
 _int8_amx_kv_bfloat16: Any = JOINED.get(("int8_amx", "bfloat16"))
+_float32_amx_kv_bfloat16: Any = JOINED.get(("float32_amx", "bfloat16"))
 _float32_kv_int8: Any = JOINED.get(("float32", "int8"))
 _bfloat16_kv_int8: Any = JOINED.get(("bfloat16", "int8"))
 _int8_kv_int8: Any = JOINED.get(("int8", "int8"))
 _int16_kv_int8: Any = JOINED.get(("int16", "int8"))
 _bfloat16_amx_kv_int8: Any = JOINED.get(("bfloat16_amx", "int8"))
 _int8_amx_kv_int8: Any = JOINED.get(("int8_amx", "int8"))
+_float32_amx_kv_int8: Any = JOINED.get(("float32_amx", "int8"))
 
 
 # A function for each: what is kept on disk is found again only if it depends on no variable of an enclosing function.
@@ -65,6 +68,11 @@ def run_int8_amx(address):  # type: ignore[no-untyped-def]
     _int8_amx(address)
 
 
+def run_float32_amx(address):  # type: ignore[no-untyped-def]
+    """:func:`run_float32` by matrix units, on digits."""
+    _float32_amx(address)
+
+
 def run_float32_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_float32` with keys and values in bfloat16."""
     _float32_kv_bfloat16(address)
@@ -93,6 +101,11 @@ def run_bfloat16_amx_kv_bfloat16(address):  # type: ignore[no-untyped-def]
 def run_int8_amx_kv_bfloat16(address):  # type: ignore[no-untyped-def]
     """:func:`run_int8_amx` with keys and values in bfloat16."""
     _int8_amx_kv_bfloat16(address)
+
+
+def run_float32_amx_kv_bfloat16(address):  # type: ignore[no-untyped-def]
+    """:func:`run_float32_amx` with keys and values in bfloat16."""
+    _float32_amx_kv_bfloat16(address)
 
 
 def run_float32_kv_int8(address):  # type: ignore[no-untyped-def]
@@ -125,6 +138,11 @@ def run_int8_amx_kv_int8(address):  # type: ignore[no-untyped-def]
     _int8_amx_kv_int8(address)
 
 
+def run_float32_amx_kv_int8(address):  # type: ignore[no-untyped-def]
+    """:func:`run_float32_amx` with keys and values in int8."""
+    _float32_amx_kv_int8(address)
+
+
 _FUNCTIONS = {
     "float32": {"float32": run_float32, "bfloat16": run_float32_kv_bfloat16, "int8": run_float32_kv_int8},
     "bfloat16": {"float32": run_bfloat16, "bfloat16": run_bfloat16_kv_bfloat16, "int8": run_bfloat16_kv_int8},
@@ -134,6 +152,11 @@ _FUNCTIONS = {
         "float32": run_bfloat16_amx,
         "bfloat16": run_bfloat16_amx_kv_bfloat16,
         "int8": run_bfloat16_amx_kv_int8,
+    },
+    "float32_amx": {
+        "float32": run_float32_amx,
+        "bfloat16": run_float32_amx_kv_bfloat16,
+        "int8": run_float32_amx_kv_int8,
     },
     "int8_amx": {"float32": run_int8_amx, "bfloat16": run_int8_amx_kv_bfloat16, "int8": run_int8_amx_kv_int8},
 }

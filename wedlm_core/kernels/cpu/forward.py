@@ -13,10 +13,19 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.attention import GROUPS, QUERIES, Group, Pool, bits_of, group_space
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.digits import split_rows
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
-from wedlm_core.kernels.cpu.panels import multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
+from wedlm_core.kernels.cpu.panels import (
+    has_digits,
+    multiply_panels,
+    numbers_here,
+    numeric_kind,
+    pieces,
+    row_step,
+    tile_rows,
+)
 from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
 from wedlm_core.kernels.cpu.sampling import choose_row
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
@@ -31,7 +40,7 @@ def _record(text: str, **others: Any) -> np.dtype[Any]:
 
 
 PRODUCT = _record("weight scale bias depth outputs inputs")
-"""``depth``: units of four bytes of a row (:mod:`.panels`); ``scale`` is 0 for weights that are floats."""
+"""``depth``: units of four bytes of a row (:mod:`.panels`); ``scale`` is not read for weights that are floats."""
 LAYER = _record(
     "input_norm post_norm q_norm k_norm keys values key_scales value_scales qkv o gate_up down",
     qkv=PRODUCT, o=PRODUCT, gate_up=PRODUCT, down=PRODUCT,
@@ -104,20 +113,27 @@ def _part(count, me, members):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _by_rows(task, rows, members):  # type: ignore[no-untyped-def]
+def _by_rows(task, rows, members, step):  # type: ignore[no-untyped-def]
     """Whether each member computes all outputs of its part of the rows, not some outputs of all rows.
 
     Then no member reads what another has written but in attention: they need not wait for each other, and no cache line
     goes from core to core. But each of them reads all weights. So it pays where rows are many.
     """
-    many = task.apart > 0 and members * max(task.apart, _LEAST_ROWS) <= rows
+    many = task.apart > 0 and members * max(task.apart, _LEAST_ROWS, step) <= rows
     return many and members > 1 and task.layers > 0  # behind a product alone, nothing else waits for all
 
 
 @kernel
-def _gather(x, rows, out, me, members):  # type: ignore[no-untyped-def]
-    """Copy a member's part of ``rows`` of x to ``out``."""
-    first, last = _part(len(rows), me, members)
+def _rows_of(task, rows, me, members, step):  # type: ignore[no-untyped-def]
+    """The rows of a member, ``(first, last)``; by rows whole blocks of ``step``, in which they are held."""
+    block = step if _by_rows(task, rows, members, step) else 1
+    first, last = _part((rows + block - 1) // block, me, members)
+    return min(first * block, rows), min(last * block, rows)
+
+
+@kernel
+def _gather(x, rows, out, first, last):  # type: ignore[no-untyped-def]
+    """Copy a part of ``rows`` of x to ``out``."""
     for r in range(first, last):
         out[r] = x[rows[r]]
 
@@ -206,6 +222,15 @@ def _narrowing(numbers: str) -> Any:
     It returns where the first of all rows is, or would be, and the bytes of a row: of x itself where nothing changes.
     """
     kind = numeric_kind(numbers)
+    if has_digits(numbers):
+
+        @kernel(label=f"_{numbers}")
+        def to_digits(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+            wide, scale = floats_at(x, rows, product.inputs), array_at(task.row_scale, (rows,), np.float32)
+            split_rows(wide, product.depth, to, scale, first, last)
+            return to, 4 * product.depth
+
+        return to_digits
     if kind == "float32":
 
         @kernel(label=f"_{numbers}")
@@ -250,6 +275,7 @@ _PARTS = {numbers: (_narrowing(numbers), multiply_panels(numbers)) for numbers i
 def _producing(numbers: str) -> Any:
     """The kernel of one product; ``numbers`` of weights and of the rows that meet them."""
     (narrow, multiply), narrows, together = _PARTS[numbers], numbers != "float32", tile_rows(numbers)
+    block = row_step(numbers)
 
     @kernel(label=f"_{numbers}")
     def product(task, rows, x, one, out, me, members, state):  # type: ignore[no-untyped-def]
@@ -257,7 +283,7 @@ def _producing(numbers: str) -> Any:
 
         All of out is there when it returns; by rows (:func:`_by_rows`), a member's part of it.
         """
-        by_rows, (first, last) = _by_rows(task, rows, members), _part(rows, me, members)
+        by_rows, (first, last) = _by_rows(task, rows, members, block), _rows_of(task, rows, me, members, block)
         # By rows, a member may be a product ahead of another, whose rows of another width must not be in its way.
         offset = first * (task.narrow_step - 4 * one.depth) if by_rows else 0
         own, step = narrow(task, rows, x, one, task.narrow + offset, first, last)
@@ -282,7 +308,7 @@ def _placing(held: str) -> Any:
     kept = _HELD[held]
 
     @kernel(label=f"_{held}")
-    def place(task, layer, me, members):  # type: ignore[no-untyped-def]
+    def place(task, layer, me, members, block):  # type: ignore[no-untyped-def]
         """Queries to ``task.q``, keys and values to the pool: by rows, or by heads where rows are few."""
         rows, dim = task.rows, task.dim
         qkv = floats_at(task.qkv, rows, layer.qkv.outputs)
@@ -298,7 +324,7 @@ def _placing(held: str) -> Any:
         first, last = 0, rows
         low, high = 0, task.kv_heads
         if rows >= _LEAST_ROWS * members:
-            first, last = _part(rows, me, members)
+            first, last = _rows_of(task, rows, me, members, block)
         else:
             low, high = _part(task.kv_heads, me, members)
         place_heads(
@@ -349,6 +375,7 @@ _READERS = {held: (_placing(held), _attending(held)) for held in _HELD}
 def _layering(numbers: str, held: str) -> Any:
     """The kernel of all layers: see :func:`_runner`. It returns how many rows are behind the last."""
     product, (place, attend), narrows = _PRODUCTS[numbers], _READERS[held], numbers != "float32"
+    block = row_step(numbers)
 
     @kernel(label=f"_{numbers}_{held}")
     def run_layers(task, state, me, members):  # type: ignore[no-untyped-def]
@@ -360,13 +387,13 @@ def _layering(numbers: str, held: str) -> Any:
         space = group_space(task.dim, task.width)
         starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
         cached, places = numbers_at(task.cached, task.sequences), numbers_at(task.read, 0)
-        context, (first, last) = task.context, _part(rows, me, members)
+        context, (first, last) = task.context, _rows_of(task, rows, me, members, block)
         weight = array_at(lines[0].input_norm, (task.hidden,), np.float32)
         rms_norm(stream, weight, task.eps, normed, first, last)
         for number in range(task.layers):
             layer = lines[number]
             product(task, rows, task.normed, layer.qkv, task.qkv, me, members, state)
-            place(task, layer, me, members)
+            place(task, layer, me, members, block)
             meet(state, members)
             read = numbers_at(task.read, 1 + rows)
             narrows_down = number + 1 == task.layers and 0 <= read[0] < rows
@@ -380,17 +407,17 @@ def _layering(numbers: str, held: str) -> Any:
             attend(task, layer, starts, counts, cached, space, members, state)
             meet(state, members)
             if narrows_down:
-                first, last = _part(rows, me, members)
+                first, last = _rows_of(task, rows, me, members, block)
                 context = task.qkv  # as wide at least, and read by no one any more
-                _gather(floats_at(task.context, task.rows, wide), places, floats_at(context, rows, wide), me, members)
-                if not narrows and not _by_rows(task, rows, members):
+                _gather(floats_at(task.context, task.rows, wide), places, floats_at(context, rows, wide), first, last)
+                if not narrows and not _by_rows(task, rows, members, block):
                     meet(state, members)
             product(task, rows, context, layer.o, task.delta, me, members, state)
             weight = array_at(layer.post_norm, (task.hidden,), np.float32)
             add_rms_norm(stream, delta, weight, task.eps, normed, places, first, last)
             product(task, rows, task.normed, layer.gate_up, task.gate_up, me, members, state)
             silu_mul(gate_up, gated, first, last)
-            if not narrows and not _by_rows(task, rows, members):
+            if not narrows and not _by_rows(task, rows, members, block):
                 meet(state, members)
             product(task, rows, task.gated, layer.down, task.delta, me, members, state)
             following = task.final_norm if number + 1 == task.layers else lines[number + 1].input_norm
@@ -408,7 +435,7 @@ def _runner(numbers: str, held: str) -> Any:
         numbers: of weights and of the rows that meet them.
         held: of keys and values.
     """
-    product, run_layers = _PRODUCTS[numbers], _layering(numbers, held)
+    product, run_layers, block = _PRODUCTS[numbers], _layering(numbers, held), row_step(numbers)
 
     @kernel(label=f"_{numbers}_{held}")
     def run(task, state, me, members):  # type: ignore[no-untyped-def]
@@ -423,7 +450,7 @@ def _runner(numbers: str, held: str) -> Any:
             return
         if rows:
             product(task, rows, task.normed, task.head, task.out, me, members, state)
-        if rows == 0 or _by_rows(task, rows, members):
+        if rows == 0 or _by_rows(task, rows, members, block):
             meet(state, members)
         _choose(task.choice, floats_at(task.out, rows, task.head.outputs), state, me, members)
         meet(state, members)

@@ -16,22 +16,22 @@ _TOGETHER = 16  # units along the inputs: a cache line of each row that is read
 def pack_units(units, factor, flip, panels, start, first, last):  # type: ignore[no-untyped-def]
     """Copy units of weights into the places of outputs ``start + first ... start + last - 1``.
 
-    Output o is row ``o % 32`` of half ``o // 32 % 2`` of panel ``o // 64``. Units of its panel beyond its own become
-    those of zeros. Threads may write different outputs at the same time.
+    Output o of panels of two halves is row ``o % 32`` of half ``o // 32 % 2`` of panel ``o // 64``. Units of its panel
+    beyond its own become those of zeros. Threads may write different outputs at the same time.
 
     Args:
         units: uint32 or uint16 ``[R, U]``: of each output's weights.
         factor: uint32, by which each is multiplied: 1, or 2**16 to make the bits of bfloat16 those of float32.
         flip: uint32, combined with each by an exclusive or; the units of zeros.
-        panels: uint32 or uint16 ``[P, 2, depth, 32]``, written.
+        panels: uint32 or uint16 ``[P, halves, depth, outputs of a half]``, written.
         start: the output of row 0.
         first: first row to copy.
         last: one past the last row to copy.
     """
-    own, (_, _, depth, half) = units.shape[1], panels.shape
+    own, (_, halves, depth, half) = units.shape[1], panels.shape
     low, high = start + first, start + last
     for q in range(low // half, (high + half - 1) // half):
-        p, h, begin = q // 2, q % 2, q * half
+        p, h, begin = q // halves, q % halves, q * half
         to, end = max(low - begin, 0), min(high - begin, half)
         for k in range(0, own, _TOGETHER):
             stop = min(k + _TOGETHER, own)

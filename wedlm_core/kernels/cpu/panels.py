@@ -1,10 +1,11 @@
 """Products of rows and packed weights, ``out = x @ weight.T + bias``, in float32, bfloat16 and int8.
 
 A weight ``[O, I]`` is packed into panels of 64 outputs, each of two halves of 32: ``[O / 64, 2, depth, 32]`` units of
-four bytes. A unit is what one instruction multiplies in a lane: one float32, two bfloat16 or four int8 along the inputs
-(``depth`` units in all). So few rows read the weights once, at the speed of memory, and many rows keep a half in the L2
-cache. While tiles of rows are multiplied with a half, the next one is fetched, a part of it by each tile: so memory is
-read all the time, not only while the first tile of a half waits for it.
+four bytes (digits of four groups of 16, see :mod:`.digits`). A unit is what one instruction multiplies in a lane: one
+float32, two bfloat16 or four int8 along the inputs (``depth`` units in all). So few rows read the weights once, at the
+speed of memory, and many rows keep a half in the L2 cache. While tiles of rows are multiplied with a half, the next one
+is fetched, a part of it by each tile: so memory is read all the time, not only while the first tile of a half waits for
+it.
 
 Every result is one chain of additions in the order of the inputs (of whole units), whatever rows are multiplied
 together. So a row's bits depend neither on the other rows nor on the threads. Sums of int8 are exact in int32 and
@@ -27,12 +28,14 @@ from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, ROWS, TILE, multiply_digits
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
 from wedlm_core.kernels.cpu.tile import address
 from wedlm_core.kernels.cpu.vector import LANES
 from wedlm_core.kernels.cpu.views import floats_at
 
-__all__ = ["PANEL", "depth_step", "features", "multiply_panels", "numbers_here", "numeric_kind", "pieces", "tile_rows"]
+__all__ = ["PANEL", "depth_step", "features", "has_digits", "multiply_panels", "numbers_here", "numeric_kind", "pieces",
+           "row_step", "tile_rows"]  # fmt: skip
 
 PANEL = 64
 """Outputs of a panel."""
@@ -66,10 +69,11 @@ def numbers_here() -> tuple[str, ...]:
     """The numbers that panels can hold on this CPU: names for :func:`multiply_panels`, the fastest of each kind first.
 
     "int8" adds four products in one instruction (VNNI); "int16" widens int8 and adds pairs in 32 bits (AVX2). Those
-    that end in "_amx" are for matrix units (:mod:`.amx`): int8 from a few rows on, bfloat16 for any number of rows, as
-    its sums are taken in another order.
+    that end in "_amx" are for matrix units: int8 from a few rows on, bfloat16 for any number of rows, as its sums are
+    taken in another order (:mod:`.amx`), and float32 by its digits (:mod:`.digits`).
     """
-    found, wide = ["float32"], {"avx512f", "avx512bw"} <= features()
+    wide = {"avx512f", "avx512bw"} <= features()
+    found = ["float32_amx", "float32"] if wide and "avx512vnni" in features() and has_amx() else ["float32"]
     if wide and "avx512bf16" in features() and has_amx():
         found.append("bfloat16_amx")
     if wide and "avx512bf16" in features():
@@ -92,13 +96,27 @@ def numeric_kind(numbers: str) -> str:
     return numbers.removesuffix("_amx")
 
 
+def has_digits(numbers: str) -> bool:
+    """Whether weights and rows are held as digits (:mod:`.digits`)."""
+    return numbers == "float32_amx"
+
+
 def depth_step(numbers: str) -> int:
     """Rows and panels are padded to a multiple of so many units of four bytes."""
+    if has_digits(numbers):
+        return BLOCK_INPUTS
     return STEP if numbers.endswith("_amx") else 1
+
+
+def row_step(numbers: str) -> int:
+    """Rows are held in whole blocks of so many."""
+    return TILE if has_digits(numbers) else 1
 
 
 def tile_rows(numbers: str) -> int:
     """Most rows that are multiplied together."""
+    if has_digits(numbers):
+        return ROWS
     if numbers.endswith("_amx"):
         return BLOCK_ROWS
     return 12 if _has_wide_vectors() else 3
@@ -392,11 +410,12 @@ def multiply_panels(numbers: str) -> Any:
 
     Its arguments, addresses and counts (int64):
 
-    - x, x_step: rows, in units (int8: four bytes; bfloat16 and int16: two numbers), zero behind the inputs.
+    - x, x_step: rows, in units (int8: four bytes; bfloat16 and int16: two numbers), zero behind the inputs. Digits are
+      as :func:`wedlm_core.kernels.cpu.digits.split_rows` writes them.
     - weight, depth: panels, and units of a row.
     - out, out_step: float32 rows, written.
     - bias: float32, zeros where there is none, like scale as long as the panels.
-    - scale: float32, of each output (int8 and int16 only, as the next two).
+    - scale: float32, of each output (integers and digits only, as the next one).
     - row_scale: float32, of each row.
     - row_sum: int32, 128 times the sum of each row's numbers (int8 only).
     - rows, outputs: of the product.
@@ -407,7 +426,10 @@ def multiply_panels(numbers: str) -> Any:
     return _MULTIPLIERS[numbers]
 
 
-_MULTIPLIERS = {
-    numbers: _amx_multiplier(numbers) if numbers.endswith("_amx") else _multiplier(numbers)
-    for numbers in numbers_here()
-}
+def _multiplier_of(numbers: str) -> Any:
+    if has_digits(numbers):
+        return multiply_digits
+    return _amx_multiplier(numbers) if numbers.endswith("_amx") else _multiplier(numbers)
+
+
+_MULTIPLIERS = {numbers: _multiplier_of(numbers) for numbers in numbers_here()}
