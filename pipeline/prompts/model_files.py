@@ -13,7 +13,7 @@ from pipeline.storage.first_contact import check_reachable
 from wedlm_core.file_digest import file_digest
 from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint
 from wedlm_core.model.checkpoint_files import how_to_convert, read_json
-from wedlm_core.model.smoothing_names import SMOOTHING_FILE, smoothing_digest, smoothing_path
+from wedlm_core.model.smoothing_names import SMOOTHING_FILE, check_file, smoothing_digest, smoothing_path
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
@@ -127,9 +127,8 @@ def check_model(config: RunConfig) -> Checkpoint:
 
 def _check_smoothing(config: RunConfig, folder: Path) -> None:
     path = smoothing_path(config.engine.smoothing, folder)
-    if path is not None and not path.is_file():
-        remedy = f'Make {SMOOTHING_FILE} with "wedlm-batch smooth", or use "sample".'
-        raise ConfigError(f"engine.smoothing={config.engine.smoothing!r}: there is no file {path}. {remedy}")
+    if path is not None:
+        check_file(path)
 
 
 def _check_chat_template(config: RunConfig, folder: Path) -> None:

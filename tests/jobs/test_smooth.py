@@ -36,7 +36,7 @@ def smooth(job: SmallJob, *more: str) -> int:
 
 def test_an_output_is_not_continued_with_another_scaling(job: SmallJob, capsys: pytest.CaptureFixture[str]) -> None:
     """Resuming with the file of other rows, or with none, would mix the rows of two models."""
-    assert "there is no file" in str(validate(job.config).problems)
+    assert "no such file" in str(validate(job.config).problems)
     assert smooth(job) == 0
     assert "use: --set engine.smoothing=model" in capsys.readouterr().out
     assert validate(job.config).ok
@@ -55,6 +55,17 @@ def test_an_output_is_not_continued_with_another_scaling(job: SmallJob, capsys: 
     path.write_bytes(kept)
     job.run()
     assert job.problems() == ()
+
+
+def test_a_file_that_was_cut_is_found_before_an_actor_reads_it(job: SmallJob) -> None:
+    assert smooth(job) == 0
+    path = Path(job.config.model) / "smoothing.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    (problem,) = validate(job.config).problems
+    assert "not a whole safetensors file" in problem
+    assert "wedlm-batch smooth" in problem
+    assert smooth(job) == 0
+    assert validate(job.config).ok
 
 
 def test_a_file_beside_the_weights_is_another_model_only_where_it_is_used(job: SmallJob) -> None:

@@ -39,13 +39,17 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
     return value
 
 
-def opened(path: Path, *, framework: str = "pt", device: Any = "cpu") -> Any:
+def opened(
+    path: Path, *, framework: str = "pt", device: Any = "cpu", what: str = "model", remedy: str = "Download it again."
+) -> Any:
     """Open a safetensors file; its header is compared with the length of the file.
 
     Args:
         path: the file.
         framework: "pt" to read tensors with torch; "numpy" needs no torch, and suffices for the header.
         device: of tensors that are read.
+        what: names the file in the error.
+        remedy: what the error advises.
 
     Raises:
         WeightsError: it is not a complete safetensors file.
@@ -54,7 +58,7 @@ def opened(path: Path, *, framework: str = "pt", device: Any = "cpu") -> Any:
         return safe_open(path, framework=framework, device=str(device))
     except (SafetensorError, OSError) as error:
         rule = f"not a whole safetensors file ({first_line(error)})"
-        raise WeightsError(explain("model", str(path), rule, "Download it again.")) from error
+        raise WeightsError(explain(what, str(path), rule, remedy)) from error
 
 
 def files_by_tensor(folder: Path) -> dict[str, Path]:

@@ -21,7 +21,7 @@ from wedlm_core.file_digest import file_digest
 from wedlm_core.model.checkpoint import Checkpoint
 from wedlm_core.model.checkpoint_files import opened
 from wedlm_core.model.smoothing import MOST, Smoothing, expected_sites
-from wedlm_core.model.smoothing_names import SAMPLE, smoothing_path
+from wedlm_core.model.smoothing_names import SAMPLE, check_file, smoothing_path
 from wedlm_core.model.smoothing_search import search
 
 __all__ = ["MOST_ROWS", "MOST_TOKENS", "load_smoothing", "save_smoothing", "smooth_checkpoint", "smoothing_of"]
@@ -56,12 +56,20 @@ def smoothing_of(
         return load_smoothing(path, found)
     cached = writable_cache("smoothing") / f"{_key(found, weight_dtype, head)}.safetensors"
     with one_at_a_time(f"smoothing-{cached.stem}"):
-        if not cached.is_file():
+        if not _is_whole(cached):
             lines = SAMPLE.read_text(encoding="utf-8").splitlines()
             made = smooth_checkpoint(found, encode([json.loads(line) for line in lines]), weight_dtype,
                                      head=head, device=device)  # fmt: skip
             save_smoothing(made, cached)
     return load_smoothing(cached, found)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        check_file(path)
+    except (ConfigError, WeightsError):
+        return False
+    return True
 
 
 def smooth_checkpoint(
@@ -102,10 +110,7 @@ def load_smoothing(path: str | os.PathLike[str], found: Checkpoint) -> Smoothing
         WeightsError: it is not a smoothing of this model.
     """
     path, sites = Path(path), expected_sites(found.config)
-    if not path.is_file():
-        rule = "no such file"
-        remedy = 'Make it with "wedlm-batch smooth", or use "sample".'
-        raise ConfigError(explain("smoothing", str(path), rule, remedy))
+    check_file(path)
     with opened(path) as handle:
         exponents = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118  # no mapping
     for name, each in exponents.items():

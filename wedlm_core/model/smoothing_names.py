@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.file_digest import file_digest
+from wedlm_core.model.checkpoint_files import opened
 
-__all__ = ["SAMPLE", "SMOOTHING_FILE", "smoothing_digest", "smoothing_path"]
+__all__ = ["REMEDY", "SAMPLE", "SMOOTHING_FILE", "check_file", "smoothing_digest", "smoothing_path"]
 
 SAMPLE = Path(__file__).parent / "smoothing_sample.jsonl"
 """The shipped sample: a JSON string a line."""
 SMOOTHING_FILE = "smoothing.safetensors"
 """The file beside the weights that ``smoothing="model"`` names."""
+REMEDY = 'Make it with "wedlm-batch smooth", or use "sample".'
+"""What to do without such a file, or with one that cannot be read."""
 
 
 def smoothing_path(setting: str, folder: Path) -> Path | None:
@@ -24,6 +28,18 @@ def smoothing_path(setting: str, folder: Path) -> Path | None:
     if setting in ("off", "sample"):
         return None
     return folder / SMOOTHING_FILE if setting == "model" else Path(setting).expanduser()
+
+
+def check_file(path: Path) -> None:
+    """Check that a file is whole, without reading its tensors.
+
+    Raises:
+        ConfigError: there is no such file.
+        WeightsError: it is no whole safetensors file.
+    """
+    if not path.is_file():
+        raise ConfigError(explain("smoothing", str(path), "no such file", REMEDY))
+    opened(path, framework="numpy", what="smoothing", remedy=REMEDY)
 
 
 def smoothing_digest(setting: str, folder: Path) -> str:

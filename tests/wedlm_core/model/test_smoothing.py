@@ -110,6 +110,25 @@ def test_the_shipped_sample_is_computed_once(tmp_path: Path, monkeypatch: pytest
     assert "3, 4, 5, 6, 7, 8, 9" in first.text
 
 
+def test_a_cached_file_that_was_cut_is_made_again(
+    tmp_path: Path, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smoothing_files, "writable_cache", lambda name: tmp_path)
+
+    def made() -> Path:
+        device = torch.device("cpu")
+        smoothing_files.smoothing_of(
+            "sample", read_checkpoint(qwen3_folder), lambda texts: [[1, 2, 3]] * len(texts), weight_dtype="int8",
+            head=True, device=device,
+        )  # fmt: skip
+        (path,) = tmp_path.glob("*.safetensors")
+        return path
+
+    whole = made().read_bytes()
+    made().write_bytes(whole[:-1])
+    assert made().read_bytes() == whole
+
+
 def test_what_is_no_smoothing_of_this_model_is_refused(tmp_path: Path, qwen3_folder: Path) -> None:
     found = read_checkpoint(qwen3_folder)
     sites = expected_sites(found.config)

@@ -1,4 +1,4 @@
-"""float32 products from integers: numbers as four signed digits of 8 bits, multiplied by a CPU's matrix units, exactly.
+"""float32 as four signed digits of 8 bits, which matrix units multiply and add exactly (:mod:`.digit_products`).
 
 All numbers of a row, or of an output's weights, share one scale, a power of two: ``x = scale * (d0 + d1 / 2**8 +
 d2 / 2**16 + d3 / 2**24)``, 32 bits in all, so that numbers down to 1/64 of the largest keep every bit of a float32 (but
@@ -15,7 +15,6 @@ and Rump (Numerical Algorithms 59, 2012) and, with integers, Ootomo, Ozaki and Y
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from wedlm_core.kernels.cpu.amx import configure, matrix, release
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer
+from wedlm_core.kernels.cpu.emit import call, loop, pointer
 from wedlm_core.kernels.cpu.emit import spread as in_all_lanes
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.vector import LANES, fma, load, load_whole, split, store, two_to
-from wedlm_core.kernels.cpu.views import floats_at
+from wedlm_core.kernels.cpu.vector import LANES, split, two_to
 
-__all__ = [
-    "BLOCK_INPUTS", "DIGITS", "FEW_ROWS", "GROUP", "MOST_INPUTS", "ROWS", "TILE", "look_up_digits", "multiply_digits",
-    "split_rows", "split_weights",
-]  # fmt: skip
+__all__ = ["BLOCK_INPUTS", "DIGITS", "GROUP", "MOST_INPUTS", "TILE", "look_up_digits", "split_rows", "split_weights"]
 
 DIGITS = 4
 """Of a number."""
@@ -44,36 +38,14 @@ TILE = 16
 """Rows of a tile: rows are stored in whole ones."""
 GROUP = 16
 """Outputs of a group, whose weights lie together."""
-ROWS = 64
-"""Most rows of a piece, which read weights from the cache together."""
-FEW_ROWS = 4
-"""Rows that vectors multiply."""
 MOST_INPUTS = 2**15 - 1
 """Inputs of a product: four sums of so many products of digits, of up to 2**14 each, fit in 32 bits."""
-_PIECE_TILES, _PANEL = ROWS // TILE, 4 * GROUP
-_DIGIT_BYTES = TILE * BLOCK_INPUTS  # of a digit of 16 rows or outputs in a block of inputs
-_BLOCK_BYTES = DIGITS * _DIGIT_BYTES
-_CHUNK = 8  # blocks of inputs whose weights stay in the first cache while all tiles of a piece pass
-_AHEAD_BYTES = 1 << 14  # of weights that are fetched while a tile that is alone reads them once
-_NEAR_BYTES = 1 << 20  # of rows that stay in the second cache while all weights pass
-_LINE, _BLOCK_LINES, _UNIT = 64, _BLOCK_BYTES // 64, 4
-_SETTINGS = 16  # of the matrix units, in units of four bytes
-_TILE_SUMS = DIGITS * TILE * GROUP  # of a tile and a group
-_WEIGHTS = 7  # the matrix that holds weights; 0 to 3 are sums, 4 to 6 rows
-# Loads and products of a block. ``("rows", d, m)``: digit d of the rows to matrix m; the same of weights. Each product
-# adds to the sums of i + j. Three matrices for rows: the third digit is loaded twice, the fourth once.
-_TURN = (
-    ("rows", 0, 4), ("rows", 1, 5), ("rows", 2, 6), ("weights", 0, _WEIGHTS),
-    ("multiply", 0, 4), ("multiply", 1, 5), ("multiply", 2, 6), ("rows", 3, 6), ("multiply", 3, 6),
-    ("weights", 1, _WEIGHTS), ("multiply", 1, 4), ("rows", 2, 6), ("multiply", 2, 5), ("multiply", 3, 6),
-    ("weights", 2, _WEIGHTS), ("multiply", 2, 4), ("multiply", 3, 5),
-    ("weights", 3, _WEIGHTS), ("multiply", 3, 4),
-)  # fmt: skip
+_DIGIT_BYTES = TILE * BLOCK_INPUTS  # of a digit of 16 rows in a block of inputs
 _SMALLEST = 2.0**-96  # a row's largest number, at least: its scale and the inverse are normal numbers
 _NEAR_TWO = 0.992  # a largest number up to so much of a power of two fits below it when the digits carry
-_CARRY, _SIGN, _SIGNS = 0x00808080, 0x80, 0x80808080
-_BYTE, _INT, _INDEX, _FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-_INTS, _FLOATS, _BYTES = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES), ir.VectorType(_BYTE, LANES)
+_CARRY, _SIGNS = 0x00808080, 0x80808080
+_INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
 _intrinsic: Any = intrinsic
 
 
@@ -165,7 +137,7 @@ def _split_row(x, size, place, step):  # type: ignore[no-untyped-def]
 
 @kernel
 def split_rows(x, depth, place, scale, first, last):  # type: ignore[no-untyped-def]
-    """Write the digits of rows as :func:`multiply_digits` reads them, in tiles of 16 rows.
+    """Write the digits of rows, in tiles of 16 rows, as products read them.
 
     A tile has for each block of 64 inputs, for each of the four digits, 64 bytes of each row (:func:`_put_digits`).
 
@@ -231,258 +203,3 @@ def look_up_digits(panels, scale, ids, out, first, last):  # type: ignore[no-unt
                 whole = np.int32(whole * np.int32(256) + np.int32(numbers[to + d * step]))
             out[t, i] = F32(whole) * own
     return True
-
-
-def _turns(tiles: int) -> Any:
-    """An intrinsic: a tile times a group, over some blocks of inputs.
-
-    Beside each block it fetches its share of the weights that come next, where ``tiles`` tiles share them. What is read
-    again soon goes to the first cache, and the rest past it: weights where tiles share them, else rows.
-    """
-    lines, stays = -(-_BLOCK_LINES // tiles), "rows" if tiles == 1 else "weights"
-
-    @_intrinsic
-    def turns(typing_context, x, weight, blocks, sums, fresh, ahead):  # type: ignore[no-untyped-def]
-        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            x, weight, blocks, sums, fresh, ahead = args
-            sums_at = [pointer(builder, _BYTE, sums, _INDEX(_DIGIT_BYTES * d)) for d in range(DIGITS)]
-            with builder.if_else(fresh) as (begin, go_on):
-                with begin:
-                    for d in range(DIGITS):
-                        matrix(builder, "tilezero", _BYTE(d))
-                with go_on:
-                    for d in range(DIGITS):
-                        matrix(builder, "tileloadd64", _BYTE(d), sums_at[d], _INDEX(_LINE))
-
-            def turn(k, _):  # type: ignore[no-untyped-def]
-                along, fetched = builder.mul(k, _INDEX(_BLOCK_BYTES)), 0
-                soon = builder.add(ahead, builder.mul(k, _INDEX(_LINE * lines)))
-                for done, (what, which, number) in enumerate(_TURN, 1):
-                    while fetched < lines * done // len(_TURN):
-                        fetch(builder, pointer(builder, _BYTE, soon, _INDEX(_LINE * fetched)), level=2)
-                        fetched += 1
-                    if what == "multiply":
-                        matrix(builder, "tdpbssd", _BYTE(which), _BYTE(number), _BYTE(_WEIGHTS))
-                        continue
-                    base = x if what == "rows" else weight
-                    place = pointer(builder, _BYTE, base, along, _INDEX(_DIGIT_BYTES * which))
-                    name = "tileloadd64" if what == stays else "tileloaddt164"
-                    matrix(builder, name, _BYTE(number), place, _INDEX(_LINE))
-                return []
-
-            loop(builder, blocks, 1, [], turn)
-            for d in range(DIGITS):
-                matrix(builder, "tilestored64", _BYTE(d), sums_at[d], _INDEX(_LINE))
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 4, types.boolean, types.intp), generate
-
-    return turns
-
-
-@kernel
-def _finish(sums, out, out_step, bias, scale, row_scale, rows, columns):  # type: ignore[no-untyped-def]
-    """Scale the sums of a tile and a group, and add the bias."""
-    own, worth = floats_at(row_scale, 1, rows), F32(2.0**-8)
-    scale_O = load(floats_at(scale, 1, GROUP), 0, GROUP, F32(0.0))
-    bias_O = load(floats_at(bias, 1, GROUP), 0, GROUP, F32(0.0))
-    for r in range(rows):
-        at = sums + r * _LINE
-        value = fma(load_whole(at + 3 * _DIGIT_BYTES), worth, load_whole(at + 2 * _DIGIT_BYTES))
-        value = fma(fma(value, worth, load_whole(at + _DIGIT_BYTES)), worth, load_whole(at))
-        store(floats_at(out + r * out_step, 1, columns), 0, columns, value * (scale_O * own[0, r]) + bias_O)
-
-
-def _few(rows: int) -> Any:
-    """An intrinsic: a few rows of a tile times a group, by vectors: the sums of matrix units, bit for bit.
-
-    Matrix units take about as long for one row as for 16, and where others keep them busy longer than memory takes to
-    give the weights.
-    """
-    pairs = [(i, j) for j in range(DIGITS) for i in range(DIGITS - j)]
-    # An instruction waits for the last one that added to the same sums: of one or two rows there are few others.
-    sums_of = {pair: number if rows <= 2 else sum(pair) for number, pair in enumerate(pairs)}
-    count = 1 + max(sums_of.values())
-
-    @_intrinsic
-    def few(typing_context, x, weight, blocks, sums, excess):  # type: ignore[no-untyped-def]
-        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            x, weight, blocks, sums, excess = args
-
-            def multiply(k, before):  # type: ignore[no-untyped-def]
-                block = builder.mul(builder.lshr(k, _INDEX(4)), _INDEX(_BLOCK_BYTES))
-                unit, after = builder.and_(k, _INDEX(15)), list(before)
-                line = builder.add(weight, builder.add(block, builder.mul(unit, _INDEX(_LINE))))
-                row = builder.add(x, builder.add(block, builder.mul(unit, _INDEX(_UNIT))))
-                for i, j in pairs:
-                    if i == 0:
-                        place = pointer(builder, _INTS, line, _INDEX(_DIGIT_BYTES * j))
-                        signed = builder.load(place, align=4)  # the instruction multiplies unsigned by signed
-                        part = builder.xor(signed, _INTS([_SIGNS] * LANES))
-                        fetch(builder, pointer(builder, _BYTE, line, _INDEX(_AHEAD_BYTES + _DIGIT_BYTES * j)), level=2)
-                    for r in range(rows):
-                        place = pointer(builder, _INT, row, _INDEX(_DIGIT_BYTES * i + BLOCK_INPUTS * r))
-                        own = in_all_lanes(builder, builder.load(place, align=4), LANES)
-                        at = count * r + sums_of[i, j]
-                        after[at] = call(builder, "llvm.x86.avx512.vpdpbusd.512", _INTS, after[at], part, own)
-                return after
-
-            units = builder.mul(blocks, _INDEX(LANES))
-            totals = loop(builder, units, 1, [_INTS([0] * LANES)] * (count * rows), multiply)
-            for r in range(rows):
-                for d in range(DIGITS):
-                    more = builder.load(pointer(builder, _INT, excess, _INDEX(4 * (DIGITS * r + d))), align=4)
-                    parts = {count * r + number for pair, number in sums_of.items() if sum(pair) == d}
-                    exact = functools.reduce(builder.add, [totals[part] for part in sorted(parts)])
-                    exact = builder.sub(exact, in_all_lanes(builder, more, LANES))
-                    place = pointer(builder, _INTS, sums, _INDEX(_DIGIT_BYTES * d + _LINE * r))
-                    builder.store(exact, place, align=4)
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 5), generate
-
-    return few
-
-
-_one_row, _two_rows, _three_rows, _four_rows = (_few(rows) for rows in range(1, FEW_ROWS + 1))
-
-
-@_intrinsic
-def _sum_of_digits(typing_context: Any, x: Any, blocks: Any) -> Any:
-    """The sum of a digit of a row, from its first 64 bytes on in each block."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, blocks = args
-
-        def add(k: Any, before: list[Any]) -> list[Any]:
-            part = builder.load(pointer(builder, _INTS, x, builder.mul(k, _INDEX(_BLOCK_BYTES))), align=4)
-            ones = _INTS([0x01010101] * LANES)
-            return [call(builder, "llvm.x86.avx512.vpdpbusd.512", _INTS, before[0], ones, part)]
-
-        (total,) = loop(builder, blocks, 1, [_INTS([0] * LANES)], add)
-        return call(builder, f"llvm.vector.reduce.add.v{LANES}i32", _INT, total)
-
-    return types.int32(types.intp, types.intp), generate
-
-
-@kernel
-def _excess_of(x, blocks, rows, excess):  # type: ignore[no-untyped-def]
-    """What unsigned weights add to the sums of a few rows: 128 times their digits up to one; int32 ``[rows, 4]``."""
-    for r in range(rows):
-        total = np.int32(0)
-        for d in range(DIGITS):
-            total += _sum_of_digits(x + d * _DIGIT_BYTES + r * BLOCK_INPUTS, blocks)
-            excess[r, d] = total * np.int32(_SIGN)
-
-
-@kernel
-def _multiply_few(x, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last):  # type: ignore[no-untyped-def]
-    """:func:`multiply_digits` of at most :data:`FEW_ROWS` rows."""
-    kept, blocks = np.empty(LANES + _TILE_SUMS, dtype=np.int32), depth // BLOCK_INPUTS
-    sums = (kept.ctypes.data + _LINE - 1) // _LINE * _LINE
-    excess = np.empty((rows, DIGITS), dtype=np.int32)
-    _excess_of(x, blocks, rows, excess)
-    more = excess.ctypes.data
-    for o in range(_PANEL * first, min(_PANEL * last, outputs), GROUP):
-        group = weight + o // GROUP * blocks * _BLOCK_BYTES
-        if rows == 1:
-            _one_row(x, group, blocks, sums, more)
-        elif rows == 2:
-            _two_rows(x, group, blocks, sums, more)
-        elif rows == 3:
-            _three_rows(x, group, blocks, sums, more)
-        else:
-            _four_rows(x, group, blocks, sums, more)
-        at = 4 * o
-        _finish(sums, out + at, out_step, bias + at, scale + at, row_scale, rows, min(GROUP, outputs - o))
-
-
-_one_tile, _two_tiles, _three_tiles, _four_tiles = (_turns(tiles) for tiles in range(1, _PIECE_TILES + 1))
-
-
-@kernel
-def _shape(kept, rows):  # type: ignore[no-untyped-def]
-    """Set the matrices up for tiles of so many rows."""
-    settings = kept[:_SETTINGS].view(np.uint8)
-    settings[0] = 1
-    for number in range(8):
-        settings[16 + 2 * number] = _LINE
-        settings[48 + number] = TILE if number == _WEIGHTS else rows
-    configure(kept.ctypes.data)
-
-
-@kernel
-def _chunk(x, step, weight, blocks, sums, fresh, tiles, ahead):  # type: ignore[no-untyped-def]
-    """All tiles of a piece times a chunk of a group's weights.
-
-    Args:
-        x: address of the first tile's first block, and ``step`` bytes from a tile to the next.
-        step: see x.
-        weight: address of the first block of weights.
-        blocks: of inputs.
-        sums: address of the sums of all tiles.
-        fresh: whether these are the first blocks.
-        tiles: 1 to 4.
-        ahead: address of weights to fetch, as many as these.
-    """
-    share = blocks * _LINE * ((_BLOCK_LINES + tiles - 1) // tiles)
-    for t in range(tiles):
-        rows, own, soon = x + t * step, sums + 4 * t * _TILE_SUMS, ahead + t * share
-        if tiles == 1:
-            _one_tile(rows, weight, blocks, own, fresh, soon)
-        elif tiles == 2:
-            _two_tiles(rows, weight, blocks, own, fresh, soon)
-        elif tiles == 3:
-            _three_tiles(rows, weight, blocks, own, fresh, soon)
-        else:
-            _four_tiles(rows, weight, blocks, own, fresh, soon)
-
-
-@kernel
-def _multiply_piece(x, x_step, group, blocks, sums, rows, end):  # type: ignore[no-untyped-def]
-    """The sums of up to :data:`ROWS` rows and a group; ``end`` is behind the last weights that are read."""
-    tiles = (rows + TILE - 1) // TILE
-    chunk, far = (_CHUNK, _CHUNK * _BLOCK_BYTES) if tiles > 1 else (blocks, _AHEAD_BYTES)
-    for k in range(0, blocks, chunk):
-        many, here = min(chunk, blocks - k), group + k * _BLOCK_BYTES
-        ahead = here + min(many * _BLOCK_BYTES, far)
-        if ahead >= end:  # nothing comes next: what is there already
-            ahead = here
-        _chunk(x + k * _BLOCK_BYTES, TILE * x_step, here, many, sums, k == 0, tiles, ahead)
-
-
-@kernel
-def multiply_digits(  # type: ignore[no-untyped-def]
-    x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
-):
-    """:func:`wedlm_core.kernels.cpu.panels.multiply_panels` of digits.
-
-    ``x`` is as :func:`split_rows` writes it, ``weight`` panels of four groups of 16 outputs: for each block of inputs
-    its digits, each ``[16, 16, 4]``: units of four inputs, outputs, inputs.
-    """
-    if rows <= FEW_ROWS:
-        _multiply_few(x, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last)
-        return
-    parts, blocks = (rows + ROWS - 1) // ROWS, depth // BLOCK_INPUTS
-    kept = np.empty(_SETTINGS + LANES + _PIECE_TILES * _TILE_SUMS, dtype=np.int32)
-    kept[:_SETTINGS] = 0
-    sums = (kept.ctypes.data + 4 * _SETTINGS + _LINE - 1) // _LINE * _LINE
-    size, in_force, together = blocks * _BLOCK_BYTES, 0, max(1, _NEAR_BYTES // (ROWS * x_step))
-    end = weight + _PANEL // GROUP * size * ((last - 1) // parts + 1)
-    for begin in range(0, parts, together):
-        for p in range(first // parts, (last - 1) // parts + 1):
-            low, high = max(first - p * parts, begin), min(last - p * parts, begin + together, parts)
-            for t in range(low, high):
-                row, count = ROWS * t, min(ROWS, rows - ROWS * t)
-                if in_force != min(count, TILE):
-                    in_force = min(count, TILE)
-                    _shape(kept, in_force)
-                for o in range(_PANEL * p, min(_PANEL * p + _PANEL, outputs), GROUP):
-                    group, at, to = weight + o // GROUP * size, 4 * o, out + row * out_step + 4 * o
-                    _multiply_piece(x + row * x_step, x_step, group, blocks, sums, count, end)
-                    for tile in range(0, count, TILE):
-                        _finish(
-                            sums + 4 * _TILE_SUMS // TILE * tile, to + tile * out_step, out_step, bias + at, scale + at,
-                            row_scale + 4 * (row + tile), min(TILE, count - tile), min(GROUP, outputs - o),
-                        )  # fmt: skip
-    release()

@@ -28,7 +28,8 @@ from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, ROWS, TILE, multiply_digits
+from wedlm_core.kernels.cpu.digit_products import ROWS, multiply_digits
+from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, TILE
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
 from wedlm_core.kernels.cpu.tile import address
 from wedlm_core.kernels.cpu.vector import LANES

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.kernels.cpu.digits import DIGITS, FEW_ROWS, MOST_INPUTS, ROWS, TILE
+from wedlm_core.kernels.cpu.digit_products import FEW_ROWS, ROWS
+from wedlm_core.kernels.cpu.digits import DIGITS, MOST_INPUTS, TILE
 from wedlm_core.kernels.cpu.panels import numbers_here
 from wedlm_core.model.panels import pack
 from wedlm_core.model.team import Team
