@@ -21,7 +21,7 @@ from pathlib import Path
 import pipeline
 from jobs.cli import NO_OUTPUT, Parser, add_config_options, collect, show_stages
 from jobs.quiet_end import end_quietly
-from pipeline.codec import WeDLMError
+from pipeline.codec import EXACT_WEIGHT_DTYPES, WeDLMError
 from pipeline.commands.calibration_sample import sample_token_ids
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
@@ -66,7 +66,7 @@ def _write(config: RunConfig, token_ids: list[list[int]], path: Path) -> tuple[i
     from wedlm_core.model.smoothing_files import save_smoothing, smooth_checkpoint
 
     dtype = config.engine.weight_dtype
-    if dtype not in ("auto", "int8", "int4"):
+    if dtype not in ("auto", *EXACT_WEIGHT_DTYPES):
         raise ConfigError(f"engine.weight_dtype={dtype!r}: only int8 and int4 are smoothed. Set one of them.")
     found = smooth_checkpoint(
         read_checkpoint(model_folder(config)), token_ids, "int8" if dtype == "auto" else dtype,

@@ -17,7 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-from wedlm_core.config import EngineConfig
+from wedlm_core.config import EXACT_WEIGHT_DTYPES, EngineConfig
 from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.evidence import EVIDENCE
@@ -41,6 +41,7 @@ from wedlm_core.types import FinishReason, Generation, Request, SamplingParams, 
 
 __all__ = [
     "EVIDENCE",
+    "EXACT_WEIGHT_DTYPES",
     "MASK",
     "STATISTICS",
     "BoundedEnvironment",

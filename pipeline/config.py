@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pipeline.codec import (
+    EXACT_WEIGHT_DTYPES,
     MASK,
     CoreConfigError,
     EngineConfig,
@@ -366,7 +367,7 @@ class RunConfig:
         own = {name: getattr(self, name) for name in names}
         limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant",
                                                                         "kv_cache_dtype", "weight_dtype")}  # fmt: skip
-        if self.engine.weight_dtype in ("int8", "int4"):
+        if self.engine.weight_dtype in EXACT_WEIGHT_DTYPES:
             limits["engine.quantised_head"] = self.engine.quantised_head
             if self.dtype in ("auto", "float32"):  # what "auto" stands for now: earlier versions recorded "auto"
                 limits["engine.kv_cache_dtype"] = self.engine.kv_numbers("float32")

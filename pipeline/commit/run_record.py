@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.codec import StructuredOutputs
+from pipeline.codec import EXACT_WEIGHT_DTYPES, StructuredOutputs
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
 from pipeline.parsing import Parse, parsed_columns
@@ -326,7 +326,7 @@ def current_settings(settings: Mapping[str, Any], url: str) -> Mapping[str, Any]
     Raises:
         OutputError: which dtype that was follows from the device of the run, which no record names.
     """
-    narrow = settings.get("engine.weight_dtype") in ("int8", "int4")
+    narrow = settings.get("engine.weight_dtype") in EXACT_WEIGHT_DTYPES
     dtype = settings.get("dtype")
     if not narrow or settings.get("engine.kv_cache_dtype") != "auto" or dtype not in ("auto", "float32"):
         return settings

@@ -3,9 +3,9 @@
 Reads no files and imports no torch.
 """
 
-from wedlm_core.config.engine import EngineConfig
+from wedlm_core.config.engine import EXACT_WEIGHT_DTYPES, EngineConfig
 from wedlm_core.config.model import ModelConfig, YarnScaling
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.config.streaming import StreamingSwitches
 
-__all__ = ["EngineConfig", "ModelConfig", "StepCost", "StreamingSwitches", "YarnScaling"]
+__all__ = ["EXACT_WEIGHT_DTYPES", "EngineConfig", "ModelConfig", "StepCost", "StreamingSwitches", "YarnScaling"]

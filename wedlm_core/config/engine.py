@@ -14,7 +14,7 @@ from wedlm_core.config.streaming import StreamingSwitches
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.names import ENGINE_NAMES, known_fields_only
 
-__all__ = ["EngineConfig"]
+__all__ = ["EXACT_WEIGHT_DTYPES", "EngineConfig"]
 
 # Fields of EngineConfig: positive integers with their maximum, optional ones, and fields with a few values.
 _COUNTS: Mapping[str, int] = {
@@ -34,12 +34,14 @@ _OPTIONAL_COUNTS: Mapping[str, int] = {
     "num_pages": MAX_INT,
     "kv_cache_bytes": 1 << 48,
 }
+EXACT_WEIGHT_DTYPES = ("int8", "int4")
+"""Values of ``weight_dtype`` with which products are sums of integers."""
 _CHOICES: Mapping[str, tuple[object, ...]] = {
     "batch_invariant": (True, False, "auto"),
     "overlap": (True, False, "auto"),
     "cuda_graphs": (True, False, "auto"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "fp8_e4m3", "int8"),
-    "weight_dtype": ("auto", "int8", "int4", "fp8_e4m3"),
+    "weight_dtype": ("auto", *EXACT_WEIGHT_DTYPES, "fp8_e4m3"),
     "history_drafts": (True, False, "auto"),
 }
 _FLAGS = ("prefix_caching", "quantised_head", "trace")
@@ -210,7 +212,7 @@ class EngineConfig:
             'Set overlap="auto", or history_drafts="auto".',
         )
         _require(
-            self.smoothing == "off" or self.weight_dtype in ("int8", "int4"),
+            self.smoothing == "off" or self.weight_dtype in EXACT_WEIGHT_DTYPES,
             "smoothing",
             self.smoothing,
             f'weight_dtype="{self.weight_dtype}" rounds nothing that it could smooth',
@@ -239,7 +241,7 @@ class EngineConfig:
         """
         if self.kv_cache_dtype != "auto":
             return self.kv_cache_dtype
-        return "bfloat16" if dtype == "float32" and self.weight_dtype in ("int8", "int4") else dtype
+        return "bfloat16" if dtype == "float32" and self.weight_dtype in EXACT_WEIGHT_DTYPES else dtype
 
     def logits_rows(self, vocab_size: int) -> int:
         """Most rows of logits in memory at once, for a vocabulary of this size."""

@@ -8,7 +8,7 @@ import logging
 import torch
 
 from wedlm_core.attention.registry import may_bring_cpu_decoder
-from wedlm_core.config import EngineConfig
+from wedlm_core.config import EXACT_WEIGHT_DTYPES, EngineConfig
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import why_no_bfloat16
 
@@ -26,7 +26,7 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return model.dtype
     why = _why_no_kernels(config)
-    if why is None and config.weight_dtype not in ("int8", "int4"):
+    if why is None and config.weight_dtype not in EXACT_WEIGHT_DTYPES:
         why = _why_no_products(model)
     if why is None:
         return torch.float32

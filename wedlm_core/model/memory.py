@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wedlm_core.config import ModelConfig
+from wedlm_core.config import EXACT_WEIGHT_DTYPES, ModelConfig
 from wedlm_core.model.expected_tensors import expected_tensors
 
 __all__ = ["BYTES", "WEIGHT_DTYPES", "kv_bytes_per_token", "weight_bytes"]
@@ -30,7 +30,7 @@ def weight_bytes(
             and tied to the embedding is packed by a library, which gives no rows back: it is in memory twice.
     """
     total = 0.0
-    exact_head = weight_dtype in ("int8", "int4") and quantised_head
+    exact_head = weight_dtype in EXACT_WEIGHT_DTYPES and quantised_head
     for place in expected_tensors(config).values():
         rows, inputs = place.shape[0], place.shape[1] if len(place.shape) > 1 else 1
         narrow = WEIGHT_DTYPES.get(weight_dtype) if place.parameter.endswith(_PROJECTIONS) else None

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from wedlm_core import LLM, EngineConfig, SamplingParams
+from wedlm_core.config import EXACT_WEIGHT_DTYPES
 from wedlm_core.errors import ConfigError
-from wedlm_core.model.quantised import QUANTISED_DTYPES, Fp8Linear, quantise
+from wedlm_core.model.quantised import EXACT_DTYPES, QUANTISED_DTYPES, Fp8Linear, quantise
 from wedlm_core.model.weights import load_model
 
 
@@ -105,3 +106,7 @@ def test_tensor_cores_compute_what_a_cpu_does() -> None:
     layer = Fp8Linear(linear.cuda().bfloat16())
     got = layer(x.cuda().bfloat16()).float().cpu()
     assert (got - want).norm() < 0.03 * want.norm()
+
+
+def test_names_of_exact_weights_are_those_of_the_configuration() -> None:
+    assert tuple(EXACT_DTYPES) == EXACT_WEIGHT_DTYPES
