@@ -29,8 +29,8 @@ def cut_off(arguments: list[str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_only_prints_is_done_when_its_reader_has_enough(way: str) -> None:
-    status, said = cut_off([*WAYS[way]("validate"), "--input", "none", "--output", "none", "--model", "tiny"])
+def test_what_only_prints_is_done_when_its_reader_has_enough(way: str, tmp_path: Path) -> None:
+    status, said = cut_off([*WAYS[way]("validate"), "--input", "none", "--output", str(tmp_path), "--model", "tiny"])
     assert (status, said) == (0, "")
 
 
