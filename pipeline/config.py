@@ -1,7 +1,7 @@
 """RunConfig: all settings of a run, frozen and validated; built in code, from YAML or from a command line.
 
-:meth:`RunConfig.fingerprint_fields` holds the settings that change the output; all others (actors, threads, units in
-flight) may change between a run and its continuation.
+:func:`pipeline.fingerprint.fingerprint_fields` has the settings that change the output; all others (actors, threads,
+units in flight) may change between a run and its continuation.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pipeline.codec import (
-    EXACT_WEIGHT_DTYPES,
     MASK,
     CoreConfigError,
     EngineConfig,
@@ -26,7 +25,6 @@ from pipeline.codec import (
     known_fields_only,
     literal_secrets,
     masked,
-    plain_params,
     redact,
     redact_forms,
     remember,
@@ -358,31 +356,6 @@ class RunConfig:
         """
         return build(cls, raw)
 
-    def fingerprint_fields(self) -> dict[str, Any]:
-        """Settings that change the output, by dotted name; plain values. Input and model are added by content."""
-        sampling = {f"sampling.{k}": v for k, v in plain_params(self.sampling).items()}
-        names = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",
-                 "chat", "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit",
-                 "output_format", "dtype")  # fmt: skip
-        own = {name: getattr(self, name) for name in names}
-        limits = {f"engine.{n}": getattr(self.engine, n) for n in ("max_model_len", "max_window", "batch_invariant",
-                                                                        "kv_cache_dtype", "weight_dtype")}  # fmt: skip
-        if self.engine.weight_dtype in EXACT_WEIGHT_DTYPES:
-            limits["engine.quantised_head"] = self.engine.quantised_head
-            if self.dtype in ("auto", "float32"):  # what "auto" stands for now: earlier versions recorded "auto"
-                limits["engine.kv_cache_dtype"] = self.engine.kv_numbers("float32")
-        limits |= {f"engine.streaming.{k}": v for k, v in asdict(self.engine.streaming).items()}
-        return {
-            **{k: list(v) if isinstance(v, tuple) else v for k, v in sampling.items()},
-            **own,
-            **limits,
-            **{name: getattr(self, name) for name in _LATER if getattr(self, name)},
-            **({"input_format": self.input_format} if self.input_format == "openai-batch" else {}),
-            **({"parse": {name: parse.as_dict() for name, parse in self.parse.items()}} if self.parse else {}),
-            "columns": None if self.columns is None else list(self.columns),
-            "sampling_columns": dict(sorted(self.sampling_columns.items())),
-        }
-
     def runs_of_pools(self) -> dict[str, RunConfig]:
         """Name of each pool -> the run as its actors see it: a run of one pool. Without ``pools`` there is one, "".
 
@@ -445,9 +418,6 @@ class RunConfig:
 
 _MOST_UNITS_IN_FLIGHT = 64
 _MOST_TRACES = 8
-
-_LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_names")
-"""Settings that outputs of earlier versions know nothing of: in the fingerprint where they are used."""
 
 _URLS = ("input", "output", "model")
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")

@@ -12,6 +12,7 @@ from pipeline.commit.part_files import OutputTables, Rows
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import ConfigError, SourceError
+from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.units import check_any_rows
 from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
@@ -230,7 +231,7 @@ def new_run_record(
     return RunState(
         begun=origin.begun,
         first=origin.first,
-        fingerprint={**config.fingerprint_fields(), "model": f"{config.model_name}@{model_digest}"},
+        fingerprint={**fingerprint_fields(config), "model": f"{config.model_name}@{model_digest}"},
         unit_rows=config.resolved_unit_rows(),
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
         columns=job.columns,

@@ -1,4 +1,4 @@
-"""Configuration: refusals, the fingerprint, unit sizes."""
+"""Configuration: refusals, pools, unit sizes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.pools import ActorRange, PoolConfig
+from pipeline.fingerprint import fingerprint_fields
+from pipeline.pools import ActorRange
 
 
 @pytest.mark.parametrize(
@@ -65,35 +66,6 @@ def test_a_missing_field_is_named() -> None:
         RunConfig.from_mapping({"input": "x"})
 
 
-def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> None:
-    base = RunConfig(input="x", output="y")
-    same = RunConfig(input="z", output="o", actors=4, num_threads=2, unit_rows=3, units_in_flight=5, device="cpu",
-                     retry_failed=True, max_failed_fraction=0.5, max_row_deaths=4, max_engine_deaths=1)  # fmt: skip
-    assert same.fingerprint_fields() == base.fingerprint_fields()
-    for change in (
-        {"seed": 1}, {"chat": True}, {"columns": ["a"]}, {"sampling": SamplingParams(top_k=1)},
-        {"prompt_column": "q"}, {"limit": 3}, {"include_token_ids": False}, {"prompt_template": "{{ q }}"},
-        {"on_long_prompt": "truncate_left"}, {"tools_column": "t"},
-        {"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_kwargs_column": "k"},
-        {"sampling": SamplingParams(bad_words="no")}, {"sampling": SamplingParams(logit_bias={3: 1.0})},
-    ):  # fmt: skip
-        assert RunConfig(input="x", output="y", **change).fingerprint_fields() != base.fingerprint_fields()
-
-
-def test_the_fingerprint_says_what_auto_stands_for_beside_narrow_weights() -> None:
-    """Outputs from before, whose keys and values were in float32, are not continued in bfloat16."""
-
-    def recorded(**engine: Any) -> Any:
-        return RunConfig(input="x", output="y", engine=EngineConfig(**engine)).fingerprint_fields()
-
-    assert recorded(weight_dtype="int8")["engine.kv_cache_dtype"] == "bfloat16"
-    assert recorded(weight_dtype="int8", kv_cache_dtype="bfloat16") == recorded(weight_dtype="int8")
-    assert recorded(weight_dtype="int8", kv_cache_dtype="float32") != recorded(weight_dtype="int8")
-    assert recorded()["engine.kv_cache_dtype"] == "auto"
-    half = RunConfig(input="x", output="y", dtype="float16", engine=EngineConfig(weight_dtype="int8"))
-    assert half.fingerprint_fields()["engine.kv_cache_dtype"] == "auto", "as it was, and so are its rows"
-
-
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
@@ -143,22 +115,7 @@ def test_a_pool_is_the_run_with_its_own_resources_and_engine_and_the_same_finger
     ranged = RunConfig.from_mapping({**raw, "actors": {"max": 9}, "resources_per_actor": {"spot": 1}})
     assert ranged.actors == ActorRange(min=1, max=9)
     for other in (config, fast, slow, ranged):
-        assert other.fingerprint_fields() == alone.fingerprint_fields()
-
-
-def test_a_pool_may_set_every_engine_field_that_is_not_in_the_fingerprint_and_no_other() -> None:
-    from dataclasses import fields
-
-    whole = RunConfig(input="x", output="y", engine=EngineConfig(weight_dtype="int8"))  # which has all fields
-    bearing = {name.removeprefix("engine.").partition(".")[0] for name in whole
-               .fingerprint_fields() if name.startswith("engine.")}  # fmt: skip
-    for name in (f.name for f in fields(EngineConfig)):
-        refused = name in bearing or name in ("seed", "trace", "smoothing")  # the last is part of the model
-        if refused:
-            with pytest.raises(ConfigError, match="bears on tokens"):
-                PoolConfig(engine={name: 1})
-        else:
-            PoolConfig(engine={name: 1})
+        assert fingerprint_fields(other) == fingerprint_fields(alone)
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 512), (256, 32), (10_000, 8), (0, 512)])

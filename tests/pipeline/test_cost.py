@@ -8,6 +8,7 @@ from pipeline import RunConfig
 from pipeline.commands.summary import RunSummary
 from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.errors import ConfigError
+from pipeline.fingerprint import fingerprint_fields
 from pipeline.types import Totals
 
 
@@ -55,4 +56,4 @@ def test_a_price_that_is_none_is_refused(price: object) -> None:
 
 def test_a_price_does_not_change_the_output() -> None:
     plain, priced = (RunConfig(input="in", output="out", price_per_hour=price) for price in (None, 3.0))
-    assert plain.fingerprint_fields() == priced.fingerprint_fields()
+    assert fingerprint_fields(plain) == fingerprint_fields(priced)

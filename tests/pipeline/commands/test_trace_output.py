@@ -14,6 +14,7 @@ from pipeline.commands.trace_output import trace_output
 from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError
+from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.job import Job
 from pipeline.worker.load_engine import load_engine
 from pipeline.worker.row_traces import Traced
@@ -56,7 +57,7 @@ def test_every_engine_setting_of_the_record_is_that_of_the_run(make_job: MakeJob
     job.run(dtype=dtype, engine=config.engine)
     assert len(traced(job, loaded).traces) == 2
     own, again = (
-        {name: value for name, value in run.fingerprint_fields().items() if name.startswith("engine.")}
+        {name: value for name, value in fingerprint_fields(run).items() if name.startswith("engine.")}
         for run in (config, loaded[0].config)
     )
     assert own == again

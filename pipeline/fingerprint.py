@@ -1,0 +1,43 @@
+"""The settings of a run that change its output: a continuation has to have the same."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.codec import EXACT_WEIGHT_DTYPES, plain_params
+from pipeline.config import RunConfig
+
+__all__ = ["fingerprint_fields"]
+
+_OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
+        "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit", "output_format",
+        "dtype")  # fmt: skip
+_OF_ENGINE = ("max_model_len", "max_window", "batch_invariant", "kv_cache_dtype", "weight_dtype")
+_LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_names")
+"""Settings that outputs of earlier versions know nothing of: they count where they are used."""
+
+
+def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
+    """The settings by dotted name, as plain values. Input and model are added by content."""
+    sampling = {f"sampling.{name}": value for name, value in plain_params(config.sampling).items()}
+    return {
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in sampling.items()},
+        **{name: getattr(config, name) for name in _OWN},
+        **_of_engine(config),
+        **{name: getattr(config, name) for name in _LATER if getattr(config, name)},
+        **({"input_format": config.input_format} if config.input_format == "openai-batch" else {}),
+        **({"parse": {name: parse.as_dict() for name, parse in config.parse.items()}} if config.parse else {}),
+        "columns": None if config.columns is None else list(config.columns),
+        "sampling_columns": dict(sorted(config.sampling_columns.items())),
+    }
+
+
+def _of_engine(config: RunConfig) -> dict[str, Any]:
+    engine = config.engine
+    found = {f"engine.{name}": getattr(engine, name) for name in _OF_ENGINE}
+    if engine.weight_dtype in EXACT_WEIGHT_DTYPES:
+        found["engine.quantised_head"] = engine.quantised_head
+        if config.dtype in ("auto", "float32"):  # what "auto" stands for now: earlier versions recorded "auto"
+            found["engine.kv_cache_dtype"] = engine.kv_numbers("float32")
+    return found | {f"engine.streaming.{name}": value for name, value in asdict(engine.streaming).items()}
