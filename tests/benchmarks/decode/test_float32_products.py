@@ -1,4 +1,4 @@
-"""The benchmark of float32 products: digits are nearer than vectors, and both kinds of engines decode the same requests."""
+"""The benchmark of float32 products: digits are nearer than vectors, and engines of both kinds serve requests."""
 
 from __future__ import annotations
 
