@@ -23,8 +23,9 @@ from pipeline.worker.row_traces import SPARE, Traced, trace_rows
 __all__ = ["trace_output"]
 
 _SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
-             "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "dtype",
-             "sampling_columns", "chat_template_kwargs", "chat_template_kwargs_column")  # fmt: skip
+             "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype", "sampling_columns",
+             "chat_template_kwargs", "chat_template_kwargs_column")  # fmt: skip
+"""Settings of a record that rows are made with. Rows of an output have their ids, whatever column these came from."""
 
 
 def trace_output(

@@ -18,6 +18,7 @@ from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.job import Job
 from pipeline.worker.load_engine import load_engine
 from pipeline.worker.row_traces import Traced
+from testing.pipeline.chains import SmallChain
 from testing.pipeline.exactly_once import SmallJob
 from wedlm_core.config import EngineConfig
 from wedlm_core.model.checkpoint import read_checkpoint
@@ -62,6 +63,18 @@ def test_every_engine_setting_of_the_record_is_that_of_the_run(make_job: MakeJob
     )
     assert own == again
     assert loaded[0].config.engine.smoothing == config.engine.smoothing
+
+
+def test_rows_of_a_later_stage_of_a_chain_are_traced_too(tmp_path: Path, qwen3_folder: Path) -> None:
+    chain = SmallChain(tmp_path, qwen3_folder)
+    chain.run()
+    for storage in chain.storages:
+        state = RunState.load(storage)
+        assert state is not None
+        found = trace_output(
+            storage, state, committed_tables(storage, ROWS, state, state.schema), str(qwen3_folder), most=2
+        )
+        assert len(found.traces) == 2, found.reasons
 
 
 def test_a_file_that_smoothed_the_weights_is_found_beside_them_or_asked_for(tmp_path: Path, qwen3_folder: Path) -> None:
