@@ -35,6 +35,7 @@ ORDER = (
     "pipeline.sinks",
     "pipeline.storage",
     "pipeline.reporting",
+    "pipeline.fingerprint",
     "pipeline.config",
     "pipeline.pools",
     "pipeline.template",
