@@ -158,7 +158,7 @@ class DecoderTeam:
     def _tied_table(self, keep_weights: bool) -> PanelWeight | None:
         """The packed head from which tokens are embedded too; None where the model keeps its embedding.
 
-        Digits are rounded, and which of both is there must make no difference: so they are taken where it keeps it too.
+        Weights are rounded to digits, and it must make no difference whether they are kept too: so digits are embedded.
         """
         embed, head = self._model.embed, self._model.lm_head
         if isinstance(embed, PanelEmbedding):

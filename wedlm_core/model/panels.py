@@ -211,7 +211,7 @@ class PanelWeight:
         return self.scale.numpy()
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows of the weight as float32 ``[T, I]``: the slow way back. Of digits 24 bits are left."""
+        """Rows of the weight as float32 ``[T, I]``: the slow way back."""
         half = self.data.shape[3]
         units = self.data[ids // PANEL, ids % PANEL // half, :, ids % half].reshape(len(ids), -1)
         if has_digits(self.numbers):

@@ -17,9 +17,10 @@ from torch import nn
 
 from testing.engine.engines import requests_of, run
 from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, observe
-from wedlm_core.config import EngineConfig
+from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward import model_runner
+from wedlm_core.kernels.cpu.digits import MOST_INPUTS
 from wedlm_core.kernels.cpu.eight_bits import round_to_bfloat16
 from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.model import decoder_team, team
@@ -105,7 +106,7 @@ def test_two_threads_give_the_bits_of_one(numbers: str, request: pytest.FixtureR
         layer = Int8Linear.of(nn.Linear(70, 300))
         weight_OI, scale_O = layer.weight, layer.scale_O
     packed = pack(weight_OI.bfloat16() if numeric_kind(numbers) == "bfloat16" else weight_OI, numbers, scale_O=scale_O)
-    found = {rows: Team().product(packed, some_rows(rows, 70, rows)) for rows in (1, 2, 13, 64)}
+    found = {rows: Team().product(packed, some_rows(rows, 70, rows)) for rows in (1, 2, 13, 64, 75)}
     request.getfixturevalue("two_threads")
     for rows, one in found.items():
         for _ in range(20):
@@ -303,6 +304,16 @@ def test_where_products_are_wrong_steps_are_computed_one_by_one(
     monkeypatch.setattr(decoder_team, "_why_wrong", lambda numbers: f"{numbers} cuts off")
     assert why_no_team(model) == f"{FLOATS[0]} cuts off"
     assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderCpu)
+
+
+def test_layers_too_wide_for_sums_of_digits_hold_floats() -> None:
+    """All layers of such a model, as they are computed by one kernel."""
+    narrow = nn.Linear(8, 8)
+    config = ModelConfig(vocab_size=8, hidden_size=8, intermediate_size=MOST_INPUTS, num_hidden_layers=1,
+                         num_attention_heads=1, num_key_value_heads=1, head_dim=8)  # fmt: skip
+    assert decoder_team.numbers_of(narrow, config) == FLOATS[0]
+    wider = replace(config, intermediate_size=MOST_INPUTS + 1)
+    assert decoder_team.numbers_of(narrow, wider) == "float32"
 
 
 def test_a_saturating_product_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def _finish(sums, out, out_step, bias, scale, row_scale, rows, columns):  # type
         at = sums + r * _LINE
         value = fma(load_whole(at + 3 * _DIGIT_BYTES), worth, load_whole(at + 2 * _DIGIT_BYTES))
         value = fma(fma(value, worth, load_whole(at + _DIGIT_BYTES)), worth, load_whole(at))
-        store(floats_at(out + r * out_step, 1, columns), 0, columns, value * (scale_O * own[0, r]) + bias_O)
+        store(floats_at(out + r * out_step, 1, columns), 0, columns, value * own[0, r] * scale_O + bias_O)
 
 
 def _few(rows: int) -> Any:
@@ -197,13 +197,14 @@ def _excess_of(x, blocks, rows, excess):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _multiply_few(x, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last):  # type: ignore[no-untyped-def]
-    """:func:`multiply_digits` of at most :data:`FEW_ROWS` rows."""
-    kept, blocks = np.empty(LANES + _TILE_SUMS, dtype=np.int32), depth // BLOCK_INPUTS
-    sums = (kept.ctypes.data + _LINE - 1) // _LINE * _LINE
-    excess = np.empty((rows, DIGITS), dtype=np.int32)
+def _multiply_few(x, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last, kept, excess):  # type: ignore[no-untyped-def]
+    """:func:`multiply_digits` of at most :data:`FEW_ROWS` rows.
+
+    ``kept`` and ``excess`` are memory for sums, which the caller holds: a kernel lets go of an array of its own behind
+    the last line that names it, though an address of it is still in use.
+    """
+    blocks, sums, more = depth // BLOCK_INPUTS, _line_in(kept), excess.ctypes.data
     _excess_of(x, blocks, rows, excess)
-    more = excess.ctypes.data
     for o in range(_PANEL * first, min(_PANEL * last, outputs), GROUP):
         group = weight + o // GROUP * blocks * _BLOCK_BYTES
         if rows == 1:
@@ -218,18 +219,24 @@ def _multiply_few(x, weight, depth, out, out_step, bias, scale, row_scale, rows,
         _finish(sums, out + at, out_step, bias + at, scale + at, row_scale, rows, min(GROUP, outputs - o))
 
 
+@kernel
+def _line_in(kept):  # type: ignore[no-untyped-def]
+    """The first address of memory at which a cache line begins."""
+    return (kept.ctypes.data + _LINE - 1) // _LINE * _LINE
+
+
 _one_tile, _two_tiles, _three_tiles, _four_tiles = (_turns(tiles) for tiles in range(1, _PIECE_TILES + 1))
 
 
 @kernel
-def _shape(kept, rows):  # type: ignore[no-untyped-def]
+def _shape(settings, rows):  # type: ignore[no-untyped-def]
     """Set the matrices up for tiles of so many rows."""
-    settings = kept[:_SETTINGS].view(np.uint8)
-    settings[0] = 1
+    byte = settings.view(np.uint8)
+    byte[0] = 1
     for number in range(8):
-        settings[16 + 2 * number] = _LINE
-        settings[48 + number] = TILE if number == _WEIGHTS else rows
-    configure(kept.ctypes.data)
+        byte[16 + 2 * number] = _LINE
+        byte[48 + number] = TILE if number == _WEIGHTS else rows
+    configure(settings.ctypes.data)
 
 
 @kernel
@@ -273,21 +280,11 @@ def _multiply_piece(x, x_step, group, blocks, sums, rows, end):  # type: ignore[
 
 
 @kernel
-def multiply_digits(  # type: ignore[no-untyped-def]
-    x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
+def _multiply_pieces(  # type: ignore[no-untyped-def]
+    x, x_step, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last, settings, kept
 ):
-    """:func:`wedlm_core.kernels.cpu.panels.multiply_panels` of digits.
-
-    ``x`` is as :func:`split_rows` writes it, ``weight`` panels of four groups of 16 outputs: for each block of inputs
-    its digits, each ``[16, 16, 4]``: units of four inputs, outputs, inputs.
-    """
-    if rows <= FEW_ROWS:
-        _multiply_few(x, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last)
-        return
-    parts, blocks = (rows + ROWS - 1) // ROWS, depth // BLOCK_INPUTS
-    kept = np.empty(_SETTINGS + LANES + _PIECE_TILES * _TILE_SUMS, dtype=np.int32)
-    kept[:_SETTINGS] = 0
-    sums = (kept.ctypes.data + 4 * _SETTINGS + _LINE - 1) // _LINE * _LINE
+    """:func:`multiply_digits` by matrix units, with memory for their settings and for sums, which the caller holds."""
+    parts, blocks, sums = (rows + ROWS - 1) // ROWS, depth // BLOCK_INPUTS, _line_in(kept)
     size, in_force, together = blocks * _BLOCK_BYTES, 0, max(1, _NEAR_BYTES // (ROWS * x_step))
     end = weight + _PANEL // GROUP * size * ((last - 1) // parts + 1)
     for begin in range(0, parts, together):
@@ -297,7 +294,7 @@ def multiply_digits(  # type: ignore[no-untyped-def]
                 row, count = ROWS * t, min(ROWS, rows - ROWS * t)
                 if in_force != min(count, TILE):
                     in_force = min(count, TILE)
-                    _shape(kept, in_force)
+                    _shape(settings, in_force)
                 for o in range(_PANEL * p, min(_PANEL * p + _PANEL, outputs), GROUP):
                     group, at, to = weight + o // GROUP * size, 4 * o, out + row * out_step + 4 * o
                     _multiply_piece(x + row * x_step, x_step, group, blocks, sums, count, end)
@@ -306,4 +303,25 @@ def multiply_digits(  # type: ignore[no-untyped-def]
                             sums + 4 * _TILE_SUMS // TILE * tile, to + tile * out_step, out_step, bias + at, scale + at,
                             row_scale + 4 * (row + tile), min(TILE, count - tile), min(GROUP, outputs - o),
                         )  # fmt: skip
+
+
+@kernel
+def multiply_digits(  # type: ignore[no-untyped-def]
+    x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
+):
+    """:func:`wedlm_core.kernels.cpu.panels.multiply_panels` of digits.
+
+    ``x`` is as :func:`split_rows` writes it, ``weight`` panels of four groups of 16 outputs: for each block of inputs
+    its digits, each ``[16, 16, 4]``: units of four inputs, outputs, inputs.
+    """
+    settings, kept = np.zeros(_SETTINGS, dtype=np.int32), np.empty(LANES + _PIECE_TILES * _TILE_SUMS, dtype=np.int32)
+    if rows <= FEW_ROWS:
+        excess = np.empty((rows, DIGITS), dtype=np.int32)
+        _multiply_few(
+            x, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last, kept, excess
+        )  # fmt: skip
+        return
+    _multiply_pieces(
+        x, x_step, weight, depth, out, out_step, bias, scale, row_scale, rows, outputs, first, last, settings, kept
+    )  # fmt: skip
     release()

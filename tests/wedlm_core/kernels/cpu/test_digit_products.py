@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.repository import ROOT
 from wedlm_core.kernels.cpu.digit_products import FEW_ROWS, ROWS
 from wedlm_core.kernels.cpu.digits import DIGITS, MOST_INPUTS, TILE
 from wedlm_core.kernels.cpu.panels import numbers_here
@@ -46,7 +50,7 @@ def oracle(x_RI: Array, weight_OI: Array) -> Array:
     for part in reversed(sums[:-1]):
         # A fused multiply-add: exact in float64, and rounded once.
         value = (value.astype(np.float64) * 2.0**-8 + np.float32(part).astype(np.float64)).astype(np.float32)
-    return value * (own_R[:, None] * scale_O).astype(np.float32)
+    return value * own_R[:, None].astype(np.float32) * scale_O.astype(np.float32)
 
 
 def product(x_RI: Array, weight_OI: Array) -> Array:
@@ -78,6 +82,29 @@ def test_extreme_digits_overflow_nowhere(inputs: int) -> None:
     rows[4, : inputs // 2] = -half
     for count in (1, 5):
         assert np.array_equal(product(rows[:count], rows), oracle(rows[:count], rows))
+
+
+def test_rows_that_no_cache_holds_are_multiplied_part_by_part() -> None:
+    x_RI, weight_OI = some(300, 4096, 4), some(70, 4096, 5)
+    whole = product(x_RI, weight_OI)
+    assert np.array_equal(whole[:64], product(x_RI[:64], weight_OI))
+    assert np.array_equal(whole, oracle(x_RI, weight_OI))
+
+
+def test_memory_of_a_product_is_held_until_it_is_done() -> None:
+    """Where freed memory is overwritten at once, as other threads may do it, few rows are what many are."""
+    code = f"""
+import torch
+from wedlm_core.model.panels import pack
+from wedlm_core.model.team import Team
+torch.set_num_threads(1)
+x_RI, packed = torch.randn(20, 256), pack(torch.randn(300, 256), {NUMBERS!r})
+whole = Team().product(packed, x_RI)
+for rows in (1, 2, 3, 4, 5, 17):
+    assert torch.equal(Team().product(packed, x_RI[:rows]), whole[:rows]), rows
+"""
+    overwriting = {**os.environ, "MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=overwriting, cwd=ROOT)
 
 
 def test_any_part_of_the_rows_gives_the_same_bits() -> None:
@@ -120,3 +147,5 @@ def test_zeros_and_numbers_of_any_size_are_multiplied() -> None:
     near = np.isclose(found, want, rtol=1e-6, atol=1e-28)
     near[2, 3] = True
     assert near.all()
+    apart = np.array([[1e38, 0.0, 1.0]], dtype=np.float32), np.array([[0.0, 1e38, 0.0]], dtype=np.float32)
+    assert product(*apart) == 0.0, "though the product of their scales is no float32"
