@@ -3,8 +3,8 @@
     python -m benchmarks.decode.float32_products [--shapes 25m 0.6b] [--rows 1 4 8 16 32 64 128 512]
         [--batches 1 8 32 64] [--threads 2] [--rounds 9]
 
-The products of all layers of a shape run in turns, each kind milliseconds behind the other, with rows of normal
-numbers; a ratio is taken within a round. How far results are off is the root mean square of the difference to a product
+The products of all layers of a shape run in turns, with rows of normal numbers; a ratio is taken within a round. Each
+kind begins a quarter of a second behind the one before, whose threads may look for more work until then. How far results are off is the root mean square of the difference to a product
 in float64, by that of the product. Engines decode random prompts greedily, each 20 ms in its turn
 (:mod:`benchmarks.decode.turns`).
 """
@@ -43,6 +43,7 @@ __all__ = ["main"]
 _KINDS = {"digits": "float32_amx", "vectors": "float32"}
 _BASE = "vectors"
 _PROMPT, _NEW, _LONGEST = 64, 48, 256
+_REST = 0.25  # seconds
 _Run = Callable[[], Sequence[Tensor]]
 
 
@@ -107,6 +108,7 @@ def _in_turns(runs: Mapping[str, _Run], rounds: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {kind: [] for kind in runs}
     for _ in range(rounds):
         for kind, run in runs.items():
+            time.sleep(_REST)
             begin = time.perf_counter()
             run()
             seconds[kind].append(time.perf_counter() - begin)

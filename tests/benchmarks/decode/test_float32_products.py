@@ -19,6 +19,7 @@ def test_each_kind_has_a_line_for_products_and_for_engines(monkeypatch: pytest.M
     )  # fmt: skip
     monkeypatch.setattr(float32_products, "SHAPES", {"25m": small})
     monkeypatch.setattr(float32_products, "_NEW", 3)
+    monkeypatch.setattr(float32_products, "_REST", 0.0)
     products = {str(line[1]): line for line in float32_products._products("25m", [5], 1)}
     assert set(products) == {"digits", "vectors", "oneDNN, packed"}
     assert float(str(products["digits"][-1])) < float(str(products["vectors"][-1])) < 1e-5
