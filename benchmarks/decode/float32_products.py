@@ -4,9 +4,9 @@
         [--batches 1 8 32 64] [--threads 2] [--rounds 9]
 
 The products of all layers of a shape run in turns, with rows of normal numbers; a ratio is taken within a round. Each
-kind begins a quarter of a second behind the one before, whose threads may look for more work until then. How far results are off is the root mean square of the difference to a product
-in float64, by that of the product. Engines decode random prompts greedily, each 20 ms in its turn
-(:mod:`benchmarks.decode.turns`).
+kind begins a quarter of a second behind the one before, whose threads may look for more work until then. How far
+results are off is the root mean square of the difference to a product in float64, by that of the product. Engines
+decode random prompts greedily, each 20 ms in its turn (:mod:`benchmarks.decode.turns`).
 """
 
 from __future__ import annotations
