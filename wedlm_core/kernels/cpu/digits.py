@@ -29,6 +29,7 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.emit import call, loop, pointer
 from wedlm_core.kernels.cpu.emit import spread as in_all_lanes
+from wedlm_core.kernels.cpu.panel_packing import first_number
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.vector import LANES, split, two_to
 
@@ -179,27 +180,18 @@ def split_weights(x, digits, scale, first, last):  # type: ignore[no-untyped-def
 
 @kernel
 def look_up_digits(panels, scale, ids, out, first, last):  # type: ignore[no-untyped-def]
-    """``out[t] = weight[ids[t]]``, which was rounded when it was packed; its digits fit into a float32.
+    """:func:`wedlm_core.kernels.cpu.panel_packing.look_up` of digits, int8 ``[P, 4, depth, 16, 4]``.
 
-    Args:
-        panels: int8 ``[P, 4, depth, 16, 4]``.
-        scale: float32, of each output.
-        ids: int64 ``[T]``, outputs.
-        out: ``[T, I]``, written.
-        first: first row to write.
-        last: one past the last row to write.
-
-    Returns:
-        False where an id has no place in the panels; rows from there on are not written.
+    Numbers were rounded when they were packed: their digits fit into a float32.
     """
-    count, groups, depth, group, per = panels.shape
+    _, _, _, group, per = panels.shape
     numbers, size = panels.reshape(panels.size), out.shape[1]
     line = group * per  # bytes between units of an output
     step = LANES * line  # and between its digits
     for t in range(first, last):
-        if ids[t] < 0 or ids[t] >= count * groups * group:
+        at = first_number(panels, ids[t])
+        if at < 0:
             return False
-        at = ids[t] // group * depth * line + ids[t] % group * per
         own = scale[ids[t]] * F32(2.0**-24)
         for i in range(size):
             to = at + i // BLOCK_INPUTS * (DIGITS * step) + i % LANES * line + i % BLOCK_INPUTS // LANES

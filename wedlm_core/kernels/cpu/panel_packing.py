@@ -7,7 +7,7 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
 
-__all__ = ["copy_rows", "look_up", "look_up_bfloat16", "pack_units"]
+__all__ = ["copy_rows", "first_number", "look_up", "look_up_bfloat16", "pack_units"]
 
 _TOGETHER = 16  # units along the inputs: a cache line of each row that is read
 
@@ -44,6 +44,18 @@ def pack_units(units, factor, flip, panels, start, first, last):  # type: ignore
 
 
 @kernel
+def first_number(panels, output):  # type: ignore[no-untyped-def]
+    """Where an output's first number is among all of ``panels [P, halves, depth, outputs of a half, numbers]``.
+
+    -1 where the output has no place in them.
+    """
+    count, halves, depth, half, per = panels.shape
+    if output < 0 or output >= count * halves * half:
+        return -1
+    return output // half * depth * half * per + output % half * per
+
+
+@kernel
 def look_up(panels, offset, scale, ids, out, first, last):  # type: ignore[no-untyped-def]
     """``out[t] = (weight[ids[t]] - offset) * scale[ids[t]]`` as float32.
 
@@ -59,12 +71,12 @@ def look_up(panels, offset, scale, ids, out, first, last):  # type: ignore[no-un
     Returns:
         False where an id has no place in the panels; rows from there on are not written.
     """
-    _, _, depth, half, per = panels.shape
+    _, _, _, half, per = panels.shape
     numbers, size, less = panels.reshape(panels.size), out.shape[1], F32(offset)
     for t in range(first, last):
-        if ids[t] < 0 or ids[t] >= 2 * half * len(panels):
+        at = first_number(panels, ids[t])
+        if at < 0:
             return False
-        at = ids[t] // half * depth * half * per + ids[t] % half * per
         own = scale[ids[t]] if len(scale) > 0 else F32(1.0)
         if per == 1:  # the same, several times as fast
             for i in range(size):
@@ -82,12 +94,12 @@ def look_up(panels, offset, scale, ids, out, first, last):  # type: ignore[no-un
 @kernel
 def look_up_bfloat16(panels, ids, bits, first, last):  # type: ignore[no-untyped-def]
     """:func:`look_up` of bfloat16: ``panels`` is uint16, ``bits`` uint32 ``[T, I]``, those of the float32 result."""
-    _, _, depth, half, per = panels.shape
+    _, _, _, half, per = panels.shape
     numbers, size = panels.reshape(panels.size), bits.shape[1]
     for t in range(first, last):
-        if ids[t] < 0 or ids[t] >= 2 * half * len(panels):
+        at = first_number(panels, ids[t])
+        if at < 0:
             return False
-        at = ids[t] // half * depth * half * per + ids[t] % half * per
         for i in range(0, size - per + 1, per):
             for j in range(per):
                 bits[t, i + j] = np.uint32(numbers[at + j]) << np.uint32(16)
