@@ -128,7 +128,7 @@ def check_model(config: RunConfig) -> Checkpoint:
 def _check_smoothing(config: RunConfig, folder: Path) -> None:
     path = smoothing_path(config.engine.smoothing, folder)
     if path is not None:
-        check_file(path)
+        check_file(path, "engine.smoothing")
 
 
 def _check_chat_template(config: RunConfig, folder: Path) -> None:

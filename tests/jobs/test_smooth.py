@@ -62,6 +62,7 @@ def test_a_file_that_was_cut_is_found_before_an_actor_reads_it(job: SmallJob) ->
     path = Path(job.config.model) / "smoothing.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     (problem,) = validate(job.config).problems
+    assert "engine.smoothing=" in problem
     assert "not a whole safetensors file" in problem
     assert "wedlm-batch smooth" in problem
     assert smooth(job) == 0

@@ -30,16 +30,20 @@ def smoothing_path(setting: str, folder: Path) -> Path | None:
     return folder / SMOOTHING_FILE if setting == "model" else Path(setting).expanduser()
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, option: str = "smoothing") -> None:
     """Check that a file is whole, without reading its tensors.
+
+    Args:
+        path: the file.
+        option: names it in errors.
 
     Raises:
         ConfigError: there is no such file.
         WeightsError: it is no whole safetensors file.
     """
     if not path.is_file():
-        raise ConfigError(explain("smoothing", str(path), "no such file", REMEDY))
-    opened(path, framework="numpy", what="smoothing", remedy=REMEDY)
+        raise ConfigError(explain(option, str(path), "no such file", REMEDY))
+    opened(path, framework="numpy", what=option, remedy=REMEDY)
 
 
 def smoothing_digest(setting: str, folder: Path) -> str:
