@@ -20,7 +20,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.emit import call, loop, pointer
+from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.views import array_at, floats_at
 
@@ -31,6 +31,7 @@ BLOCK_ROWS = 32
 STEP = 16
 """Units of four bytes that one instruction takes along the inputs: rows and panels are whole multiples of it."""
 _TILE, _PANEL, _LINE = 16, 64, 128  # rows or outputs of a matrix; outputs of a panel; bytes between units of a half
+_AHEAD = 64  # units of weights that are fetched before they are read: at each page the processor's own guess ends
 _SUMS_LINE = 4 * _PANEL  # bytes between rows of sums
 _SETTINGS, _IN_FORCE, _SUMS = 64, 16, 32  # bytes of settings; where kept memory has their row count, and its sums
 _BYTE, _INDEX = ir.IntType(8), ir.IntType(64)
@@ -78,7 +79,8 @@ def release(typing_context: Any) -> Any:
 def _block(numbers: str, tall: bool) -> Any:
     """An intrinsic: sums of up to 16 rows and 64 outputs, or with ``tall`` of up to 32 rows and 32 outputs.
 
-    Matrices 0 to 3 are sums, 4 and 5 rows, 6 and 7 (without ``tall`` 5 too) weights.
+    Matrices 0 to 3 are sums, 4 and 5 rows, 6 and 7 (without ``tall`` 5 too) weights. Weights that come later are fetched
+    meanwhile: behind a half its other one, or where halves are read together, the next panel's.
     """
     instruction = "tdpbf16ps" if numbers == "bfloat16" else "tdpbsud"  # weights are unsigned, see .panels
     row_tiles = (4, 5) if tall else (4,)
@@ -89,18 +91,23 @@ def _block(numbers: str, tall: bool) -> Any:
         def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
             x, x_step, panel, depth, sums = args
             half_bytes = builder.mul(depth, _INDEX(_LINE))
-            under = builder.mul(x_step, _INDEX(_TILE))
+            under, skipped = builder.mul(x_step, _INDEX(_TILE)), _INDEX(0) if tall else half_bytes
             for tile in range(4):
                 matrix(builder, "tilezero", _BYTE(tile))
 
             def multiply(k, _):  # type: ignore[no-untyped-def]
                 along, line = builder.mul(k, _INDEX(4)), builder.mul(k, _INDEX(_LINE))
+                later = builder.add(k, _INDEX(_AHEAD))
+                beyond = builder.select(builder.icmp_signed(">=", later, depth), skipped, _INDEX(0))
                 for i, tile in enumerate(row_tiles):
                     place = pointer(builder, _BYTE, x, along, *([under] if i else []))
                     matrix(builder, "tileloadd64", _BYTE(tile), place, x_step)
                 for i, tile in enumerate(weight_tiles):
                     offsets = (line, _INDEX(4 * _TILE * (i % 2)), *([half_bytes] if i > 1 else []))
                     place = pointer(builder, _BYTE, panel, *offsets)
+                    for unit in range(_AHEAD, _AHEAD + STEP):
+                        soon = pointer(builder, _BYTE, panel, *offsets, beyond, _INDEX(_LINE * unit))
+                        fetch(builder, soon, level=2)
                     matrix(builder, "tileloadd64", _BYTE(tile), place, _INDEX(_LINE))
                     for r, rows in enumerate(row_tiles):
                         matrix(builder, instruction, _BYTE(2 * r + i if tall else i), _BYTE(rows), _BYTE(tile))
