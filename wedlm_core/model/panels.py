@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.errors import IntegrityError
-from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, DIGITS, GROUP, look_up_digits, split_weights
+from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, DIGITS, GROUP, LAST_WORTH, WEIGHT_DIGITS, look_up_digits, split_weights
 from wedlm_core.kernels.cpu.eight_bits import round_narrow_rows, round_rows
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
 from wedlm_core.kernels.cpu.panels import PANEL, depth_step, has_digits, numeric_kind
@@ -55,7 +55,7 @@ class PanelWeight:
     Attributes:
         numbers: name of :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
         data: panels ``[ceil(O / 64), 2, depth, 32, numbers of a unit]``; outputs and inputs beyond the last are zero.
-            Digits (:mod:`wedlm_core.kernels.cpu.digits`) are int8 ``[ceil(O / 64), 4, depth, 16, 4]``.
+            Digits (:mod:`wedlm_core.kernels.cpu.digits`) are int8 ``[ceil(O / 64), 4, units, 16, 4]``.
         scale: float32, as long as the panels; empty for floats that are stored as they are.
         bias: float32, as long as the panels.
         outputs: O.
@@ -79,9 +79,11 @@ class PanelWeight:
             numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
             bias_O: None is zero.
         """
-        kind, count, depth = _stored_as(numbers), -(-outputs // PANEL), units_of(inputs, numbers)
+        kind, count, units = _stored_as(numbers), -(-outputs // PANEL), units_of(inputs, numbers)
         per, dtype, half = _PER_UNIT[kind], _STORED[kind], GROUP if kind == _DIGITS else _HALF
-        shape = (count, PANEL // half, depth, half, per)
+        if kind == _DIGITS:
+            units = units // DIGITS * WEIGHT_DIGITS
+        shape = (count, PANEL // half, units, half, per)
         data = large(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
         if outputs % PANEL:
             _bytes_of(data[-1])[:] = _ZERO[kind]  # what lies beyond the last output
@@ -130,7 +132,7 @@ class PanelWeight:
 
     def _split(self, start: int, weight_RI: Tensor) -> Tensor:
         """Outputs as digits; their scales are noted."""
-        digit_RI = torch.empty(len(weight_RI), DIGITS * self.depth, dtype=torch.int8)
+        digit_RI = torch.empty(len(weight_RI), 4 * self.data.shape[2], dtype=torch.int8)
         scale_R = self.scale[start : start + len(weight_RI)].numpy()
         split_weights(weight_RI.float().contiguous().numpy(), digit_RI.numpy(), scale_R, 0, len(weight_RI))
         return digit_RI
@@ -165,8 +167,8 @@ class PanelWeight:
 
     @property
     def depth(self) -> int:
-        """Units of a row."""
-        return self.data.shape[2]
+        """Units of a row that is multiplied."""
+        return units_of(self.inputs, self.numbers)
 
     def record(self) -> tuple[int, ...]:
         """The fields of :data:`wedlm_core.kernels.cpu.forward.PRODUCT`; valid while this object lives."""
@@ -215,10 +217,10 @@ class PanelWeight:
         half = self.data.shape[3]
         units = self.data[ids // PANEL, ids % PANEL // half, :, ids % half].reshape(len(ids), -1)
         if has_digits(self.numbers):
-            digit_TBDI = units.view(len(ids), -1, DIGITS, BLOCK_INPUTS // 4, 4).transpose(3, 4).flatten(3).int()
-            whole_TBI = sum(digit_TBDI[:, :, d] << 8 * (DIGITS - 1 - d) for d in range(DIGITS))
+            digit_TBDI = units.view(len(ids), -1, WEIGHT_DIGITS, BLOCK_INPUTS // 4, 4).transpose(3, 4).flatten(3).int()
+            whole_TBI = sum(digit_TBDI[:, :, d] << 8 * (WEIGHT_DIGITS - 1 - d) for d in range(WEIGHT_DIGITS))
             wide = cast(Tensor, whole_TBI).reshape(len(ids), -1)[:, : self.inputs].float()
-            return wide * (self.scale[ids] * 2.0**-24)[:, None]
+            return wide * (self.scale[ids] * LAST_WORTH)[:, None]
         wide = units[:, : self.inputs].float()
         if numeric_kind(self.numbers) == "int8":
             wide -= _SIGN

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.amx import configure, matrix, release
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, DIGITS, GROUP, TILE
+from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, DIGITS, GROUP, TILE, WEIGHT_DIGITS
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer
 from wedlm_core.kernels.cpu.emit import spread as in_all_lanes
 from wedlm_core.kernels.cpu.scalar import F32
@@ -31,7 +31,7 @@ FEW_ROWS = 4
 """Rows that vectors multiply."""
 _PIECE_TILES, _PANEL = ROWS // TILE, 4 * GROUP
 _DIGIT_BYTES = TILE * BLOCK_INPUTS  # of a digit of 16 rows or outputs in a block of inputs
-_BLOCK_BYTES = DIGITS * _DIGIT_BYTES
+_ROWS_BYTES, _BLOCK_BYTES = DIGITS * _DIGIT_BYTES, WEIGHT_DIGITS * _DIGIT_BYTES  # of a block of 16 rows, of outputs
 _CHUNK = 8  # blocks of inputs whose weights stay in the first cache while all tiles of a piece pass
 _AHEAD_BYTES = 1 << 14  # of weights that are fetched while a tile that is alone reads them once
 _NEAR_BYTES = 1 << 20  # of rows that stay in the second cache while all weights pass
@@ -39,14 +39,15 @@ _LINE, _BLOCK_LINES, _UNIT = 64, _BLOCK_BYTES // 64, 4
 _SETTINGS = 16  # of the matrix units, in units of four bytes
 _TILE_SUMS = DIGITS * TILE * GROUP  # of a tile and a group
 _WEIGHTS = 7  # the matrix that holds weights; 0 to 3 are sums, 4 to 6 rows
-# Loads and products of a block. ``("rows", d, m)``: digit d of the rows to matrix m; the same of weights. Each product
-# adds to the sums of i + j. Three matrices for rows: the third digit is loaded twice, the fourth once.
+# Loads and products of a block. ``("rows", d, m)``: digit d of the rows to matrix m; the same of weights; ``("multiply",
+# s, m)``: add rows in m times the weights to the sums s, those of ``i + j = s``. A product waits for the last one that
+# added to its sums: so at least two to others are between them, for which the first digit of weights is loaded twice.
 _TURN = (
-    ("rows", 0, 4), ("rows", 1, 5), ("rows", 2, 6), ("weights", 0, _WEIGHTS),
-    ("multiply", 0, 4), ("multiply", 1, 5), ("multiply", 2, 6), ("rows", 3, 6), ("multiply", 3, 6),
-    ("weights", 1, _WEIGHTS), ("multiply", 1, 4), ("rows", 2, 6), ("multiply", 2, 5), ("multiply", 3, 6),
-    ("weights", 2, _WEIGHTS), ("multiply", 2, 4), ("multiply", 3, 5),
-    ("weights", 3, _WEIGHTS), ("multiply", 3, 4),
+    ("rows", 2, 4), ("weights", 0, _WEIGHTS), ("multiply", 2, 4), ("rows", 3, 5), ("multiply", 3, 5),
+    ("rows", 1, 6), ("multiply", 1, 6),
+    ("weights", 1, _WEIGHTS), ("multiply", 2, 6), ("multiply", 3, 4), ("rows", 0, 4), ("multiply", 1, 4),
+    ("weights", 2, _WEIGHTS), ("multiply", 2, 4), ("multiply", 3, 6),
+    ("weights", 0, _WEIGHTS), ("multiply", 0, 4),
 )  # fmt: skip
 _SIGN, _SIGNS = 0x80, 0x80808080
 _BYTE, _INT, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -76,7 +77,8 @@ def _turns(tiles: int) -> Any:
                         matrix(builder, "tileloadd64", _BYTE(d), sums_at[d], _INDEX(_LINE))
 
             def turn(k, _):  # type: ignore[no-untyped-def]
-                along, fetched = builder.mul(k, _INDEX(_BLOCK_BYTES)), 0
+                rows_at, weights_at = (builder.mul(k, _INDEX(size)) for size in (_ROWS_BYTES, _BLOCK_BYTES))
+                fetched = 0
                 soon = builder.add(ahead, builder.mul(k, _INDEX(_LINE * lines)))
                 for done, (what, which, number) in enumerate(_TURN, 1):
                     while fetched < lines * done // len(_TURN):
@@ -85,7 +87,7 @@ def _turns(tiles: int) -> Any:
                     if what == "multiply":
                         matrix(builder, "tdpbssd", _BYTE(which), _BYTE(number), _BYTE(_WEIGHTS))
                         continue
-                    base = x if what == "rows" else weight
+                    base, along = (x, rows_at) if what == "rows" else (weight, weights_at)
                     place = pointer(builder, _BYTE, base, along, _INDEX(_DIGIT_BYTES * which))
                     name = "tileloadd64" if what == stays else "tileloaddt164"
                     matrix(builder, name, _BYTE(number), place, _INDEX(_LINE))
@@ -120,7 +122,7 @@ def _few(rows: int) -> Any:
     Matrix units take about as long for one row as for 16, and where others keep them busy longer than memory takes to
     give the weights.
     """
-    pairs = [(i, j) for j in range(DIGITS) for i in range(DIGITS - j)]
+    pairs = [(i, j) for j in range(WEIGHT_DIGITS) for i in range(DIGITS - j)]
     # An instruction waits for the last one that added to the same sums: of one or two rows there are few others.
     sums_of = {pair: number if rows <= 2 else sum(pair) for number, pair in enumerate(pairs)}
     count = 1 + max(sums_of.values())
@@ -131,10 +133,12 @@ def _few(rows: int) -> Any:
             x, weight, blocks, sums, excess = args
 
             def multiply(k, before):  # type: ignore[no-untyped-def]
-                block = builder.mul(builder.lshr(k, _INDEX(4)), _INDEX(_BLOCK_BYTES))
-                unit, after = builder.and_(k, _INDEX(15)), list(before)
-                line = builder.add(weight, builder.add(block, builder.mul(unit, _INDEX(_LINE))))
-                row = builder.add(x, builder.add(block, builder.mul(unit, _INDEX(_UNIT))))
+                block, unit = builder.lshr(k, _INDEX(4)), builder.and_(k, _INDEX(15))
+                line, row = (
+                    builder.add(base, builder.add(builder.mul(block, _INDEX(size)), builder.mul(unit, _INDEX(step))))
+                    for base, size, step in ((weight, _BLOCK_BYTES, _LINE), (x, _ROWS_BYTES, _UNIT))
+                )
+                after = list(before)
                 for i, j in pairs:
                     if i == 0:
                         place = pointer(builder, _INTS, line, _INDEX(_DIGIT_BYTES * j))
@@ -176,7 +180,7 @@ def _sum_of_digits(typing_context: Any, x: Any, blocks: Any) -> Any:
         x, blocks = args
 
         def add(k: Any, before: list[Any]) -> list[Any]:
-            part = builder.load(pointer(builder, _INTS, x, builder.mul(k, _INDEX(_BLOCK_BYTES))), align=4)
+            part = builder.load(pointer(builder, _INTS, x, builder.mul(k, _INDEX(_ROWS_BYTES))), align=4)
             ones = _INTS([0x01010101] * LANES)
             return [call(builder, "llvm.x86.avx512.vpdpbusd.512", _INTS, before[0], ones, part)]
 
@@ -188,11 +192,14 @@ def _sum_of_digits(typing_context: Any, x: Any, blocks: Any) -> Any:
 
 @kernel
 def _excess_of(x, blocks, rows, excess):  # type: ignore[no-untyped-def]
-    """What unsigned weights add to the sums of a few rows: 128 times their digits up to one; int32 ``[rows, 4]``."""
+    """What unsigned weights add to the sums of a few rows: 128 times the digits they met; int32 ``[rows, 4]``."""
     for r in range(rows):
-        total = np.int32(0)
         for d in range(DIGITS):
-            total += _sum_of_digits(x + d * _DIGIT_BYTES + r * BLOCK_INPUTS, blocks)
+            excess[r, d] = _sum_of_digits(x + d * _DIGIT_BYTES + r * BLOCK_INPUTS, blocks)
+        for d in range(DIGITS - 1, -1, -1):  # the sums of i + j = d have the digits i from d - 2 to d
+            total = np.int32(0)
+            for i in range(max(0, d + 1 - WEIGHT_DIGITS), d + 1):
+                total += excess[r, i]
             excess[r, d] = total * np.int32(_SIGN)
 
 
@@ -276,7 +283,7 @@ def _multiply_piece(x, x_step, group, blocks, sums, rows, end):  # type: ignore[
         ahead = here + min(many * _BLOCK_BYTES, far)
         if ahead >= end:  # nothing comes next: what is there already
             ahead = here
-        _chunk(x + k * _BLOCK_BYTES, TILE * x_step, here, many, sums, k == 0, tiles, ahead)
+        _chunk(x + k * _ROWS_BYTES, TILE * x_step, here, many, sums, k == 0, tiles, ahead)
 
 
 @kernel
@@ -312,7 +319,7 @@ def multiply_digits(  # type: ignore[no-untyped-def]
     """:func:`wedlm_core.kernels.cpu.panels.multiply_panels` of digits.
 
     ``x`` is as :func:`split_rows` writes it, ``weight`` panels of four groups of 16 outputs: for each block of inputs
-    its digits, each ``[16, 16, 4]``: units of four inputs, outputs, inputs.
+    the three digits, each ``[16, 16, 4]``: units of four inputs, outputs, inputs.
     """
     settings, kept = np.zeros(_SETTINGS, dtype=np.int32), np.empty(LANES + _PIECE_TILES * _TILE_SUMS, dtype=np.int32)
     if rows <= FEW_ROWS:

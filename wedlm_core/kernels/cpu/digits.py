@@ -1,18 +1,22 @@
-"""float32 as four signed digits of 8 bits, which matrix units multiply and add exactly (:mod:`.digit_products`).
+"""float32 as signed digits of 8 bits, which matrix units multiply and add exactly (:mod:`.digit_products`).
 
-All numbers of a row, or of an output's weights, share one scale, a power of two: ``x = scale * (d0 + d1 / 2**8 +
-d2 / 2**16 + d3 / 2**24)``, 32 bits in all, so that numbers down to 1/64 of the largest keep every bit of a float32 (but
-where the largest is below 2**-96). Of two such numbers the digits i and j are multiplied where ``i + j <= 3``; what is
-left out is less than 2**-28 of the largest number of the row times the largest weight. Products of one ``i + j`` are
-added in int32, which is exact for up to :data:`MOST_INPUTS` inputs. So a result is rounded a few times in all, where a
-chain of float32 additions is rounded once for each input; and its bits depend neither on other rows, nor on threads,
-nor on the order of additions.
+All numbers of a row share one scale, a power of two: ``x = scale * (d0 + d1 / 2**8 + d2 / 2**16 + d3 / 2**24)``, 32
+bits in all, so that numbers down to 1/64 of the largest keep every bit of a float32 (but where the largest is below
+2**-96). All weights of an output share one too, and have three digits: 24 bits, as a float32 has, but all at the scale
+of the largest. So they take three bytes each, where memory decides how fast few rows are multiplied.
 
-What is lost goes with the largest number of a row: a few times ``2**-32`` of it, for each input, times the largest
-weight. That is less than what float32 additions lose, but where numbers thousands of times as large as the others of
-their row meet weights that are as much smaller than others.
+Of a number and a weight the digits i and j are multiplied where ``i + j <= 3``; what is left out is less than 2**-28 of
+the largest number of the row times the largest weight. Products of one ``i + j`` are added in int32, which is exact for
+up to :data:`MOST_INPUTS` inputs. So a result is rounded a few times in all, where a chain of float32 additions is
+rounded once for each input; and its bits depend neither on other rows, nor on threads, nor on the order of additions.
 
-Ten products of digits take less time than one of float32: matrix units multiply 32 times as many int8 in a cycle as
+What is lost goes with the largest weight of an output and the largest number of a row. Weights that were bfloat16, as
+most checkpoints have them, stay what they are down to 2**-15 of the largest: results are off by 2.6e-8 of their size,
+where sums in float32 of 384 to 11,008 inputs are off by 3.5e-7 to 1.8e-6. Weights with more bits are rounded at 2**-23
+of the largest: 1.5e-7 to 2.3e-7 for normal numbers, and up to four times what float32 sums lose where an output has a
+weight tens of times as large as the others, which meets smaller numbers than they. (Root mean square, of normal rows.)
+
+Nine products of digits take less time than one of float32: matrix units multiply 32 times as many int8 in a cycle as
 vectors do float32. That products of wider numbers can be had exactly from narrow ones is known from Ozaki, Ogita, Oishi
 and Rump (Numerical Algorithms 59, 2012) and, with integers, Ootomo, Ozaki and Yokota (arXiv 2306.11975).
 """
@@ -33,22 +37,27 @@ from wedlm_core.kernels.cpu.panel_packing import first_number
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.vector import LANES, split, two_to
 
-__all__ = ["BLOCK_INPUTS", "DIGITS", "GROUP", "MOST_INPUTS", "TILE", "look_up_digits", "split_rows", "split_weights"]
+__all__ = ["BLOCK_INPUTS", "DIGITS", "GROUP", "LAST_WORTH", "MOST_INPUTS", "TILE", "WEIGHT_DIGITS", "look_up_digits", "split_rows",
+           "split_weights"]  # fmt: skip
 
 DIGITS = 4
-"""Of a number."""
+"""Of a number of a row."""
+WEIGHT_DIGITS = 3
+"""Of a weight."""
+LAST_WORTH = 2.0 ** (-8 * (WEIGHT_DIGITS - 1))
+"""Of the last digit of a weight, by that of its first."""
 BLOCK_INPUTS = 64
 """Inputs that one instruction multiplies: rows and weights are whole multiples of it."""
 TILE = 16
 """Rows of a tile: rows are stored in whole ones."""
 GROUP = 16
 """Outputs of a group, whose weights lie together."""
-MOST_INPUTS = 2**15 - 1
-"""Inputs of a product: four sums of so many products of digits, of up to 2**14 each, fit in 32 bits."""
+MOST_INPUTS = 2**31 // (WEIGHT_DIGITS * 2**14)
+"""Inputs of a product: three sums of so many products of digits, of up to 2**14 each, fit in 32 bits."""
 _DIGIT_BYTES = TILE * BLOCK_INPUTS  # of a digit of 16 rows in a block of inputs
 _SMALLEST = 2.0**-96  # a row's largest number, at least: its scale and the inverse are normal numbers
 _MOST_OF_A_POWER = 0.992  # a number up to so much of a power of two stays below it when its digits carry
-_CARRY, _SIGNS = 0x00808080, 0x80808080
+_CARRIES, _SIGNS = 0x00808080, 0x80808080
 _INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
 _intrinsic: Any = intrinsic
@@ -90,55 +99,67 @@ def _largest_of(typing_context: Any, x: Any, size: Any) -> Any:
     return types.float32(types.intp, types.intp), generate
 
 
-@_intrinsic
-def _put_digits(typing_context: Any, x: Any, size: Any, inverse: Any, place: Any, step: Any) -> Any:
-    """Store the digits of ``size`` numbers from an address on, each multiplied by ``inverse`` and rounded.
+def _put_digits(digits: int) -> Any:
+    """An intrinsic: store the digits of ``size`` numbers from an address on, each times ``inverse`` and rounded.
 
-    Digit d of block b of 64 numbers takes 64 bytes at ``place + (4 * b + d) * step``: number n is byte ``n % 16 * 4 +
-    n // 16`` of them, so that four vectors need only be shifted to be one. Beyond ``size`` there are zeros.
+    Digit d of block b of 64 numbers takes 64 bytes at ``place + (digits * b + d) * step``: number n is byte ``n % 16 *
+    4 + n // 16`` of them, so that four vectors need only be shifted to be one. Beyond ``size`` there are zeros.
     """
+    # What the lower digits carry to the higher ones, so that each is between -128 and 127.
+    carry = _CARRIES >> 8 * (DIGITS - digits)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, size, inverse, place, step = args
+    @_intrinsic
+    def put_digits(typing_context, x, size, inverse, place, step):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            x, size, inverse, place, step = args
 
-        def put(k: Any, _: list[Any]) -> list[Any]:
-            carried = []
-            for bits in _block_of(builder, x, size, k):
-                scaled = builder.fmul(builder.bitcast(bits, _FLOATS), in_all_lanes(builder, inverse, LANES))
-                whole = builder.fptosi(call(builder, f"llvm.rint.v{LANES}f32", _FLOATS, scaled), _INTS)
-                # What the lower digits carry to the higher ones, so that each is between -128 and 127.
-                carried.append(builder.add(whole, _INTS([_CARRY] * LANES)))
-            for d in range(DIGITS):
-                digit = _INTS([_SIGNS if d else 0] * LANES)
-                for q, value in enumerate(carried):
-                    right = 8 * (DIGITS - 1 - d - q)
-                    moved = (builder.lshr if right >= 0 else builder.shl)(value, _INTS([abs(right)] * LANES))
-                    digit = builder.xor(digit, builder.and_(moved, _INTS([0xFF << 8 * q] * LANES)))
-                to = builder.add(place, builder.mul(step, builder.add(builder.mul(k, _INDEX(DIGITS)), _INDEX(d))))
-                builder.store(digit, pointer(builder, _INTS, to), align=4)
-            return []
+            def put(k, _):  # type: ignore[no-untyped-def]
+                carried = []
+                for bits in _block_of(builder, x, size, k):
+                    scaled = builder.fmul(builder.bitcast(bits, _FLOATS), in_all_lanes(builder, inverse, LANES))
+                    whole = builder.fptosi(call(builder, f"llvm.rint.v{LANES}f32", _FLOATS, scaled), _INTS)
+                    carried.append(builder.add(whole, _INTS([carry] * LANES)))
+                for d in range(digits):
+                    digit = _INTS([_SIGNS if d else 0] * LANES)
+                    for q, value in enumerate(carried):
+                        right = 8 * (digits - 1 - d - q)
+                        moved = (builder.lshr if right >= 0 else builder.shl)(value, _INTS([abs(right)] * LANES))
+                        digit = builder.xor(digit, builder.and_(moved, _INTS([0xFF << 8 * q] * LANES)))
+                    to = builder.add(place, builder.mul(step, builder.add(builder.mul(k, _INDEX(digits)), _INDEX(d))))
+                    builder.store(digit, pointer(builder, _INTS, to), align=4)
+                return []
 
-        loop(builder, _blocks_of(builder, size), 1, [], put)
-        return context.get_dummy_value()
+            loop(builder, _blocks_of(builder, size), 1, [], put)
+            return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp, types.float32, types.intp, types.intp), generate
+        return types.void(types.intp, types.intp, types.float32, types.intp, types.intp), generate
+
+    return put_digits
 
 
-@kernel
-def _split_row(x, size, place, step):  # type: ignore[no-untyped-def]
-    """Write the digits of ``size`` numbers from an address on, as :func:`_put_digits` does; their scale.
+def _splitting(digits: int) -> Any:
+    """A kernel: write the digits of ``size`` numbers from an address on, as :func:`_put_digits` does; their scale.
 
     The scale is NaN where a number is NaN or infinite: the digits mean nothing then.
     """
-    top = _largest_of(x, size)
-    if not top < F32(np.inf):
-        _put_digits(x, size, F32(0.0), place, step)
-        return F32(np.nan)
-    power, mantissa = split(max(top, F32(_SMALLEST)))
-    if mantissa > F32(_MOST_OF_A_POWER):
-        power += F32(1.0)
-    _put_digits(x, size, two_to(F32(31.0) - power), place, step)
-    return two_to(power - F32(7.0))
+    put_digits, bits = _put_digits(digits), 8 * digits - 1
+
+    @kernel(label=f"_{digits}")
+    def split_numbers(x, size, place, step):  # type: ignore[no-untyped-def]
+        top = _largest_of(x, size)
+        if not top < F32(np.inf):
+            put_digits(x, size, F32(0.0), place, step)
+            return F32(np.nan)
+        power, mantissa = split(max(top, F32(_SMALLEST)))
+        if mantissa > F32(_MOST_OF_A_POWER):
+            power += F32(1.0)
+        put_digits(x, size, two_to(F32(bits) - power), place, step)
+        return two_to(power - F32(7.0))
+
+    return split_numbers
+
+
+_split_row, _split_output = _splitting(DIGITS), _splitting(WEIGHT_DIGITS)
 
 
 @kernel
@@ -163,11 +184,11 @@ def split_rows(x, depth, place, scale, first, last):  # type: ignore[no-untyped-
 
 @kernel
 def split_weights(x, digits, scale, first, last):  # type: ignore[no-untyped-def]
-    """Write the digits of outputs: for each block of inputs the four digits, 64 bytes each.
+    """Write the digits of outputs: for each block of inputs the three digits, 64 bytes each.
 
     Args:
         x: ``[R, I]``.
-        digits: int8 ``[R, 4 * depth]``, written; depth is I, rounded up to whole blocks.
+        digits: int8 ``[R, 3 * I']``, written; I' is I, rounded up to whole blocks.
         scale: ``[R]``, written.
         first: first output to write.
         last: one past the last output to write.
@@ -175,12 +196,12 @@ def split_weights(x, digits, scale, first, last):  # type: ignore[no-untyped-def
     size, width = x.shape[1], digits.shape[1]
     for r in range(first, last):
         place = digits.ctypes.data + r * width
-        scale[r] = _split_row(x.ctypes.data + 4 * r * size, size, place, BLOCK_INPUTS)
+        scale[r] = _split_output(x.ctypes.data + 4 * r * size, size, place, BLOCK_INPUTS)
 
 
 @kernel
 def look_up_digits(panels, scale, ids, out, first, last):  # type: ignore[no-untyped-def]
-    """:func:`wedlm_core.kernels.cpu.panel_packing.look_up` of digits, int8 ``[P, 4, depth, 16, 4]``.
+    """:func:`wedlm_core.kernels.cpu.panel_packing.look_up` of digits, int8 ``[P, 4, units, 16, 4]``.
 
     Numbers were rounded when they were packed: their digits fit into a float32.
     """
@@ -192,11 +213,11 @@ def look_up_digits(panels, scale, ids, out, first, last):  # type: ignore[no-unt
         at = first_number(panels, ids[t])
         if at < 0:
             return False
-        own = scale[ids[t]] * F32(2.0**-24)
+        own = scale[ids[t]] * F32(LAST_WORTH)
         for i in range(size):
-            to = at + i // BLOCK_INPUTS * (DIGITS * step) + i % LANES * line + i % BLOCK_INPUTS // LANES
+            to = at + i // BLOCK_INPUTS * (WEIGHT_DIGITS * step) + i % LANES * line + i % BLOCK_INPUTS // LANES
             whole = np.int32(0)
-            for d in range(DIGITS):
+            for d in range(WEIGHT_DIGITS):
                 whole = np.int32(whole * np.int32(256) + np.int32(numbers[to + d * step]))
             out[t, i] = F32(whole) * own
     return True

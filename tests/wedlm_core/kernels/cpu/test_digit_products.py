@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from testing.repository import ROOT
 from wedlm_core.kernels.cpu.digit_products import FEW_ROWS, ROWS
-from wedlm_core.kernels.cpu.digits import DIGITS, MOST_INPUTS, TILE
+from wedlm_core.kernels.cpu.digits import DIGITS, MOST_INPUTS, TILE, WEIGHT_DIGITS
 from wedlm_core.kernels.cpu.panels import numbers_here
 from wedlm_core.model.panels import pack
 from wedlm_core.model.team import Team
@@ -26,15 +26,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 COUNTS = (1, FEW_ROWS, FEW_ROWS + 1, TILE, TILE + 1, 2 * TILE + 1, 3 * TILE, ROWS, ROWS + 1)
 
 
-def split(x_RI: Array) -> tuple[Array, Array]:
-    """int64 digits ``[R, 4, I]`` and the scale of each row, from its 32-bit integers."""
+def split(x_RI: Array, count: int) -> tuple[Array, Array]:
+    """int64 digits ``[R, count, I]`` and the scale of each row, from its integers of 8 bits for each digit."""
     largest_R = np.abs(x_RI).max(axis=1).astype(np.float64)
     mantissa_R, power_R = np.frexp(np.maximum(largest_R, 2.0**-96))
-    # A number that rounds to 2**31 has no place: powers of two, and numbers just below them, are scaled by the next.
+    # A number that rounds to the power of two has no place: powers of two, and numbers just below them, are scaled by the next.
     power_R = power_R + (mantissa_R > np.float32(0.992))
-    whole_RI = np.rint(x_RI.astype(np.float64) * 2.0 ** (31 - power_R)[:, None]).astype(np.int64)
+    whole_RI = np.rint(x_RI.astype(np.float64) * 2.0 ** (8 * count - 1 - power_R)[:, None]).astype(np.int64)
     digits = []
-    for _ in range(DIGITS):
+    for _ in range(count):
         low_RI = (whole_RI + 128) % 256 - 128
         digits.append(low_RI)
         whole_RI = (whole_RI - low_RI) // 256
@@ -44,8 +44,9 @@ def split(x_RI: Array) -> tuple[Array, Array]:
 
 def oracle(x_RI: Array, weight_OI: Array) -> Array:
     """The product as the module's text has it: sums in int64, joined in float32 from the least worth to the most."""
-    (x_RDI, own_R), (weight_ODI, scale_O) = split(x_RI), split(weight_OI)
-    sums = [sum(x_RDI[:, i] @ weight_ODI[:, d - i].T for i in range(d + 1)) for d in range(DIGITS)]
+    (x_RDI, own_R), (weight_ODI, scale_O) = split(x_RI, DIGITS), split(weight_OI, WEIGHT_DIGITS)
+    pairs = [[(d - j, j) for j in range(min(d + 1, WEIGHT_DIGITS))] for d in range(DIGITS)]
+    sums = [sum(x_RDI[:, i] @ weight_ODI[:, j].T for i, j in those) for those in pairs]
     value = np.float32(sums[-1])
     for part in reversed(sums[:-1]):
         # A fused multiply-add: exact in float64, and rounded once.
