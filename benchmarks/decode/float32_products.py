@@ -5,7 +5,8 @@
 
 The products of all layers of a shape run in turns, with rows of normal numbers; a ratio is taken within a round. Each
 kind begins a quarter of a second behind the one before, whose threads may look for more work until then. How far
-results are off is the root mean square of the difference to a product in float64, by that of the product. Engines
+results are off is the root mean square of the difference to a product in float64, by that of the product: of a layer's
+last product, with weights of 24 bits, and with the same rounded to bfloat16, as checkpoints have them. Engines
 decode random prompts greedily, each 20 ms in its turn (:mod:`benchmarks.decode.turns`).
 """
 
@@ -41,7 +42,7 @@ from wedlm_core.tokenizer import Tokenizer
 __all__ = ["main"]
 
 _KINDS = {"digits": "float32_amx", "vectors": "float32"}
-_BASE = "vectors"
+_BASE, _LIBRARY = "vectors", "oneDNN, packed"
 _PROMPT, _NEW, _LONGEST = 64, 48, 256
 _REST = 0.25  # seconds
 _Run = Callable[[], Sequence[Tensor]]
@@ -63,7 +64,8 @@ def main() -> None:
     for shape in args.shapes:
         products = _products(shape, args.rows, args.rounds)
         engines = _engines(shape, args.batches, args.rounds)
-        header = ("rows", "kind", "ms", "GFLOP/s", f"times as fast as {_BASE}", "over rounds", "off")
+        header = ("rows", "kind", "ms", "GFLOP/s", f"times as fast as {_BASE}", "over rounds", "off",
+                  "off, weights of bfloat16")  # fmt: skip
         rates = ("sequences", "kind", "tokens/s", f"times as fast as {_BASE}", "over rounds", "rows with equal tokens")
         body.append(f"## {shape}\n\n{table(header, products)}\n\n{table(rates, engines)}")
     command = f"python -m benchmarks.decode.float32_products --shapes {' '.join(args.shapes)} --rounds {args.rounds}"
@@ -83,17 +85,24 @@ def _products(shape: str, counts: Sequence[int], rounds: int) -> list[tuple[obje
         inputs = {width: torch.randn(rows, width) for width in {weight.shape[1] for weight in weights}}
         given = [inputs[weight.shape[1]] for weight in weights]
         runs: dict[str, _Run] = {kind: partial(_multiply_panels, team, ones, given) for kind, ones in packed.items()}
-        runs["oneDNN, packed"] = partial(_multiply, library, given)
-        exact = (given[-1].double() @ weights[-1].double().t()).float()
-        off = {kind: float((run()[-1] - exact).square().mean().sqrt() / exact.square().mean().sqrt())
-               for kind, run in runs.items()}  # fmt: skip
+        runs[_LIBRARY] = partial(_multiply, library, given)
+        off = [_off(team, weight, given[-1]) for weight in (weights[-1], weights[-1].bfloat16().float())]
         seconds = _in_turns(runs, 2 * rounds)
         for kind, own in seconds.items():
             middle, ratio = statistics.median(own), _ratios(seconds[_BASE], own)
             found.append((rows, kind, f"{1e3 * middle:.2f}", f"{2 * size * rows / middle / 1e9:.0f}", *ratio,
-                          f"{off[kind]:.1e}"))  # fmt: skip
+                          *(f"{one[kind]:.1e}" for one in off)))  # fmt: skip
             print(*found[-1], sep=" | ", flush=True)
     return found
+
+
+def _off(team: Team, weight_OI: Tensor, x_RI: Tensor) -> dict[str, float]:
+    """How far a product is off, by kind."""
+    exact_RO = (x_RI.double() @ weight_OI.double().t()).float()
+    found = {kind: team.product(pack(weight_OI, numbers), x_RI) for kind, numbers in _KINDS.items()}
+    found[_LIBRARY] = products_of([Weight(weight_OI=weight_OI)]).products[0](x_RI)
+    return {kind: float((one - exact_RO).square().mean().sqrt() / exact_RO.square().mean().sqrt())
+            for kind, one in found.items()}  # fmt: skip
 
 
 def _multiply_panels(team: Team, weights: Sequence[PanelWeight], given: Sequence[Tensor]) -> list[Tensor]:

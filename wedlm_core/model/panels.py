@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from wedlm_core.errors import IntegrityError
-from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, DIGITS, GROUP, LAST_WORTH, WEIGHT_DIGITS, look_up_digits, split_weights
+from wedlm_core.kernels.cpu.digits import (
+    BLOCK_INPUTS,
+    DIGITS,
+    GROUP,
+    LAST_WORTH,
+    WEIGHT_DIGITS,
+    look_up_digits,
+    split_weights,
+)
 from wedlm_core.kernels.cpu.eight_bits import round_narrow_rows, round_rows
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
 from wedlm_core.kernels.cpu.panels import PANEL, depth_step, has_digits, numeric_kind

@@ -79,8 +79,8 @@ def release(typing_context: Any) -> Any:
 def _block(numbers: str, tall: bool) -> Any:
     """An intrinsic: sums of up to 16 rows and 64 outputs, or with ``tall`` of up to 32 rows and 32 outputs.
 
-    Matrices 0 to 3 are sums, 4 and 5 rows, 6 and 7 (without ``tall`` 5 too) weights. Weights that come later are fetched
-    meanwhile: behind a half its other one, or where halves are read together, the next panel's.
+    Matrices 0 to 3 are sums, 4 and 5 rows, 6 and 7 (without ``tall`` 5 too) weights. Meanwhile weights that come later
+    are fetched: behind a half those of its other one, or where halves are read together, of the next panel.
     """
     instruction = "tdpbf16ps" if numbers == "bfloat16" else "tdpbsud"  # weights are unsigned, see .panels
     row_tiles = (4, 5) if tall else (4,)

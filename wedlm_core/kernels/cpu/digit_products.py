@@ -39,9 +39,9 @@ _LINE, _BLOCK_LINES, _UNIT = 64, _BLOCK_BYTES // 64, 4
 _SETTINGS = 16  # of the matrix units, in units of four bytes
 _TILE_SUMS = DIGITS * TILE * GROUP  # of a tile and a group
 _WEIGHTS = 7  # the matrix that holds weights; 0 to 3 are sums, 4 to 6 rows
-# Loads and products of a block. ``("rows", d, m)``: digit d of the rows to matrix m; the same of weights; ``("multiply",
-# s, m)``: add rows in m times the weights to the sums s, those of ``i + j = s``. A product waits for the last one that
-# added to its sums: so at least two to others are between them, for which the first digit of weights is loaded twice.
+# Loads and products of a block. ``("rows", d, m)``: digit d of the rows to matrix m; the same of weights;
+# ``("multiply", s, m)``: add the rows in m times the weights to the sums s, which are of ``i + j = s``. A product waits
+# for the last one that added to its sums, so two to others are between them, and digit 0 of weights is loaded twice.
 _TURN = (
     ("rows", 2, 4), ("weights", 0, _WEIGHTS), ("multiply", 2, 4), ("rows", 3, 5), ("multiply", 3, 5),
     ("rows", 1, 6), ("multiply", 1, 6),

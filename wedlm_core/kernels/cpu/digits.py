@@ -37,8 +37,10 @@ from wedlm_core.kernels.cpu.panel_packing import first_number
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.vector import LANES, split, two_to
 
-__all__ = ["BLOCK_INPUTS", "DIGITS", "GROUP", "LAST_WORTH", "MOST_INPUTS", "TILE", "WEIGHT_DIGITS", "look_up_digits", "split_rows",
-           "split_weights"]  # fmt: skip
+__all__ = [
+    "BLOCK_INPUTS", "DIGITS", "GROUP", "LAST_WORTH", "MOST_INPUTS", "TILE", "WEIGHT_DIGITS", "look_up_digits",
+    "split_rows", "split_weights",
+]  # fmt: skip
 
 DIGITS = 4
 """Of a number of a row."""

@@ -30,7 +30,7 @@ def split(x_RI: Array, count: int) -> tuple[Array, Array]:
     """int64 digits ``[R, count, I]`` and the scale of each row, from its integers of 8 bits for each digit."""
     largest_R = np.abs(x_RI).max(axis=1).astype(np.float64)
     mantissa_R, power_R = np.frexp(np.maximum(largest_R, 2.0**-96))
-    # A number that rounds to the power of two has no place: powers of two, and numbers just below them, are scaled by the next.
+    # A number that rounds to its power of two has no place: powers of two, and numbers just below, take the next.
     power_R = power_R + (mantissa_R > np.float32(0.992))
     whole_RI = np.rint(x_RI.astype(np.float64) * 2.0 ** (8 * count - 1 - power_R)[:, None]).astype(np.int64)
     digits = []
