@@ -20,6 +20,7 @@ from pipeline.stages import LOGGER
 from testing.engine import triton_interpreter
 from testing.engine.models import write_model
 from testing.pipeline.s3 import S3Server, serve_s3
+from testing.sweeps import mark_rest_as_slow
 from wedlm_core import redaction
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
@@ -34,6 +35,12 @@ settings.load_profile("compiling")
 # Collecting makes half a million objects that all stay: looking through them for garbage, again and again as they grow,
 # took as long as the collecting. The hook below turns it on again.
 gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of sweeps the default run takes a part."""
+    mark_rest_as_slow(items)
 
 
 def pytest_collection_finish() -> None:

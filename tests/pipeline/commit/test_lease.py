@@ -186,6 +186,7 @@ def woken(sleeper: Sleeper, writer: Writer) -> BaseException | None:
     return writer.error
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("second", ["the same run", "a new run", "a new run with other settings", "two runs"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_writer_that_wakes_up_after_another_has_finished_changes_nothing(
@@ -213,6 +214,7 @@ def test_a_writer_that_wakes_up_after_another_has_finished_changes_nothing(
     assert job.problems() == ()
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("second", ["the same run", "a new run", "a new run that is cut short"])
 @pytest.mark.parametrize(
     ("prefix", "skip", "fields"),

@@ -32,6 +32,7 @@ SHOWS = ("deleted", "empty", "cut in the middle", "the last byte is gone", "anot
 """What a look at a listing tells; what leaves the size as it is takes reading."""
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("what", ["part", "dead letters"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_damaged_published_file_is_named_and_its_rows_are_made_again_on_request(

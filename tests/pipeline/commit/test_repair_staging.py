@@ -40,6 +40,7 @@ def revoked(storage: Storage) -> dict[str, str]:
         return {r.unit_id: r.reason for r in index.records.revocations()}
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("kind", ["rows", "dead"])
 @pytest.mark.parametrize("fault", [*FAULTS, "unreadable"])
 def test_a_damaged_unit_is_done_again_in_the_run_that_finds_it(
@@ -127,6 +128,7 @@ def test_a_retry_whose_units_are_damaged_does_all_their_rows_again(
     assert job.problems() == ()
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("which", ["the part with the failed row", "a part that is copied", "the dead letters"])
 @pytest.mark.parametrize("fault", ["a bit is flipped", "deleted", "cut in the middle"])
 def test_a_published_part_that_is_damaged_is_not_copied_into_a_revision(

@@ -43,6 +43,7 @@ def damage_all(storage: Storage, kind: str, fault: str) -> list[str]:
     return keys
 
 
+@pytest.mark.sweep(14)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_finished_output_survives_the_loss_of_any_one_kind_of_state(
@@ -67,6 +68,7 @@ def test_a_finished_output_survives_the_loss_of_any_one_kind_of_state(
     assert caplog.records == [], "it is said once, and repaired"
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", ["lease", "run record", "ledger"])
 def test_an_interrupted_output_survives_it_too(
@@ -127,6 +129,7 @@ def test_the_run_record_is_made_anew_only_where_the_ledger_agrees_with_the_setti
     assert job.problems() == ()
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("mode", ["finished", "interrupted"])
 def test_a_new_run_begins_whatever_is_there(make_job: MakeJob, undisturbed_rows: Rows, fault: str, mode: str) -> None:

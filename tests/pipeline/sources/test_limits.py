@@ -52,6 +52,7 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("codec", sorted(CODECS))
 @pytest.mark.parametrize("unit", [1, 3, 100])
 def test_a_json_row_that_is_too_long_is_a_bad_row_with_its_begin_and_the_others_are_read(

@@ -104,6 +104,7 @@ FORMATS = {
 TABLE = pa.table({"prompt": [f"p\u00e9{i}\nsecond line" for i in range(7)], "k": [1, 2, None, 4, 5, 6, 7]})
 
 
+@pytest.mark.sweep(11)
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_read_from_every_place(place: Any, tmp_path: Path, name: str) -> None:
     location, options, put = place

@@ -77,6 +77,7 @@ def test_records_say_what_every_tile_is(sequences: list[tuple[int, int]], paddin
     assert sorted(covered) == list(range(rows.total)), "every row is in one tile, padding too"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("splits", "skip_mask"), [(1, True), (1, False), (2, False), (5, True)])
 @pytest.mark.parametrize(("block_q", "block_n"), [(1, 16), (8, 64)])
 def test_any_launch_computes_the_same(splits: int, skip_mask: bool, block_q: int, block_n: int) -> None:

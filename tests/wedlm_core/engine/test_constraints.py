@@ -118,6 +118,7 @@ def test_what_ends_is_what_was_wanted(folder: Path, temperature: float) -> None:
 
 
 # Every constraint in the engine with the kernels of the oracle's; in each other engine a third of them, another third.
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize(("number", "engine"), list(enumerate(ENGINES)))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_verified_is_autoregressive_token_for_token(
@@ -139,6 +140,7 @@ def test_verified_is_autoregressive_token_for_token(
     assert (len(automata._grammars) > len(WANTED) // 8) == (engine in WALKING)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
 @pytest.mark.parametrize("limit", ["states", "answers", "texts", "room"])
 def test_where_automata_end_matchers_go_on(strategy: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +209,7 @@ def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperatur
     assert found["verified"] == found["autoregressive"]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     "more",
     [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}, {"logit_bias": {5: 3.0}, "bad_words": ("a",)}],
@@ -298,6 +301,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
 @pytest.mark.parametrize("walks", [False, True], ids=["matchers", "automata"])
 @pytest.mark.parametrize("form", FORMS)

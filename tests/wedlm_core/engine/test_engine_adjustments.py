@@ -88,6 +88,7 @@ def without_any(folder: Path) -> list[Generation]:
     return run(engine_of(folder), requests_with(folder, {}))
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", FEATURES)
 def test_verified_equals_autoregressive(folder: Path, name: str) -> None:
     """Every way to run a step, fixed windows and automatic ones, batches of any size, chunked prefill."""

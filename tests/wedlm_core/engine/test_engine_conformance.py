@@ -76,6 +76,7 @@ def test_case(name: str) -> None:
     run_cases([name])
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", case_ids())
 def test_case_with_pages_of_16_and_prefill_chunks_of_7(name: str) -> None:
     run_cases([name], page_size=16)
@@ -109,6 +110,7 @@ def must_preempt(name: str) -> bool:
     return 2 * (prompt + 2 * window + PAGE) <= pool and 2 * (prompt + generated - 2 * PAGE) > pool
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", case_ids())
 def test_case_under_page_pressure_is_unchanged(name: str) -> None:
     """Four copies share a pool that holds one."""

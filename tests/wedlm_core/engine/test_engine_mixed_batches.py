@@ -141,6 +141,7 @@ def assert_as_alone(found: Generation, request: Request, folder: Path, chosen: d
         assert replace(found.stats, **kept) == replace(expected.stats, **kept), params
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("seed", range(BATCHES))
 def test_every_row_of_a_random_mix_is_what_it_is_alone(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -172,6 +173,7 @@ def test_a_mix_in_a_pool_that_preempts_and_shares_is_what_its_rows_are_alone(fol
         assert_as_alone(generation, request, folder, chosen)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_rest_of_a_mix_is_what_it_is_alone_where_some_are_aborted(folder: Path, seed: int) -> None:
     rng = random.Random(100 + seed)

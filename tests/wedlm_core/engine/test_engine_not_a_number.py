@@ -45,6 +45,7 @@ def engine_of(
     return Engine(model, Tokenizer.load(folder), config)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize(
     ("attention", "overlap", "damaged", "weight_dtype"),
     [

@@ -134,6 +134,7 @@ def as_verified(requests: list[Request], window: int | str) -> list[Request]:
 CASES = [*((w, n) for w in (1, 4, 16) for n in (1, 7, 32)), *(("auto", n) for n in (1, 7, 64))]
 
 
+@pytest.mark.sweep(33)
 @pytest.mark.parametrize(("window", "at_once"), CASES)
 def test_verified_equals_autoregressive(bench: Bench, window: int | str, at_once: int) -> None:
     saved = cached = 0
@@ -155,6 +156,7 @@ def pressed_params(temperature: float) -> SamplingParams:
     )
 
 
+@pytest.mark.sweep(11)
 @pytest.mark.parametrize("window", [1, 4, 16, "auto"])
 def test_verified_under_page_pressure(bench: Bench, window: int | str) -> None:
     """Outputs longer than what admission sets aside, in a pool that holds a few of them."""
@@ -182,6 +184,7 @@ COSTS = st.builds(
 )
 
 
+@pytest.mark.sweep(4)
 @given(cost=COSTS, seed=st.integers(0, 999), slots=st.sampled_from([3, 16, 64]))
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_auto_equals_autoregressive_under_random_load(bench: Bench, cost: StepCost, seed: int, slots: int) -> None:

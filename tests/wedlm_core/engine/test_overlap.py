@@ -74,6 +74,7 @@ def assert_same(found: list[Generation], expected: list[Generation], *, stats: b
 TIGHT = {"page_size": 4, "max_batch_rows": 40, "prefill_chunk": 5, "max_num_seqs": 6}
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("settings", [{}, TIGHT, {"attention": "tiled", **TIGHT}], ids=["roomy", "tight", "tiled"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy(agreeing_folder: Path, strategy: str, settings: dict[str, Any]) -> None:

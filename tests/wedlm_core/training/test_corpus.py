@@ -27,6 +27,7 @@ def test_a_family_accepts_its_own_answers_and_no_damaged_ones(name):
         assert not corpus.check(problem, problem.answer[:at] + "#" + problem.answer[at + 1 :])
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", sorted(corpus.FAMILIES))
 def test_splits_are_disjoint_and_the_test_split_is_large_enough(name):
     test = {p.prompt for p in corpus.distinct(name, "test", 60)}

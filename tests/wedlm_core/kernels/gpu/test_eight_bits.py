@@ -150,6 +150,7 @@ def test_int4_products_are_those_of_plain_arithmetic(
     assert_same(found, one, expanded(*weight))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("tiles", INT8_TILES)
 def test_int8_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
     """More than one tile of rows and two bands of outputs, neither whole; and whole ones."""
@@ -160,6 +161,7 @@ def test_int8_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
         assert_same(multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, one.dtype, tiles), one, weight)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("tiles", INT4_TILES)
 def test_int4_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
     outputs = tiles.band * tiles.outputs + tiles.outputs + 5

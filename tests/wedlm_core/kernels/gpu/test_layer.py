@@ -83,6 +83,7 @@ def test_gated_activation(size: int, dtype: torch.dtype) -> None:
     assert_close(silu_mul(gate_up), F.silu(gate) * up)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 3, 64, 100])
 def test_a_rounded_gate_finds_the_largest_number_wherever_it_is(size: int, dtype: torch.dtype) -> None:
