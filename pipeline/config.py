@@ -6,11 +6,10 @@ units in flight) may change between a run and its continuation.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pipeline.codec import (
@@ -20,7 +19,6 @@ from pipeline.codec import (
     SamplingParams,
     WeDLMError,
     check_references,
-    explain,
     has_url_credentials,
     known_fields_only,
     literal_secrets,
@@ -31,6 +29,7 @@ from pipeline.codec import (
 )
 from pipeline.errors import ConfigError
 from pipeline.parsing import Parse, parse_settings, parsed_columns
+from pipeline.plain_data import build, unknown_field
 from pipeline.pools import (
     ActorRange,
     PoolConfig,
@@ -42,7 +41,6 @@ from pipeline.pools import (
     pool_config,
 )
 from pipeline.pools import require as _require
-from pipeline.structured import loaded
 from pipeline.template import check_template
 
 __all__ = [
@@ -53,8 +51,6 @@ __all__ = [
     "OUTPUT_FORMATS",
     "PROMPT_PLACES",
     "RunConfig",
-    "build",
-    "field_names",
 ]
 
 MODES = ("resume", "new", "error_if_exists")
@@ -66,7 +62,7 @@ LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-@known_fields_only(ConfigError, {}, describe=lambda name: _unknown(name, ""))
+@known_fields_only(ConfigError, {}, describe=lambda name: unknown_field(name, "", RunConfig))
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One generation job.
@@ -354,7 +350,7 @@ class RunConfig:
         Raises:
             ConfigError: unknown fields (the nearest known name is suggested) or bad values.
         """
-        return build(cls, raw)
+        return build(cls, raw, root=cls)
 
     def runs_of_pools(self) -> dict[str, RunConfig]:
         """Name of each pool -> the run as its actors see it: a run of one pool. Without ``pools`` there is one, "".
@@ -450,59 +446,3 @@ def _check_options(name: str, options: object) -> None:
     except CoreConfigError as error:
         raise ConfigError(str(error)) from None
     remember(options)
-
-
-_NESTED: Mapping[str, type] = {"sampling": SamplingParams, "engine": EngineConfig}
-
-
-def field_names(kind: type, prefix: str = "") -> list[str]:
-    """Dotted names of all fields of a configuration class, nested ones included."""
-    names: list[str] = []
-    for f in fields(kind):
-        names.append(prefix + f.name)
-        if f.name in _NESTED and not prefix:
-            names += field_names(_NESTED[f.name], f"{f.name}.")
-        if f.name == "actors" and not prefix:
-            names += field_names(ActorRange, "actors.")
-    return names
-
-
-def build(kind: type, raw: Mapping[str, Any], prefix: str = "") -> Any:
-    """An instance of a configuration class from plain data.
-
-    Raises:
-        ConfigError: unknown fields, a missing one, or a bad value; names are dotted.
-    """
-    if not isinstance(raw, Mapping):
-        raise ConfigError(explain(prefix.rstrip(".") or "config", raw, "a mapping of fields", "Write name: value."))
-    known = [f.name for f in fields(kind)]
-    for name in raw:
-        if name not in known:
-            raise ConfigError(_unknown(f"{prefix}{name}", prefix))
-    values = dict(raw)
-    if not prefix:
-        for name, nested in _NESTED.items():
-            if name in values and not is_dataclass(values[name]):
-                values[name] = build(nested, values[name] or {}, f"{name}.")
-    if kind is SamplingParams and "structured_outputs" in values:
-        values["structured_outputs"] = loaded(values["structured_outputs"], f"{prefix}structured_outputs")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ConfigError(f"{error}. Known fields: {', '.join(prefix + name for name in known)}.") from error
-    except WeDLMError as error:
-        raise ConfigError(f"{prefix}{error}") from error
-
-
-def _unknown(name: str, prefix: str) -> str:
-    every = field_names(RunConfig)
-    near = difflib.get_close_matches(name, every, n=1, cutoff=0.5)
-    # A field of the other level ("max_tokens" for "sampling.max_tokens") is the likelier slip: same last part.
-    same_tail = [other for other in every if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
-    best = next(iter(same_tail or near), None)
-    hint = (
-        f"Did you mean {best!r}?"
-        if best is not None
-        else f"Known: {', '.join(n for n in every if n.startswith(prefix))}."
-    )
-    return explain("field", name, "no such field in the configuration", hint)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
-from pipeline.config import RunConfig, build
+from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.plain_data import build
 from pipeline.selection.settings import FilterConfig
 from pipeline.sources.stage_rows import STAGE_ID
 from pipeline.storage.urls import join
@@ -189,11 +190,11 @@ def _run(base: RunConfig, own: Mapping[str, Any], name: str, number: int) -> Run
         values |= {"input": None, "column_prefix": f"{name}_", "id_column": STAGE_ID, "dataset_options": None}
     try:
         if isinstance(own.get("sampling"), Mapping):
-            made = build(SamplingParams, own["sampling"], "sampling.")  # names what is unknown
+            made = build(SamplingParams, own["sampling"], "sampling.", root=RunConfig)  # names what is unknown
             given = {name: getattr(made, name) for name in own["sampling"]}
             own = {**own, "sampling": replace(base.sampling, **given)}
         if isinstance(own.get("engine"), Mapping):
-            build(EngineConfig, own["engine"], "engine.")
+            build(EngineConfig, own["engine"], "engine.", root=RunConfig)
             own = {**own, "engine": replace(base.engine, **own["engine"])}
         return RunConfig.from_mapping({**values, **own})
     except WeDLMError as error:

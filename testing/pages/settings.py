@@ -5,7 +5,8 @@ from __future__ import annotations
 import yaml
 
 from pipeline.commands.etl_config import EtlConfig
-from pipeline.config import RunConfig, build
+from pipeline.config import RunConfig
+from pipeline.plain_data import build
 
 __all__ = ["check_settings"]
 
@@ -18,6 +19,6 @@ def check_settings(text: str) -> None:
     """
     given = {"input": "prompts/", "output": "out/", **yaml.safe_load(text)}
     schedule = given.pop("etl", None)
-    run = build(RunConfig, given)
+    run = RunConfig.from_mapping(given)
     if schedule is not None:
-        build(EtlConfig, {"run": run, **schedule})
+        build(EtlConfig, {"run": run, **schedule}, root=EtlConfig)

@@ -37,6 +37,7 @@ ORDER = (
     "pipeline.reporting",
     "pipeline.fingerprint",
     "pipeline.config",
+    "pipeline.plain_data",
     "pipeline.pools",
     "pipeline.template",
     "pipeline.parsing",
