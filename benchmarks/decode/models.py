@@ -24,7 +24,7 @@ from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import save_model
 
-__all__ = ["LONG_TEMPERATURES", "TEMPERATURES", "parameters", "random_model", "random_model_folder"]
+__all__ = ["LONG_TEMPERATURES", "TEMPERATURES", "model_folder", "parameters", "random_model", "random_model_folder"]
 
 TEMPERATURES: Mapping[str, float] = {"low": 60.0, "medium": 20.0, "high": 6.0, "hostile": 0.0}
 """Sampling temperature of each regime of acceptance.
@@ -69,10 +69,17 @@ def random_model(*, focus: float = 6.0, head_scale: float = 0.2, seed: int = 0) 
 @contextmanager
 def random_model_folder() -> Iterator[Path]:
     """The model with the shipped tokenizer in a temporary folder."""
+    with model_folder(random_model(), "random-25m") as folder:
+        yield folder
+
+
+@contextmanager
+def model_folder(model: Decoder, name: str) -> Iterator[Path]:
+    """Any model with the shipped tokenizer in a temporary folder of this name."""
     tiny = resolve("tiny")
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "random-25m"
-        save_model(random_model(), folder)
+        folder = Path(place) / name
+        save_model(model, folder)
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny / file, folder / file)
         yield folder

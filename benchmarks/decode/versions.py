@@ -1,17 +1,23 @@
 """Two checkouts' engines side by side: tokens per second of both, in turns, on the same prompts.
 
-    python -m benchmarks.decode.versions OTHER [--models tiny random-25m] [--batches 1 8 32 64] [--point-seconds 6]
+    python -m benchmarks.decode.versions OTHER [--models tiny random-25m 0.6b] [--numbers float32 bfloat16 int8]
+        [--batches 1 8 32 64] [--point-seconds 6]
 
 OTHER is the root of another checkout, run by this one's interpreter. Each has a process with an engine of its own; one
 of them decodes at a time, and each round has one pass of either. What is reported is the median over rounds of the
 ratio of the two rates of a round; the tokens of both have to be the same.
+
+A model that is named by its shape has random weights in bfloat16 and decodes random prompts greedily. ``--numbers`` are
+those of weights: "int8" rounds weights of float32.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -26,16 +32,21 @@ from typing import Any
 import torch
 
 from benchmarks.common import table, write_result
-from benchmarks.decode.models import random_model_folder
+from benchmarks.decode.models import model_folder, random_model_folder
 from benchmarks.decode.passes import Workload
-from benchmarks.decode.workloads import MAX_SEQUENCES, MODELS, Subject, open_subject, regime, regimes_of
+from benchmarks.decode.random_model import SHAPES, random_decoder
+from benchmarks.decode.workloads import MAX_SEQUENCES, MODELS, open_subject, regime, regimes_of
 from testing.repository import ROOT
+from wedlm_core import SamplingParams
 from wedlm_core.model.sources import resolve
 
 __all__ = ["main"]
 
 _CHILD = Path(__file__).with_name("versions_child.py")
 _CONFIG = {"max_num_seqs": MAX_SEQUENCES, "prefix_caching": False, "max_model_len": 1024}
+_NUMBERS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "int8": ("float32", "int8")}
+"""What a model computes in, and the numbers of its weights."""
+_PROMPT, _NEW, _WORDS = 64, 24, 900  # of random prompts: tokens, tokens that follow, different tokens
 _STRATEGIES = ("verified", "autoregressive", "reference", "streaming", "blockwise")
 _GOAL = 0.98
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
@@ -46,6 +57,7 @@ class _Point:
     """What is decoded at once."""
 
     model: str
+    numbers: str
     regime: str
     strategy: str
     batch: int
@@ -54,13 +66,15 @@ class _Point:
 class _Engine:
     """A checkout's engine in a process of its own."""
 
-    def __init__(self, root: Path, cache: str, model: str, threads: int) -> None:
+    def __init__(self, root: Path, cache: str, model: str, numbers: str, threads: int) -> None:
         environment = {**os.environ, "WEDLM_CACHE_HOME": cache, "PYTHONPATH": str(root)}
         self._process = subprocess.Popen(
             [sys.executable, str(_CHILD)], cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True,
         )  # fmt: skip
-        self.ask({"model": model, "config": _CONFIG, "threads": threads})
+        dtype, weights = _NUMBERS[numbers]
+        config = {**_CONFIG, "weight_dtype": weights}
+        self.ask({"model": model, "dtype": dtype, "config": config, "threads": threads})
 
     def ask(self, order: dict[str, Any]) -> dict[str, Any]:
         """Its answer."""
@@ -83,21 +97,21 @@ def main() -> None:
     other, lines, begin = args.other.resolve(), [], time.monotonic()
     if not (other / "wedlm_core").is_dir():
         raise SystemExit(f"{args.other}: it has to be the root of another checkout, and holds no wedlm_core")
-    for model in args.models:
-        for point, ours, theirs, same in _model(args, model, other):
+    for model, numbers in itertools.product(args.models, args.numbers):
+        for point, ours, theirs, same in _model(args, model, numbers, other):
             ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
             ratio = statistics.median(ratios)
+            spread, rates = f"{ratio:.3f} ({ratios[0]:.2f}-{ratios[-1]:.2f})", map(statistics.median, (theirs, ours))
             lines.append((
-                point.model, point.regime, point.strategy, str(point.batch), f"{statistics.median(theirs):.0f}",
-                f"{statistics.median(ours):.0f}", f"{ratio:.3f} ({ratios[0]:.2f}-{ratios[-1]:.2f})",
-                "yes" if same else "NO",
+                point.model, point.numbers, point.regime, point.strategy, str(point.batch),
+                *(f"{rate:.0f}" for rate in rates), spread, "yes" if same else "NO",
             ))  # fmt: skip
             print(*lines[-1], flush=True)
-    low = [line for line in lines if float(line[6].split()[0]) < _GOAL]
+    low = [line for line in lines if float(line[7].split()[0]) < _GOAL]
     body = (
         f"Other checkout: {_commit(other)}; this one: {_commit(ROOT)}. Below {_GOAL} at {len(low)} of {len(lines)} "
         f"points; the whole run took {(time.monotonic() - begin) / 60:.0f} minutes.\n\n"
-        + table(("model", "regime", "strategy", "batch", "other, tokens/s", "this, tokens/s", "this / other",
+        + table(("model", "numbers", "regime", "strategy", "batch", "other, tokens/s", "this, tokens/s", "this / other",
                  "same tokens"), lines)
     )  # fmt: skip
     words = " ".join("OTHER" if word == str(args.other) else word for word in sys.argv[1:])
@@ -106,38 +120,52 @@ def main() -> None:
 
 
 def _model(
-    args: argparse.Namespace, model: str, other: Path
+    args: argparse.Namespace, model: str, numbers: str, other: Path
 ) -> Iterator[tuple[_Point, list[float], list[float], bool]]:
     """Rates of this checkout and of the other one, point by point, and whether all tokens were the same."""
     with tempfile.TemporaryDirectory() as mine, tempfile.TemporaryDirectory() as its, _folder(model) as folder:
-        engines = (
-            _Engine(ROOT, mine, str(folder), args.threads), _Engine(other, its, str(folder), args.threads)
-        )  # fmt: skip
-        with open_subject(model) as subject:
-            for point, work in _points(args, subject):
-                order = _order(work, point.strategy)
-                warm = [engine.ask(order) for engine in engines]
-                rates: tuple[list[float], list[float]] = ([], [])
-                digests, begin = {answer["digest"] for answer in warm}, time.monotonic()
-                while len(rates[0]) < _LEAST_ROUNDS or (
-                    len(rates[0]) < _MOST_ROUNDS and time.monotonic() - begin < args.point_seconds
-                ):
-                    turn = (0, 1) if len(rates[0]) % 2 == 0 else (1, 0)
-                    for which in turn:
-                        answer = engines[which].ask(order)
-                        rates[which].append(answer["rate"])
-                        digests.add(answer["digest"])
-                yield point, *rates, len(digests) == 1
+        engines = [
+            _Engine(root, cache, str(folder), numbers, args.threads) for root, cache in ((ROOT, mine), (other, its))
+        ]
+        for point, work in _points(args, model, numbers):
+            order = _order(work, point.strategy)
+            warm = [engine.ask(order) for engine in engines]
+            rates: tuple[list[float], list[float]] = ([], [])
+            digests, begin = {answer["digest"] for answer in warm}, time.monotonic()
+            while len(rates[0]) < _LEAST_ROUNDS or (
+                len(rates[0]) < _MOST_ROUNDS and time.monotonic() - begin < args.point_seconds
+            ):
+                turn = (0, 1) if len(rates[0]) % 2 == 0 else (1, 0)
+                for which in turn:
+                    answer = engines[which].ask(order)
+                    rates[which].append(answer["rate"])
+                    digests.add(answer["digest"])
+            yield point, *rates, len(digests) == 1
         for engine in engines:
             engine.close()
 
 
-def _points(args: argparse.Namespace, subject: Subject) -> Iterator[tuple[_Point, Workload]]:
-    for name in regimes_of(subject):
+def _points(args: argparse.Namespace, model: str, numbers: str) -> Iterator[tuple[_Point, Workload]]:
+    for name, batch, work in _works(args, model):
+        for strategy in args.strategies:
+            yield _Point(model=model, numbers=numbers, regime=name, strategy=strategy, batch=batch), work
+
+
+def _works(args: argparse.Namespace, model: str) -> Iterator[tuple[str, int, Workload]]:
+    if model in SHAPES:
         for batch in args.batches:
-            work = regime(subject, name, batch)
-            for strategy in args.strategies:
-                yield _Point(model=subject.name, regime=name, strategy=strategy, batch=batch), work
+            yield "random", batch, _random_work(batch)
+        return
+    with open_subject(model) as subject:
+        for name, batch in itertools.product(regimes_of(subject), args.batches):
+            yield name, batch, regime(subject, name, batch)
+
+
+def _random_work(batch: int) -> Workload:
+    draw = random.Random(batch)
+    prompts = [[10 + draw.randrange(_WORDS) for _ in range(_PROMPT)] for _ in range(2 * batch)]
+    params = SamplingParams(max_tokens=_NEW, temperature=0.0, ignore_eos=True)
+    return Workload(prompts=prompts, params=[params] * len(prompts), concurrency=batch)
 
 
 def _order(work: Workload, strategy: str) -> dict[str, Any]:
@@ -154,7 +182,13 @@ def _folder(model: str) -> Iterator[Path]:
     if model == "tiny":
         yield resolve("tiny")
         return
-    with random_model_folder() as folder:
+    if model in MODELS:
+        with random_model_folder() as folder:
+            yield folder
+        return
+    random_weights = random_decoder(SHAPES[model], device="cpu", dtype=torch.bfloat16, max_positions=8)
+    with model_folder(random_weights, model) as folder:
+        del random_weights
         yield folder
 
 
@@ -168,7 +202,8 @@ def _commit(root: Path) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="root of another checkout")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=(*MODELS, *SHAPES))
+    parser.add_argument("--numbers", nargs="+", default=["float32"], choices=list(_NUMBERS))
     parser.add_argument("--strategies", nargs="+", default=list(_STRATEGIES[:2]), choices=_STRATEGIES)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -30,7 +30,7 @@ def main() -> None:
         order: dict[str, Any] = json.loads(line)
         if "model" in order:
             torch.set_num_threads(order["threads"])
-            llm = LLM(order["model"], config=EngineConfig(**order["config"]), device="cpu")
+            llm = LLM(order["model"], config=EngineConfig(**order["config"]), device="cpu", dtype=order["dtype"])
             answer: dict[str, Any] = {}
         else:
             assert llm is not None
