@@ -115,7 +115,8 @@ def main() -> None:
                  "same tokens"), lines)
     )  # fmt: skip
     words = " ".join("OTHER" if word == str(args.other) else word for word in sys.argv[1:])
-    write_result("decode-versions", "Two checkouts side by side", f"python -m benchmarks.decode.versions {words}", body,
+    slug = "-".join(["decode-versions", *(model for model in args.models if model in SHAPES)])
+    write_result(slug, "Two checkouts side by side", f"python -m benchmarks.decode.versions {words}", body,
                  threads=args.threads)  # fmt: skip
 
 
