@@ -44,6 +44,11 @@ class PanelLinear(nn.Module):
         """See :meth:`wedlm_core.model.panels.PanelWeight.put`."""
         self.panels.put(start, weight_RI)
 
+    @property
+    def is_coarse(self) -> bool:
+        """Whether digits hold what was put too coarsely (:func:`wedlm_core.kernels.cpu.digits.coarse_outputs`)."""
+        return bool(self.panels.coarse)
+
     def forward(self, x: Tensor) -> NoReturn:
         """Raises :class:`wedlm_core.errors.ConfigError`."""
         refuse_packed(self)

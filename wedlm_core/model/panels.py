@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from wedlm_core.kernels.cpu.digits import (
     GROUP,
     LAST_WORTH,
     WEIGHT_DIGITS,
+    coarse_outputs,
     look_up_digits,
     split_weights,
 )
@@ -68,6 +69,8 @@ class PanelWeight:
         bias: float32, as long as the panels.
         outputs: O.
         inputs: I.
+        coarse: for each call of :meth:`put` that met some, how many outputs digits hold too coarsely
+            (:func:`wedlm_core.kernels.cpu.digits.coarse_outputs`).
     """
 
     numbers: str
@@ -76,6 +79,7 @@ class PanelWeight:
     bias: Tensor
     outputs: int
     inputs: int
+    coarse: list[int] = field(default_factory=list)
 
     @classmethod
     def empty(cls, outputs: int, inputs: int, numbers: str, *, bias_O: Tensor | None = None) -> PanelWeight:
@@ -141,8 +145,10 @@ class PanelWeight:
     def _split(self, start: int, weight_RI: Tensor) -> Tensor:
         """Outputs as digits; their scales are noted."""
         digit_RI = torch.empty(len(weight_RI), 4 * self.data.shape[2], dtype=torch.int8)
-        scale_R = self.scale[start : start + len(weight_RI)].numpy()
-        split_weights(weight_RI.float().contiguous().numpy(), digit_RI.numpy(), scale_R, 0, len(weight_RI))
+        scale_R, wide_RI = self.scale[start : start + len(weight_RI)].numpy(), weight_RI.float().contiguous().numpy()
+        split_weights(wide_RI, digit_RI.numpy(), scale_R, 0, len(weight_RI))
+        if count := coarse_outputs(wide_RI, 0, len(weight_RI)):
+            self.coarse.append(count)
         return digit_RI
 
     def copy_in(self, start: int, weight_RI: Tensor) -> None:

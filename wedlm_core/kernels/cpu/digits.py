@@ -13,8 +13,9 @@ rounded once for each input; and its bits depend neither on other rows, nor on t
 What is lost goes with the largest weight of an output and the largest number of a row. Weights that were bfloat16, as
 most checkpoints have them, stay what they are down to 2**-15 of the largest: results are off by 2.6e-8 of their size,
 where sums in float32 of 384 to 11,008 inputs are off by 3.5e-7 to 1.8e-6. Weights with more bits are rounded at 2**-23
-of the largest: 1.5e-7 to 2.3e-7 for normal numbers, and up to four times what float32 sums lose where an output has a
-weight tens of times as large as the others, which meets smaller numbers than they. (Root mean square, of normal rows.)
+of the largest: 1.5e-7 to 2.3e-7 for normal numbers. (Root mean square, of normal rows.) Where some weights of an output
+are tens of times as large as the others, which meet larger numbers, it would be more than float32 sums lose, without a
+bound: such weights (:func:`coarse_outputs`) are not held as digits.
 
 Nine products of digits take less time than one of float32: matrix units multiply 32 times as many int8 in a cycle as
 vectors do float32. That products of wider numbers can be had exactly from narrow ones is known from Ozaki, Ogita, Oishi
@@ -35,11 +36,11 @@ from wedlm_core.kernels.cpu.emit import call, loop, pointer
 from wedlm_core.kernels.cpu.emit import spread as in_all_lanes
 from wedlm_core.kernels.cpu.panel_packing import first_number
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.vector import LANES, split, two_to
+from wedlm_core.kernels.cpu.vector import LANES, floor, fma, load, split, spread, total, two_to, where_less
 
 __all__ = [
-    "BLOCK_INPUTS", "DIGITS", "GROUP", "LAST_WORTH", "MOST_INPUTS", "TILE", "WEIGHT_DIGITS", "look_up_digits",
-    "split_rows", "split_weights",
+    "BLOCK_INPUTS", "DIGITS", "GROUP", "LAST_WORTH", "MOST_INPUTS", "TILE", "WEIGHT_DIGITS", "coarse_outputs",
+    "look_up_digits", "split_rows", "split_weights",
 ]  # fmt: skip
 
 DIGITS = 4
@@ -59,6 +60,8 @@ MOST_INPUTS = 2**31 // (WEIGHT_DIGITS * 2**14)
 _DIGIT_BYTES = TILE * BLOCK_INPUTS  # of a digit of 16 rows in a block of inputs
 _SMALLEST = 2.0**-96  # a row's largest number, at least: its scale and the inverse are normal numbers
 _MOST_OF_A_POWER = 0.992  # a number up to so much of a power of two stays below it when its digits carry
+_FEW_TIMES = 4.0  # the mean of an output's weights: larger ones are not like the others
+_MOST_LOST = 2.0**-19  # of the mean of those others, root mean square: four times what short float32 sums lose
 _CARRIES, _SIGNS = 0x00808080, 0x80808080
 _INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
@@ -139,6 +142,13 @@ def _put_digits(digits: int) -> Any:
     return put_digits
 
 
+@kernel
+def _power_of(top):  # type: ignore[no-untyped-def]
+    """The power of two below which digits hold numbers of which the largest is ``top``."""
+    power, mantissa = split(max(top, F32(_SMALLEST)))
+    return power + F32(1.0) if mantissa > F32(_MOST_OF_A_POWER) else power
+
+
 def _splitting(digits: int) -> Any:
     """A kernel: write the digits of ``size`` numbers from an address on, as :func:`_put_digits` does; their scale.
 
@@ -152,9 +162,7 @@ def _splitting(digits: int) -> Any:
         if not top < F32(np.inf):
             put_digits(x, size, F32(0.0), place, step)
             return F32(np.nan)
-        power, mantissa = split(max(top, F32(_SMALLEST)))
-        if mantissa > F32(_MOST_OF_A_POWER):
-            power += F32(1.0)
+        power = _power_of(top)
         put_digits(x, size, two_to(F32(bits) - power), place, step)
         return two_to(power - F32(7.0))
 
@@ -199,6 +207,38 @@ def split_weights(x, digits, scale, first, last):  # type: ignore[no-untyped-def
     for r in range(first, last):
         place = digits.ctypes.data + r * width
         scale[r] = _split_output(x.ctypes.data + 4 * r * size, size, place, BLOCK_INPUTS)
+
+
+@kernel
+def coarse_outputs(x, first, last):  # type: ignore[no-untyped-def]
+    """How many outputs have weights that three digits hold too coarsely.
+
+    Those are rounded, and have a few weights that are far larger than the others: by rounding they lose more than
+    :data:`_MOST_LOST` of the mean of those others' absolute values.
+
+    Args:
+        x: ``[R, I]``.
+        first: first output to look at.
+        last: one past the last output to look at.
+    """
+    size, found = x.shape[1], 0
+    for r in range(first, last):
+        top = _largest_of(x.ctypes.data + 4 * r * size, size)
+        if not top < F32(np.inf):
+            continue
+        inverse = two_to(F32(8 * WEIGHT_DIGITS - 1) - _power_of(top))
+        lost, sizes = spread(F32(0.0)), spread(F32(0.0))
+        for i in range(0, size, LANES):
+            steps = load(x, r * size + i, size - i, F32(0.0)) * inverse
+            off = steps - floor(steps + F32(0.5))
+            lost, sizes = fma(off, off, lost), sizes + max(steps, -steps)
+        small, others = total(sizes) / F32(size) * F32(_FEW_TIMES), spread(F32(0.0))
+        for i in range(0, size, LANES):
+            steps = load(x, r * size + i, size - i, F32(0.0)) * inverse
+            others = others + where_less(max(steps, -steps), small, max(steps, -steps), spread(F32(0.0)))
+        mean = total(others) / F32(size) * F32(_MOST_LOST)
+        found += total(lost) / F32(size) > mean * mean
+    return found
 
 
 @kernel

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from testing.repository import ROOT
 from wedlm_core.kernels.cpu.digit_products import FEW_ROWS, ROWS
-from wedlm_core.kernels.cpu.digits import DIGITS, MOST_INPUTS, TILE, WEIGHT_DIGITS
+from wedlm_core.kernels.cpu.digits import DIGITS, MOST_INPUTS, TILE, WEIGHT_DIGITS, coarse_outputs
 from wedlm_core.kernels.cpu.panels import numbers_here
 from wedlm_core.model.panels import pack
 from wedlm_core.model.team import Team
@@ -141,13 +141,19 @@ def test_it_is_nearer_than_sums_in_float32(outlier: float) -> None:
     assert off < off_plain / 20
 
 
-@pytest.mark.parametrize("inputs", [384, 4096])
-def test_a_weight_far_larger_than_the_others_that_meets_small_numbers_costs_what_the_text_says(inputs: int) -> None:
+@pytest.mark.parametrize("inputs", [20, 384, 4096])
+@pytest.mark.parametrize("factor", [1.0, 8.0, 30.0, 1000.0, 1e5])
+def test_where_weights_would_lose_more_than_float32_sums_they_are_coarse(inputs: int, factor: float) -> None:
+    """Of an output one weight is far larger than the others, and meets numbers that are as much smaller."""
     x_RI, weight_OI = normal(inputs)
-    weight_OI[:, 5] *= 30
-    x_RI[:, 5] /= 30
+    weight_OI[:, 5] *= factor
+    x_RI[:, 5] /= factor
     off, off_plain = lost(x_RI, weight_OI)
-    assert off < 4.5 * off_plain
+    coarse = coarse_outputs(weight_OI, 0, len(weight_OI))
+    assert coarse or off < 6 * off_plain
+    assert not coarse or factor > 8
+    assert coarse or factor < 1000
+    assert coarse == sum(coarse_outputs(weight_OI, o, o + 1) for o in range(len(weight_OI)))
 
 
 @pytest.mark.parametrize("rows", COUNTS)
