@@ -77,7 +77,8 @@ def load_model(
 
         model = filled(True)
         if any(getattr(layer, "is_coarse", False) for layer in model.modules()):
-            model = filled(False)  # what is known behind the reading only, and true of few models
+            del model  # known behind the reading only, and true of few models; a second one needs the memory
+            model = filled(False)
         _check_tied_head(found, model)
         model.set_max_positions(max_positions or found.config.max_position_embeddings)
     return model if exact else quantise(model, weight_dtype)
