@@ -224,7 +224,7 @@ def coarse_outputs(x, first, last):  # type: ignore[no-untyped-def]
     size, found = x.shape[1], 0
     for r in range(first, last):
         top = _largest_of(x.ctypes.data + 4 * r * size, size)
-        if not top < F32(np.inf):
+        if not F32(_SMALLEST) <= top < F32(np.inf):  # of a dead output nothing is lost that would be seen
             continue
         inverse = two_to(F32(8 * WEIGHT_DIGITS - 1) - _power_of(top))
         lost, sizes = spread(F32(0.0)), spread(F32(0.0))

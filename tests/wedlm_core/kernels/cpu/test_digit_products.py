@@ -156,6 +156,14 @@ def test_where_weights_would_lose_more_than_float32_sums_they_are_coarse(inputs:
     assert coarse == sum(coarse_outputs(weight_OI, o, o + 1) for o in range(len(weight_OI)))
 
 
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-45, 1e-32, 1e-20, 3e38, np.nan, np.inf])
+def test_outputs_of_one_size_are_not_coarse_whatever_it_is(value: float) -> None:
+    weight_OI = normal(300)[1]
+    assert not coarse_outputs(np.float32(min(value, 1e37)) * weight_OI, 0, len(weight_OI))
+    weight_OI[7], weight_OI[8, :150] = value, value
+    assert coarse_outputs(weight_OI, 7, 8) == 0
+
+
 @pytest.mark.parametrize("rows", COUNTS)
 def test_rows_and_outputs_that_are_no_numbers_leave_the_others_alone(rows: int) -> None:
     x_RI, weight_OI = some(rows + 2, 90, 2), some(70, 90, 3)
