@@ -342,7 +342,8 @@ def main() -> None:
         f"{clock.capitalize()}, {_PROMPT} tokens of prompt and {args.new} generated, "
         f"{args.rounds} rounds in turns. {args.note}\n\n" + "\n\n".join(parts)
     )
-    write_result("engines", "Against other engines on a CPU", f"python -m {' '.join(_command())}", body,
+    slug = "engines" if "25m" in args.shapes else "-".join(["engines", *args.shapes])
+    write_result(slug, "Against other engines on a CPU", f"python -m {' '.join(_command())}", body,
                  threads=args.threads)  # fmt: skip
 
 
