@@ -11,11 +11,11 @@ up to :data:`MOST_INPUTS` inputs. So a result is rounded a few times in all, whe
 rounded once for each input; and its bits depend neither on other rows, nor on threads, nor on the order of additions.
 
 What is lost goes with the largest weight of an output and the largest number of a row. Weights that were bfloat16, as
-most checkpoints have them, stay what they are down to 2**-15 of the largest: results are off by 2.6e-8 of their size,
-where sums in float32 of 384 to 11,008 inputs are off by 3.5e-7 to 1.8e-6. Weights with more bits are rounded at 2**-23
-of the largest: 1.5e-7 to 2.3e-7 for normal numbers. (Root mean square, of normal rows.) Where some weights of an output
-are tens of times as large as the others, which meet larger numbers, it would be more than float32 sums lose, without a
-bound: such weights (:func:`coarse_outputs`) are not held as digits.
+most checkpoints have them, stay what they are down to 2**-15 of the largest: results of normal numbers are off by
+1.6e-8 of their size (root mean square), where sums in float32 are off by 7.6e-7. Weights with more bits are rounded at
+2**-23 of the largest: 2.0e-7 (all as ``benchmarks.decode.float32_products`` measures it). Where some weights of an
+output are tens of times as large as the others, which meet larger numbers, it would be more than float32 sums lose,
+without a bound: a model with such weights (:func:`coarse_outputs`) holds floats.
 
 Nine products of digits take less time than one of float32: matrix units multiply 32 times as many int8 in a cycle as
 vectors do float32. That products of wider numbers can be had exactly from narrow ones is known from Ozaki, Ogita, Oishi
