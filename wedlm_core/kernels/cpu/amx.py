@@ -2,8 +2,8 @@
 
 One instruction multiplies up to 16 rows by 16 outputs over 64 bytes of the inputs. The layout of panels
 (:mod:`.panels`) is what it reads: 16 units of a half are one of its matrices, 128 bytes from row to row. A row's result
-is one chain of additions in the order of the inputs, whatever rows are multiplied together, as that of other panels;
-in bfloat16 another chain than theirs.
+has one order of additions, whatever rows are multiplied together; in bfloat16 it is not that of other panels, but one
+that vectors can keep as well (:mod:`.panel_tiles`).
 """
 
 from __future__ import annotations

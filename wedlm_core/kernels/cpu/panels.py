@@ -16,62 +16,32 @@ Matrices are given by the address of their first element and the bytes from one 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.digit_products import ROWS, multiply_digits
 from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, TILE
-from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
+from wedlm_core.kernels.cpu.panel_tiles import HALF, features, panel_tile
 from wedlm_core.kernels.cpu.tile import address
-from wedlm_core.kernels.cpu.vector import LANES
 from wedlm_core.kernels.cpu.views import floats_at
 
-__all__ = ["PANEL", "depth_step", "features", "has_digits", "multiply_panels", "numbers_here", "numeric_kind", "pieces",
+__all__ = ["PANEL", "depth_step", "has_digits", "multiply_panels", "numbers_here", "numeric_kind", "pieces",
            "row_step", "tile_rows"]  # fmt: skip
 
 PANEL = 64
 """Outputs of a panel."""
-_HALF = 32
-_LINE_BYTES, _AHEAD_BYTES = 64, 2048  # of weights that are fetched as they are read: the processor stops at each page
-_FEW_ROWS = 6  # of int8 that vectors multiply faster than matrix units, or as fast
-_INT, _INDEX, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
-_intrinsic: Any = intrinsic
-
-
-class _BFloat(ir.Type):  # llvmlite has none
-    """The 16-bit float that the instruction takes."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash("bfloat")
-
-
-@functools.cache
-def features() -> frozenset[str]:
-    """Names of this CPU's instruction sets, as LLVM has them."""
-    return frozenset(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
+_AHEAD_BYTES = 2048  # of weights that are fetched as they are read: the processor stops at each page
 
 
 def numbers_here() -> tuple[str, ...]:
     """The numbers that panels can hold on this CPU: names for :func:`multiply_panels`, the fastest of each kind first.
 
     "int8" adds four products in one instruction (VNNI); "int16" widens int8 and adds pairs in 32 bits (AVX2). Those
-    that end in "_amx" are for matrix units: int8 from a few rows on, bfloat16 for any number of rows, as its sums are
-    taken in another order (:mod:`.amx`), and float32 by its digits (:mod:`.digits`).
+    that end in "_amx" are for matrix units: int8 and bfloat16 (:mod:`.amx`), fewer rows by vectors that make the same
+    bits, and float32 by its digits (:mod:`.digits`).
     """
     wide = {"avx512f", "avx512bw"} <= features()
     found = ["float32_amx", "float32"] if wide and "avx512vnni" in features() and has_amx() else ["float32"]
@@ -86,10 +56,6 @@ def numbers_here() -> tuple[str, ...]:
     if "avx2" in features():
         found.append("int16")
     return tuple(found)
-
-
-def _has_wide_vectors() -> bool:
-    return "avx512f" in features()
 
 
 def numeric_kind(numbers: str) -> str:
@@ -120,130 +86,20 @@ def tile_rows(numbers: str) -> int:
         return ROWS
     if numbers.endswith("_amx"):
         return BLOCK_ROWS
-    return 12 if _has_wide_vectors() else 3
+    return 12 if "avx512f" in features() else 3
 
 
-def _pair_rows() -> int:
-    """Most rows with which both halves of a panel are multiplied together."""
-    return 6 if _has_wide_vectors() else 1
-
-
-def _vector(kind: Any, lanes: int = LANES) -> Any:
-    return ir.VectorType(kind, lanes)
-
-
-def _pairs(builder: Any, a: Any, b: Any) -> Any:
-    """The sums of adjacent products of 32 int16, as 16 int32."""
-    if {"avx512bw"} <= features():
-        return call(builder, "llvm.x86.avx512.pmaddw.d.512", _vector(_INT), a, b)
-    halves = []
-    for at in (0, LANES):
-        places = _vector(_INT)(list(range(at, at + LANES)))
-        low = [builder.shuffle_vector(one, one, places) for one in (a, b)]
-        halves.append(call(builder, "llvm.x86.avx2.pmadd.wd", _vector(_INT, LANES // 2), *low))
-    return builder.shuffle_vector(*halves, _vector(_INT)(list(range(LANES))))
-
-
-def _accumulate(builder: Any, numbers: str, factor: Any, part: Any, before: Any) -> Any:
-    """``before + factor * part``: a unit of a row, in all lanes, times a unit of each of 16 outputs."""
-    if numbers == "float32":
-        return call(builder, f"llvm.fma.v{LANES}f32", _vector(_FLOAT), factor, part, before)
-    if numbers == "bfloat16":
-        pair = _vector(_BFloat(), 2 * LANES)
-        operands = before, builder.bitcast(factor, pair), builder.bitcast(part, pair)
-        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _vector(_FLOAT), *operands)
-    if numbers == "int8":  # weights are the unsigned factor, so that the row's may come from memory
-        return call(builder, "llvm.x86.avx512.vpdpbusd.512", _vector(_INT), before, part, factor)
-    wide = _vector(ir.IntType(16), 2 * LANES)
-    return builder.add(before, _pairs(builder, builder.bitcast(factor, wide), builder.sext(part, wide)))
-
-
-def _tile(numbers: str, rows: int, halves: int) -> Any:
-    """The micro-kernel of ``rows x (32 * halves)`` outputs, as an intrinsic.
-
-    For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights.
-    """
-    whole = numbers in ("int8", "int16")
-    unit = _FLOAT if numbers == "float32" else _INT
-    # A vector of weights has the units of 16 outputs; int16 are stored as int8.
-    stored = _vector(ir.IntType(8), 2 * LANES) if numbers == "int16" else _vector(unit)
-    vector_bytes = 2 * LANES if numbers == "int16" else 4 * LANES
-    vectors = [(h, v) for h in range(halves) for v in range(_HALF // LANES)]
-    zero = _vector(_INT)([0] * LANES) if whole else _vector(_FLOAT)([0.0] * LANES)
-
-    @_intrinsic
-    def tile(  # type: ignore[no-untyped-def]
-        typing_context, x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum
-    ):
-        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            x, x_step, panel, depth, ahead, ahead_step, out, out_step, *epilogue = args
-            half_bytes = builder.mul(depth, _INDEX(2 * vector_bytes))
-
-            def multiply(k, sums):  # type: ignore[no-untyped-def]
-                line, soon = (
-                    builder.add(base, builder.mul(k, step))
-                    for base, step in ((panel, _INDEX(2 * vector_bytes)), (ahead, ahead_step))
-                )
-                parts = []
-                for h, v in vectors:
-                    base, far = (builder.add(one, half_bytes) if h else one for one in (line, soon))
-                    parts.append(builder.load(pointer(builder, stored, base, _INDEX(v * vector_bytes)), align=4))
-                    if v * vector_bytes % _LINE_BYTES == 0:
-                        fetch(builder, pointer(builder, ir.IntType(8), far, _INDEX(v * vector_bytes)))
-                place, after = builder.shl(k, _INDEX(2)), []
-                for r in range(rows):
-                    row = builder.add(x, builder.mul(x_step, _INDEX(r)))
-                    factor = spread(builder, builder.load(pointer(builder, unit, row, place), align=4), LANES)
-                    for v, part in enumerate(parts):
-                        after.append(_accumulate(builder, numbers, factor, part, sums[r * len(vectors) + v]))
-                return after
-
-            sums = loop(builder, depth, 1, [zero] * (rows * len(vectors)), multiply)
-            offsets, count = [4 * (h * _HALF + v * LANES) for h, v in vectors], len(vectors)
-            for r in range(rows):
-                row = builder.add(out, builder.mul(out_step, _INDEX(r)))
-                _write_row(builder, numbers, r, sums[r * count : (r + 1) * count], offsets, row, epilogue)
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 12), generate
-
-    return tile
-
-
-def _write_row(
-    builder: Any, numbers: str, r: int, sums: Sequence[Any], offsets: Sequence[int], row: Any, epilogue: Sequence[Any]
-) -> None:
-    """Write the results of row ``r`` of a tile.
-
-    Args:
-        builder: of the micro-kernel.
-        numbers: of weights.
-        r: the row.
-        sums: its vectors of sums.
-        offsets: of its vectors of results, in bytes.
-        row: address of its first result.
-        epilogue: addresses of bias, scale, row scales and row sums.
-    """
-    (bias, scale, row_scale, row_sum), floats = epilogue, _vector(_FLOAT)
-    whole = numbers in ("int8", "int16")
-    if whole:
-        own, excess = (
-            spread(builder, builder.load(pointer(builder, kind, base, _INDEX(4 * r)), align=4), LANES)
-            for kind, base in ((_FLOAT, row_scale), (_INT, row_sum))
-        )
-    for value, offset in zip(sums, map(_INDEX, offsets), strict=True):
-        if whole:
-            own_scale = builder.fmul(own, builder.load(pointer(builder, floats, scale, offset), align=4))
-            total = builder.sub(value, excess) if numbers == "int8" else value
-            value = builder.fmul(builder.sitofp(total, floats), own_scale)
-        value = builder.fadd(value, builder.load(pointer(builder, floats, bias, offset), align=4))
-        builder.store(value, pointer(builder, floats, row, offset), align=4)
+def _few_rows(numbers: str) -> int:
+    """Most rows of which vectors multiply both halves of a panel together. With "_amx": faster than matrix units do."""
+    if numbers == "bfloat16_amx":
+        return 1  # with two, it takes longer than matrix units
+    return 6 if "avx512f" in features() else 1
 
 
 def _rows_of(numbers: str, halves: int, first: int) -> Any:
     """A kernel that calls the micro-kernel of ``first`` to ``first + 5`` rows, or of fewer where that is the most."""
-    most = _pair_rows() if halves == 2 else tile_rows(numbers)
-    one, two, three, four, five, six = (_tile(numbers, min(first + i, most), halves) for i in range(6))
+    most = _few_rows(numbers) if halves == 2 else tile_rows(numbers)
+    one, two, three, four, five, six = (panel_tile(numbers, min(first + i, most), halves) for i in range(6))
 
     @kernel(label=f"_{numbers}_{halves}_{first}")
     def tile(x, x_step, panel, depth, ahead, ahead_step, out, out_step, bias, scale, row_scale, row_sum, rows):  # type: ignore[no-untyped-def]
@@ -290,12 +146,12 @@ def _to_fetch(turn, passes, part, depth, line, is_last):  # type: ignore[no-unty
 
 def _half_bytes(numbers: str) -> int:
     """Bytes of a half for one unit of a row."""
-    return _HALF * (2 if numbers == "int16" else 4)
+    return HALF * (2 if numbers == "int16" else 4)
 
 
 def _few_multiplier(numbers: str) -> Any:
     """:func:`multiply_panels` of few rows: both halves of a panel together."""
-    few, most, line = _rows_of(numbers, 2, 1), _pair_rows(), _half_bytes(numbers)
+    few, most, line = _rows_of(numbers, 2, 1), _few_rows(numbers), _half_bytes(numbers)
 
     @kernel(label=f"_{numbers}")
     def multiply_few(  # type: ignore[no-untyped-def]
@@ -333,18 +189,18 @@ def _half_multiplier(numbers: str) -> Any:
 
 def _multiplier(numbers: str) -> Any:
     """See :func:`multiply_panels`."""
-    most, pair, line = tile_rows(numbers), _pair_rows(), _half_bytes(numbers)
+    most, few, line = tile_rows(numbers), _few_rows(numbers), _half_bytes(numbers)
     multiply_few, half = _few_multiplier(numbers), _half_multiplier(numbers)
 
     @kernel(label=f"_{numbers}")
     def multiply(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
-        if rows <= pair:
+        if rows <= few:
             multiply_few(
                 x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
             )  # fmt: skip
             return
         tiles = (rows + most - 1) // most
-        edge = np.empty((most, _HALF), dtype=np.float32)
+        edge = np.empty((most, HALF), dtype=np.float32)
         size, there = depth * line, -1  # the half that is in the cache by now
         piece = first
         while piece < last:
@@ -352,7 +208,7 @@ def _multiplier(numbers: str) -> Any:
             low, high = piece - p * tiles, min(last - p * tiles, tiles)
             piece += high - low
             for number in range(2 * p, 2 * p + 2):
-                part, to, left = weight + number * size, 4 * _HALF * number, outputs - _HALF * number
+                part, to, left = weight + number * size, 4 * HALF * number, outputs - HALF * number
                 if left <= 0:
                     break
                 own = 0 if number == there else 1
@@ -361,13 +217,13 @@ def _multiplier(numbers: str) -> Any:
                     begin, end = rows * t // tiles, rows * (t + 1) // tiles
                     ahead, ahead_step = _to_fetch(t - low - own, passes, part, depth, line, is_last)
                     target, step = out + begin * out_step + to, out_step
-                    if left < _HALF:
-                        target, step = address(edge), 4 * _HALF
+                    if left < HALF:
+                        target, step = address(edge), 4 * HALF
                     half(
                         x + begin * x_step, x_step, part, depth, ahead, ahead_step, target, step, bias + to, scale + to,
                         row_scale + 4 * begin, row_sum + 4 * begin, end - begin,
                     )  # fmt: skip
-                    if left < _HALF:
+                    if left < HALF:
                         _copy_edge(edge, out + begin * out_step + to, out_step, end - begin, left)
                 if passes > 0:
                     there = number + 1
@@ -379,12 +235,15 @@ def _amx_multiplier(numbers: str) -> Any:
     """See :func:`multiply_panels`."""
     kind, most = numeric_kind(numbers), tile_rows(numbers)
     block = block_multiplier(kind)
-    exact, few = kind == "int8", _multiplier(kind)  # exact sums may be taken in any order
+    # Vectors may add in any order what is exact, and else add in that of matrix units.
+    few, multiply_few = _few_rows(numbers), _few_multiplier(kind if kind == "int8" else numbers)
 
     @kernel(label=f"_{numbers}")
     def multiply(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last):  # type: ignore[no-untyped-def]
-        if exact and rows <= _FEW_ROWS:
-            few(x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last)
+        if rows <= few:
+            multiply_few(
+                x, x_step, weight, depth, out, out_step, bias, scale, row_scale, row_sum, rows, outputs, first, last
+            )  # fmt: skip
             return
         tiles, kept = (rows + most - 1) // most, kept_sums()
         for piece in range(first, last):
