@@ -21,8 +21,8 @@ from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer
-from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.views import array_at, floats_at
+from wedlm_core.kernels.cpu.panel_results import fetch_results, result_writer
+from wedlm_core.kernels.cpu.views import floats_at
 
 __all__ = ["BLOCK_ROWS", "STEP", "block_multiplier", "configure", "has_amx", "kept_sums", "matrix", "release"]
 
@@ -127,8 +127,8 @@ def _block(numbers: str, tall: bool) -> Any:
 
 @kernel
 def kept_sums():  # type: ignore[no-untyped-def]
-    """Memory of a thread for :func:`block_multiplier`: the shapes in force, and the sums of a block."""
-    return np.zeros(_SUMS + BLOCK_ROWS * _PANEL, dtype=np.int32)
+    """Memory of a thread for :func:`block_multiplier`: the shapes in force, a block's sums, a last panel's results."""
+    return np.zeros(_SUMS + 2 * BLOCK_ROWS * _PANEL, dtype=np.int32)
 
 
 @kernel
@@ -153,42 +153,17 @@ def _shape(kept, rows):  # type: ignore[no-untyped-def]
     configure(kept.ctypes.data)
 
 
-def _finish(whole: bool) -> Any:
-    """A kernel that scales sums and adds the bias."""
-    if whole:
-
-        @kernel(label="_whole")
-        def scale(sums, out, out_step, bias, scale, row_scale, row_sum, rows, columns):  # type: ignore[no-untyped-def]
-            own, excess = floats_at(row_scale, 1, rows), array_at(row_sum, (rows,), np.int32)
-            scale_O, bias_O = floats_at(scale, 1, columns), floats_at(bias, 1, columns)
-            for r in range(rows):
-                target, start, factor = floats_at(out + r * out_step, 1, columns), r * _PANEL, own[0, r]
-                for i in range(columns):
-                    target[0, i] = F32(sums[start + i] - excess[r]) * (factor * scale_O[0, i]) + bias_O[0, i]
-
-        return scale
-
-    @kernel(label="_float")
-    def add(sums, out, out_step, bias, scale, row_scale, row_sum, rows, columns):  # type: ignore[no-untyped-def]
-        bias_O, found = floats_at(bias, 1, columns), sums.view(np.float32)
-        for r in range(rows):
-            target, start = floats_at(out + r * out_step, 1, columns), r * _PANEL
-            for i in range(columns):
-                target[0, i] = found[start + i] + bias_O[0, i]
-
-    return add
-
-
 def block_multiplier(numbers: str) -> Any:
     """A kernel: a block of rows times a panel, in "int8" or "bfloat16".
 
     Its arguments are those of :func:`wedlm_core.kernels.cpu.panels.multiply_panels` for 1 to :data:`BLOCK_ROWS` rows,
     with ``panel`` the address of one panel, ``columns`` its outputs that there are, and memory of :func:`kept_sums`.
     """
-    wide, tall, finish = _block(numbers, False), _block(numbers, True), _finish(numbers == "int8")
+    wide, tall, write = _block(numbers, False), _block(numbers, True), result_writer(numbers, _PANEL)
 
     @kernel(label=f"_{numbers}")
     def multiply(x, x_step, panel, depth, out, out_step, bias, scale, row_scale, row_sum, rows, columns, kept):  # type: ignore[no-untyped-def]
+        fetch_results(out, out_step, rows)
         _shape(kept, rows)
         sums = kept.ctypes.data + 4 * _SUMS
         if rows <= _TILE:
@@ -196,6 +171,12 @@ def block_multiplier(numbers: str) -> Any:
         else:
             tall(x, x_step, panel, depth, sums)
             tall(x, x_step, panel + depth * _LINE, depth, sums + 2 * _PANEL)
-        finish(kept[_SUMS:], out, out_step, bias, scale, row_scale, row_sum, rows, columns)
+        if columns == _PANEL:
+            write(sums, out, out_step, bias, scale, row_scale, row_sum, rows)
+            return
+        edge = sums + BLOCK_ROWS * _SUMS_LINE
+        write(sums, edge, _SUMS_LINE, bias, scale, row_scale, row_sum, rows)
+        for r in range(rows):
+            floats_at(out + r * out_step, 1, columns)[:] = floats_at(edge + r * _SUMS_LINE, 1, columns)
 
     return multiply

@@ -7,7 +7,6 @@ fetched meanwhile.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding
@@ -17,6 +16,7 @@ from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.amx import STEP
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
+from wedlm_core.kernels.cpu.panel_results import write_row
 from wedlm_core.kernels.cpu.vector import LANES
 
 __all__ = ["HALF", "features", "panel_tile"]
@@ -125,42 +125,12 @@ def panel_tile(numbers: str, rows: int, halves: int) -> Any:
             offsets, count = [4 * (h * HALF + v * LANES) for h, v in vectors], len(vectors)
             for r in range(rows):
                 row = builder.add(out, builder.mul(out_step, _INDEX(r)))
-                _write_row(builder, numbers, r, sums[r * count : (r + 1) * count], offsets, row, epilogue)
+                write_row(builder, numbers, _INDEX(r), sums[r * count : (r + 1) * count], offsets, row, epilogue)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 12), generate
 
     return tile
-
-
-def _write_row(
-    builder: Any, numbers: str, r: int, sums: Sequence[Any], offsets: Sequence[int], row: Any, epilogue: Sequence[Any]
-) -> None:
-    """Write the results of row ``r`` of a tile.
-
-    Args:
-        builder: of the micro-kernel.
-        numbers: of weights.
-        r: the row.
-        sums: its vectors of sums.
-        offsets: of its vectors of results, in bytes.
-        row: address of its first result.
-        epilogue: addresses of bias, scale, row scales and row sums.
-    """
-    (bias, scale, row_scale, row_sum), floats = epilogue, _vector(_FLOAT)
-    whole = numbers in ("int8", "int16")
-    if whole:
-        own, excess = (
-            spread(builder, builder.load(pointer(builder, kind, base, _INDEX(4 * r)), align=4), LANES)
-            for kind, base in ((_FLOAT, row_scale), (_INT, row_sum))
-        )
-    for value, offset in zip(sums, map(_INDEX, offsets), strict=True):
-        if whole:
-            own_scale = builder.fmul(own, builder.load(pointer(builder, floats, scale, offset), align=4))
-            total = builder.sub(value, excess) if numbers == "int8" else value
-            value = builder.fmul(builder.sitofp(total, floats), own_scale)
-        value = builder.fadd(value, builder.load(pointer(builder, floats, bias, offset), align=4))
-        builder.store(value, pointer(builder, floats, row, offset), align=4)
 
 
 def _tile_of_chains(rows: int) -> Any:
@@ -215,7 +185,7 @@ def _tile_of_chains(rows: int) -> Any:
             offsets, count = [4 * (h * HALF + v * LANES) for h, v in vectors], len(vectors)
             for r in range(rows):
                 row = builder.add(out, builder.mul(out_step, _INDEX(r)))
-                _write_row(builder, "bfloat16", r, sums[r * count : (r + 1) * count], offsets, row, epilogue)
+                write_row(builder, "bfloat16", _INDEX(r), sums[r * count : (r + 1) * count], offsets, row, epilogue)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 12), generate

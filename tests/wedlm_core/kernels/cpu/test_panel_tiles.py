@@ -17,9 +17,14 @@ WEIGHTS = st.sampled_from([-25.0, -19.0, -10.0, 0.0, 10.0])
 
 
 def a_weight(numbers: str, outputs: int, inputs: int, power: float, generator: torch.Generator) -> PanelWeight:
+    bias_O = torch.randn(outputs, generator=generator) * 10**power
+    if numeric_kind(numbers) in ("int8", "int16"):
+        weight_OI = torch.randint(-127, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
+        scale_O = torch.rand(outputs, generator=generator) * 10**power
+        return pack(weight_OI, numbers, scale_O=scale_O, bias_O=bias_O)
     weight_OI = torch.randn(outputs, inputs, generator=generator) * 10**power
     weight_OI[torch.rand(outputs, inputs, generator=generator) < 0.1] = 0
-    return pack(weight_OI.to(getattr(torch, numeric_kind(numbers))), numbers)
+    return pack(weight_OI.to(getattr(torch, numeric_kind(numbers))), numbers, bias_O=bias_O)
 
 
 def assert_same(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -29,7 +34,7 @@ def assert_same(one: torch.Tensor, other: torch.Tensor) -> None:
     assert torch.equal(one.view(torch.int32)[is_number], other.view(torch.int32)[is_number])
 
 
-@pytest.mark.parametrize("numbers", FLOATS)
+@pytest.mark.parametrize("numbers", numbers_here())
 @given(
     inputs=st.integers(1, 200), outputs=st.integers(1, 150), power=WEIGHTS, rows=st.integers(2, 40),
     seed=st.integers(0, 2**31),
