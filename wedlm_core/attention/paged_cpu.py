@@ -54,7 +54,7 @@ class PagedCpuPlan:
         attend(q, *pool.blocks(layer), *self._rows, pool.page_size, self._scale, out, self.width, first, last)
 
     def describe(self, task: Any) -> tuple[np.ndarray, ...]:
-        """Fill the fields of :data:`wedlm_core.kernels.cpu.forward.TASK` that attention needs.
+        """Fill the fields of :data:`wedlm_core.kernels.cpu.records.TASK` that attention needs.
 
         Returns:
             The arrays whose addresses it holds now.

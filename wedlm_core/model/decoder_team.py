@@ -18,9 +18,9 @@ from wedlm_core.attention.paged_cpu import score_width
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.digits import MOST_INPUTS, coarse_outputs
-from wedlm_core.kernels.cpu.forward import ADVANCE, CHOICE, LAYER
 from wedlm_core.kernels.cpu.panel_packing import copy_rows
 from wedlm_core.kernels.cpu.panels import has_digits, numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.records import ADVANCE, CHOICE, LAYER
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer

@@ -59,7 +59,7 @@ class StepPicks(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """How windows advance behind the choice: see :data:`wedlm_core.kernels.cpu.forward.ADVANCE`; addresses, and sizes.
+    """How windows advance behind the choice: see :data:`wedlm_core.kernels.cpu.records.ADVANCE`; addresses, and sizes.
 
     Attributes:
         decoding: sequences.

@@ -185,7 +185,7 @@ class PanelWeight:
         return units_of(self.inputs, self.numbers)
 
     def record(self) -> tuple[int, ...]:
-        """The fields of :data:`wedlm_core.kernels.cpu.forward.PRODUCT`; valid while this object lives."""
+        """The fields of :data:`wedlm_core.kernels.cpu.records.PRODUCT`; valid while this object lives."""
         scale = self.scale.data_ptr() if self.scale.numel() else self.bias.data_ptr()
         return self.data.data_ptr(), scale, self.bias.data_ptr(), self.depth, self.outputs, self.inputs
 

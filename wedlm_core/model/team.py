@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.kernels.cpu.entries import entry_of
-from wedlm_core.kernels.cpu.forward import TASK
+from wedlm_core.kernels.cpu.entries import attend_of, join_entry, place_of, product_of
 from wedlm_core.kernels.cpu.panels import row_step
+from wedlm_core.kernels.cpu.records import TASK
 from wedlm_core.kernels.cpu.team import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
 
@@ -52,6 +52,7 @@ class Team:
         self.task["state"], self._address = self.state.ctypes.data, self.tasks.ctypes.data
         self.fields = {name: self.tasks[name] for name in TASK.names or ()}
         self._scratch: dict[str, Tensor] = {}
+        self._numbers, self._held = "", ""  # for which the record has functions
 
     def scratch(self, name: str, count: int) -> int:
         """The address of at least ``count`` units of four bytes, which stay until more are asked for."""
@@ -68,16 +69,26 @@ class Team:
         """A view of scratch memory, float32 ``[rows, columns]``."""
         return self._scratch[name][: rows * columns].view(rows, columns)
 
-    def run(self, numbers: str, work: int, held: str = "float32") -> None:
+    def run(self, numbers: str, work: int, held: str = "") -> None:
         """Run the task.
 
         Args:
             numbers: of the weights.
             work: bytes of weights times rows, for the number of threads.
-            held: numbers of keys and values.
+            held: numbers of keys and values; empty for a product alone.
         """
+        if numbers != self._numbers or held != self._held:
+            self._tell(numbers, held)
         members = min(torch.get_num_threads(), 1 + work // _TEAM_BYTES)
-        _POOL.run(entry_of(numbers, held), self._address, members, work, self.state)
+        _POOL.run(join_entry(), self._address, members, work, self.state)
+
+    def _tell(self, numbers: str, held: str) -> None:
+        """Fill the record of the functions for these numbers."""
+        task, self._numbers, self._held = self.task, numbers, held
+        task["product"], task["row_block"] = product_of(numbers), row_step(numbers)
+        task["narrows"] = numbers != "float32"
+        if held:
+            task["place"], task["attend"] = place_of(held), attend_of(held)
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows in the numbers of weights."""

@@ -20,7 +20,7 @@ from wedlm_core.kernels.cpu.tile import MULTIPLIERS, ROWS, address
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
 from wedlm_core.kernels.cpu.views import array_at, numbers_at
 
-__all__ = ["GROUPS", "QUERIES", "Group", "Pool", "attend", "bits_of", "group_space"]
+__all__ = ["GROUPS", "QUERIES", "Group", "Pool", "attend", "bits_of", "group_space", "space_size"]
 
 QUERIES = 32
 """Queries that are computed together: they and their scores of a tile fit in the L1 cache."""
@@ -90,9 +90,15 @@ class Group(NamedTuple):
 
 
 @kernel
+def space_size(dim, width):  # type: ignore[no-untyped-def]
+    """Numbers of the scratch of a thread: a line of them, queries, and the scores of each, for the longest sequence."""
+    return QUERIES + QUERIES * (dim + width)
+
+
+@kernel
 def group_space(dim, width):  # type: ignore[no-untyped-def]
-    """Scratch of a thread: a line of numbers, queries, and the scores of each, for the longest sequence."""
-    return np.empty(QUERIES + QUERIES * (dim + width), dtype=np.float32)
+    """The scratch of a thread, float32 ``[space_size]``."""
+    return np.empty(space_size(dim, width), dtype=np.float32)
 
 
 @kernel

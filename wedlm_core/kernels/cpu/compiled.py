@@ -12,12 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from numba.core import caching, sigutils
+from llvmlite import ir
+from numba import types
+from numba.core import caching, cgutils, sigutils
 from numba.core.ccallback import CFunc
+from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
-__all__ = ["c_function", "kernel"]
+__all__ = ["c_function", "call_at", "kernel"]
 
 
 def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never", label: str = "") -> Any:
@@ -42,11 +45,12 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never",
 
 
 def c_function(function: Callable[..., Any]) -> int:
-    """Compile ``void function(int64)`` for callers in C, or take it from the cache; its address.
+    """Compile a function of int64 that returns nothing for callers in C, or take it from the cache; its address.
 
     It stays valid for the life of the process.
     """
-    compiled: Any = CFunc(function, sigutils.normalize_signature("void(int64)"), {}, {"error_model": "numpy"})
+    taken = ", ".join(["int64"] * function.__code__.co_argcount)
+    compiled: Any = CFunc(function, sigutils.normalize_signature(f"void({taken})"), {}, {"error_model": "numpy"})
     compiled._cache = _Cache(function)
     compiled.compile()
     _COMPILED.append(compiled)
@@ -55,6 +59,21 @@ def c_function(function: Callable[..., Any]) -> int:
 
 _COMPILED: list[Any] = []
 """Keeps machine code alive whose address was given away."""
+
+
+@intrinsic
+def _call_at(typing_context: Any, address: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        given = cgutils.unpack_tuple(builder, args[1], len(signature.args[1]))
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * len(given))
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), given)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.UniTuple(types.int64, len(arguments))), generate
+
+
+call_at: Any = _call_at
+"""Call a function of int64 that returns nothing at an address, in a kernel: ``call_at(address, (1, 2))``."""
 
 
 class _Locator(caching._CacheLocator):

@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from wedlm_core.kernels.cpu.compiled import c_function, kernel
+from wedlm_core.kernels.cpu.compiled import c_function, call_at, kernel
 from wedlm_core.kernels.cpu.emit import call
 from wedlm_core.kernels.cpu.views import numbers_at
 
@@ -151,18 +151,6 @@ def _futex(typing_context: Any, array: Any, index: Any, what: Any, number: Any) 
     return types.void(array, types.intp, types.int64, types.int64), generate
 
 
-@_intrinsic
-def _call(typing_context: Any, entry: Any, address: Any) -> Any:
-    """Call ``void f(int64)`` at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [_INDEX])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
 @kernel
 def meet(state, members):  # type: ignore[no-untyped-def]
     """Wait until all ``members`` of a team are here. What each wrote before, all see afterwards."""
@@ -223,7 +211,7 @@ def lead(pool, entry, task, own, wanted, patience):  # type: ignore[no-untyped-d
     members = 1 + (_add(pool, _GATE, -_OPEN) & _COUNT)
     own[0], own[1], own[2] = task, 0, members
     _put(pool, _GO, (turn << _TURN) | members)
-    _call(entry, own.ctypes.data)
+    call_at(entry, (own.ctypes.data,))
     return members
 
 
@@ -260,7 +248,7 @@ def _serve(address):  # type: ignore[no-untyped-def]
                 else:
                     _offer()
             own[2] = _look(pool, _GO) & _COUNT
-            _call(entry, own.ctypes.data)
+            call_at(entry, (own.ctypes.data,))
             looks = 0
         elif looks < _AWAKE:
             looks += 1

@@ -1,0 +1,114 @@
+"""The products of a forward, by the numbers of weights and of the rows that meet them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.digits import split_rows
+from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
+from wedlm_core.kernels.cpu.panels import has_digits, multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
+from wedlm_core.kernels.cpu.records import product_at, task_at
+from wedlm_core.kernels.cpu.shares import by_rows, part_of, rows_of
+from wedlm_core.kernels.cpu.team import STATE_SIZE, meet
+from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
+
+__all__ = ["PRODUCTS"]
+
+
+def _narrowing(numbers: str) -> Any:
+    """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, rows behind each other.
+
+    It returns where the first of all rows is, or would be, and the bytes of a row: of x itself where nothing changes.
+    """
+    kind = numeric_kind(numbers)
+    if has_digits(numbers):
+
+        @kernel(label=f"_{numbers}")
+        def to_digits(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+            wide, scale = floats_at(x, rows, product.inputs), array_at(task.row_scale, (rows,), np.float32)
+            split_rows(wide, product.depth, to, scale, first, last)
+            return to, 4 * product.depth
+
+        return to_digits
+    if kind == "float32":
+
+        @kernel(label=f"_{numbers}")
+        def as_they_are(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+            return x, 4 * product.depth
+
+        return as_they_are
+    if kind == "bfloat16":
+
+        @kernel(label=f"_{numbers}")
+        def to_bfloat16(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+            bits = array_at(x, (rows, product.inputs), np.uint32)
+            round_to_bfloat16(bits, array_at(to, (rows, 2 * product.depth), np.uint16), first, last)
+            return to, 4 * product.depth
+
+        return to_bfloat16
+    if kind == "int8":
+
+        @kernel(label=f"_{numbers}")
+        def to_int8(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+            wide, byte = floats_at(x, rows, product.inputs), array_at(to, (rows, 4 * product.depth), np.int8)
+            round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
+            sum_rows(byte, 128, array_at(task.row_sum, (rows,), np.int32), first, last)
+            return to, 4 * product.depth
+
+        return to_int8
+
+    @kernel(label=f"_{numbers}")
+    def to_int16(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+        wide, byte = floats_at(x, rows, product.inputs), array_at(to, (rows, 2 * product.depth), np.int16)
+        round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
+        return to, 4 * product.depth
+
+    return to_int16
+
+
+def _producing(numbers: str) -> Any:
+    """The kernel of one product; ``numbers`` of weights and of the rows that meet them."""
+    narrow, multiply, together = _narrowing(numbers), multiply_panels(numbers), tile_rows(numbers)
+
+    @kernel(label=f"_{numbers}")
+    def product(task_address, rows, x, one_address, out, me, members):  # type: ignore[no-untyped-def]
+        """``out = x @ weight.T + bias``, of rows of x that members have written each in its part, or all waited for.
+
+        All of out is there when it returns; by rows (:func:`by_rows`), a member's part of it.
+
+        Args:
+            task_address: of :data:`TASK`.
+            rows: R, of x.
+            x: address, float32 ``[R, I]``.
+            one_address: of :data:`PRODUCT`.
+            out: address, float32 ``[R, O]``, written.
+            me: number of the member that calls.
+            members: of the team.
+        """
+        task, one = task_at(task_address), product_at(one_address)
+        apart, (first, last) = by_rows(task, rows, members), rows_of(task, rows, me, members)
+        state = numbers_at(task.state, STATE_SIZE)
+        # By rows, a member may be a product ahead of another, whose rows of another width must not be in its way.
+        offset = first * (task.narrow_step - 4 * one.depth) if apart else 0
+        own, step = narrow(task, rows, x, one, task.narrow + offset, first, last)
+        if not apart:
+            if task.narrows or x == task.normed:
+                meet(state, members)
+            first, last = 0, rows
+        count = last - first
+        begin, end = part_of(pieces(count, one.outputs, together), 0 if apart else me, 1 if apart else members)
+        multiply(
+            own + first * step, step, one.weight, one.depth, out + 4 * one.outputs * first, 4 * one.outputs, one.bias,
+            one.scale, task.row_scale + 4 * first, task.row_sum + 4 * first, count, one.outputs, begin, end,
+        )  # fmt: skip
+        if not apart:
+            meet(state, members)
+
+    return product
+
+
+PRODUCTS = {numbers: _producing(numbers) for numbers in numbers_here()}
+"""The kernel of a product, by the numbers of its weights: see ``product``."""
