@@ -20,6 +20,7 @@ import torch
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
+from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.model import team
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Attendance, Team
@@ -105,6 +106,20 @@ def test_outputs_do_not_depend_on_who_is_there(
         done = run(engine, requests_of(prompts, mixed))
         found.append([(one.token_ids, one.logprobs) for one in done])
     assert all(one == found[0] for one in found)
+
+
+def test_a_team_multiplies_weights_of_any_numbers_in_turns() -> None:
+    generator = torch.Generator().manual_seed(5)
+    x_RI, whole_OI = torch.randn(13, 70, generator=generator), torch.randint(-127, 128, (300, 70), generator=generator)
+    weights = []
+    for numbers in numbers_here():
+        kind = numeric_kind(numbers)
+        dtype = torch.int8 if kind in ("int8", "int16") else getattr(torch, kind)
+        scale_O = torch.full((300,), 0.01) if dtype == torch.int8 else None
+        weights.append(pack(whole_OI.to(dtype), numbers, scale_O=scale_O))
+    alone, shared = [Team().product(weight, x_RI) for weight in weights], Team()
+    for weight, expected in [*zip(weights, alone, strict=True)] * 2:
+        assert torch.equal(shared.product(weight, x_RI), expected)
 
 
 def test_helpers_that_sleep_are_woken() -> None:
