@@ -27,6 +27,7 @@ _PHASES = {
     "model loaded": Stage.LOADING,
     "kernels ready": Stage.COMPILING,
     "step costs known": Stage.COMPILING,
+    "draft kernels ready": Stage.COMPILING,
 }
 """Stage of a starting process (:mod:`pipeline.stages`) -> stage of the run."""
 _ORDER = list(Stage)

@@ -12,7 +12,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "scheduling": ("scheduled",),
     "fetch": ("model fetched",),
     "load": ("torch imported", "model loaded"),
-    "compile": ("kernels ready",),
+    "compile": ("kernels ready", "draft kernels ready"),
     "measure": ("step costs known",),
 }
 """Phase of a start -> the stages (:mod:`pipeline.stages`) that it is made of, in their order.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.codec import EngineConfig, SamplingParams, explain
@@ -13,7 +14,7 @@ from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
 from wedlm_batch.waiting import wait_passively
 from wedlm_core.cache import one_at_a_time
-from wedlm_core.kernels.cpu.kept import are_kept
+from wedlm_core.kernels.cpu.kept import are_kept, note_kept
 
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
@@ -22,6 +23,8 @@ __all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine", "load
 
 _FIRST_FORWARDS = ([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
 """Prompts and parameters of a short generation, which compiles or loads the kernels."""
+_FIRST_DRAFTS = ([[0]], SamplingParams(max_tokens=8, ignore_eos=True))
+"""The same for kernels that draft."""
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
 """Makes an engine from a job and a number of torch threads (None: torch's default), in the process that will use it."""
@@ -45,17 +48,18 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
     config = job.config
     with stage("model fetched"):
         model_folder(config)  # of a URL: downloaded once per machine
-    with stage("model loaded"):
-        llm = LLM(
-            config.model,
-            config=config.actor_engine,
-            device=config.device,
-            dtype=config.dtype,  # type: ignore[arg-type]
-            revision=config.revision,
-            storage_options=dict(config.storage_options) or None,
-        )
-    check_same_model(config, job.model_digest)  # after the weights were read, so no edit goes unnoticed
-    _warm_up(llm, config.sampling)
+    with _compiled_once(on_cpu=config.device == "cpu" or not torch.cuda.is_available()):
+        with stage("model loaded"):
+            llm = LLM(
+                config.model,
+                config=config.actor_engine,
+                device=config.device,
+                dtype=config.dtype,  # type: ignore[arg-type]
+                revision=config.revision,
+                storage_options=dict(config.storage_options) or None,
+            )
+        check_same_model(config, job.model_digest)  # after the weights were read, so no edit goes unnoticed
+        _warm_up(llm, config.sampling)
     return llm.engine
 
 
@@ -111,17 +115,27 @@ def count_gpus() -> int:
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
     """Compile the kernels and measure the step cost now, so that no row's timings include them."""
     with stage("kernels ready"):
-        if llm.engine.device.type == "cpu":
-            _compile_once(llm)
         llm.generate(*_FIRST_FORWARDS)
     if sampling.adaptive:
         with stage("step costs known"):
             llm.engine.measure_step_cost()
+        if sampling.strategy == "verified":
+            with stage("draft kernels ready"):
+                llm.generate(*_FIRST_DRAFTS)
 
 
-def _compile_once(llm: LLM) -> None:
-    """Have the kernels compiled by one process of this machine; the others wait for it and load them."""
-    with one_at_a_time("kernels"):
-        if not are_kept():
-            announce("compiling the kernels for this CPU, once; it takes 15 to 50 s")
-            llm.generate(*_FIRST_FORWARDS)
+@contextmanager
+def _compiled_once(*, on_cpu: bool) -> Iterator[None]:
+    """A block that compiles the kernels: in one process of this machine, while the others wait and load them then."""
+    with ExitStack() as alone:
+        compiles = on_cpu and not are_kept()
+        if compiles:
+            alone.enter_context(one_at_a_time("kernels"))
+            compiles = not are_kept()  # another process has while this one waited
+        if compiles:
+            announce("compiling the kernels for this CPU, once; it takes 15 to 70 s")
+        else:
+            alone.close()
+        yield
+        if compiles:
+            note_kept()

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from wedlm_core.cache import writable_cache
 
-__all__ = ["are_kept", "kernel_folder"]
+__all__ = ["are_kept", "kernel_folder", "note_kept"]
 
 _COMPILERS = ("numba", "llvmlite")
+_NOTE = "complete"  # a file beside the kernels: those of a whole engine are there
 
 
 @functools.cache
@@ -28,6 +29,14 @@ def kernel_folder() -> Path:
     return writable_cache(f"kernels-{_version_of(Path(__file__).parent)}")
 
 
+def note_kept() -> None:
+    """Say that an engine has compiled all kernels that it needs."""
+    (kernel_folder() / _NOTE).touch()
+
+
 def are_kept() -> bool:
-    """Whether kernels were compiled before. If not, the first forwards of an engine on a CPU take some 15 s longer."""
-    return any(kernel_folder().glob("*.nbc"))
+    """Whether an engine has compiled its kernels before. If not, the next one on a CPU starts some 15 to 70 s later.
+
+    Those of other numbers may still have to be compiled, in a few seconds.
+    """
+    return (kernel_folder() / _NOTE).exists()
