@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine", "load_for_any_row"]
 
-_FIRST_FORWARDS = ([[0]], SamplingParams(max_tokens=2, ignore_eos=True, strategy="autoregressive"))
-"""Prompts and parameters of a short generation, which compiles or loads the kernels."""
-_FIRST_DRAFTS = ([[0]], SamplingParams(max_tokens=8, ignore_eos=True))
-"""The same for kernels that draft."""
+_FIRST_TOKENS = 8  # of a generation that compiles or loads the kernels, also those that draft behind the first forwards
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
 """Makes an engine from a job and a number of torch threads (None: torch's default), in the process that will use it."""
@@ -115,13 +112,19 @@ def count_gpus() -> int:
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
     """Compile the kernels and measure the step cost now, so that no row's timings include them."""
     with stage("kernels ready"):
-        llm.generate(*_FIRST_FORWARDS)
+        _generate(llm, "autoregressive")
     if sampling.adaptive:
         with stage("step costs known"):
             llm.engine.measure_step_cost()
         if sampling.strategy == "verified":
             with stage("draft kernels ready"):
-                llm.generate(*_FIRST_DRAFTS)
+                _generate(llm, "verified")
+
+
+def _generate(llm: LLM, strategy: str) -> None:
+    """Generate a few tokens, no more than the engine takes."""
+    most = min(_FIRST_TOKENS, llm.engine.max_model_len - 1)
+    llm.generate([[0]], SamplingParams(max_tokens=most, ignore_eos=True, strategy=strategy))
 
 
 @contextmanager
@@ -130,7 +133,8 @@ def _compiled_once(*, on_cpu: bool) -> Iterator[None]:
     with ExitStack() as alone:
         compiles = on_cpu and not are_kept()
         if compiles:
-            alone.enter_context(one_at_a_time("kernels"))
+            with stage("kernels ready"):  # waiting is a part of it
+                alone.enter_context(one_at_a_time("kernels"))
             compiles = not are_kept()  # another process has while this one waited
         if compiles:
             announce("compiling the kernels for this CPU, once; it takes 15 to 70 s")

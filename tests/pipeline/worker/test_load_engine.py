@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import EngineConfig, RunConfig, SamplingParams, layout
+from pipeline.commands.begin import source_of
+from pipeline.plan.job import resolve_job
+from pipeline.storage.open import open_storage
+from pipeline.worker.load_engine import load_engine
 from testing.repository import ROOT
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
@@ -61,6 +66,16 @@ def test_one_of_the_actors_that_start_together_measures_the_step_costs(tmp_path:
     assert sum(measured(said) for said, _ in found) == 1
     stages = {"torch imported", "model fetched", "model loaded", "kernels ready", "step costs known"}
     assert set(found[0][1]) >= {*stages, "draft kernels ready"}
+
+
+@pytest.mark.parametrize("length", [2, 3, 6])
+def test_an_engine_for_short_rows_warms_up(length: int, tmp_path: Path) -> None:
+    config = RunConfig(
+        input=[{"prompt": "a"}], output=str(tmp_path / "out"), engine=EngineConfig(max_model_len=length),
+        sampling=SamplingParams(max_tokens=1),
+    )  # fmt: skip
+    storage = open_storage(config.output, layout.SCRATCH)
+    load_engine(resolve_job(config, source_of(config, storage), storage), None)
 
 
 GENERATE = """
