@@ -8,6 +8,7 @@ out of date.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 __all__ = ["c_function", "call_at", "kernel"]
+
+logger = logging.getLogger(__name__)
 
 
 def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never", label: str = "") -> Any:
@@ -102,3 +105,12 @@ class _Implementation(caching.CompileResultCacheImpl):
 
 class _Cache(caching.FunctionCache):
     _impl_class = _Implementation
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was kept for a signature; None, so that it is compiled anew, also where its files are damaged."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # whatever reading something else than a pickle raises
+            logger.warning("a compiled kernel in %s is damaged (%s): it is compiled anew", self.cache_path, error)
+            self.flush()
+            return None

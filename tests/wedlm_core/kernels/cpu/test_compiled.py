@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from testing.repository import ROOT
 from wedlm_core.kernels.cpu import kept
 
@@ -33,6 +35,15 @@ def test_a_kernel_is_compiled_once_and_then_taken_from_the_cache_folder(tmp_path
     assert ask(tmp_path) == "True 1 0 True"
     (folder,) = tmp_path.iterdir()
     assert any(path.name.startswith("step._is_stop") for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("damaged", ["*.nbc", "*.nbi"])
+def test_a_damaged_kernel_is_compiled_anew(damaged: str, tmp_path: Path) -> None:
+    ask(tmp_path)
+    for file in tmp_path.rglob(damaged):
+        file.write_bytes(file.read_bytes()[:40] if damaged == "*.nbc" else b"")
+    assert ask(tmp_path) == "True 0 1 True"
+    assert ask(tmp_path) == "True 1 0 True"
 
 
 def test_the_folder_is_another_one_if_any_kernel_changes(tmp_path: Path) -> None:
