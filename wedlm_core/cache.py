@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 def cache_folder() -> Path:
     """``$WEDLM_CACHE_HOME``, else ``$XDG_CACHE_HOME/wedlm``, else ``~/.cache/wedlm``. It may not exist yet."""
     own = os.environ.get(_VARIABLE)
-    return Path(own) if own else user_cache("wedlm")
+    return Path(os.path.expanduser(own)) if own else user_cache("wedlm")
 
 
 def writable_cache(name: str = "") -> Path:
@@ -57,7 +57,7 @@ def one_at_a_time(name: str, patience: float = 180.0) -> Iterator[None]:
 def user_cache(name: str) -> Path:
     """``$XDG_CACHE_HOME/<name>``, else ``~/.cache/<name>``. It may not exist yet."""
     if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / name
+        return Path(os.path.expanduser(base)) / name
     home = Path(os.path.expanduser("~"))  # stays "~" for a user without a home
     return home / ".cache" / name if home.is_absolute() else temporary_folder(name)
 

@@ -4,8 +4,8 @@ A sequence's rows are cut into query tiles, and its KV into blocks of ``KV_BLOCK
 (tile, block) pairs of the forward go through *one* batched matrix product, without padding to the longest sequence.
 A row's result is bitwise independent of the rest of the forward, because:
 
-- the product of a pair has fixed inner and key dimensions and at least 4 rows (measured on float32 CPU kernels: rows
-  are bitwise equal for any row count from 4 up);
+- the product of a pair has fixed inner and key dimensions, and as many rows as one of :func:`alike_tiles`, with which a
+  row was found to have the same bits on this machine;
 - the maximum is exact in any order, and the exponential acts on whole vectors (64 keys), never on a remainder;
 - blocks are added in ascending order, and a block that a row cannot see adds exactly zero.
 
@@ -15,6 +15,8 @@ a prefix of the tiles, and a reduction over blocks is a sum of leading slices (v
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,25 +27,66 @@ from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import IntArray, PackedRows
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["KV_BLOCK", "TiledAttention", "choose_query_tile"]
+__all__ = ["KV_BLOCK", "TiledAttention", "alike_tiles", "choose_query_tile"]
 
 KV_BLOCK = 64
 _TILES = (2, 4, 8, 16, 32, 64)
+_TRIED_PAIRS = (1, 3)
 _GATHER_ROWS = 4  # cost of fetching one KV block, in query rows computed against it (measured on one CPU core)
 _TILE_ROWS = 2  # overhead of a tile, in the same unit
 _GROUP_SCORES = 1 << 19  # most scores in one group of tiles (float32: 2 MiB, to stay in cache)
 
 
-def choose_query_tile(counts_S: IntArray, cached_S: IntArray, group: int) -> int:
+def alike_tiles(group: int, dim: int) -> tuple[int, ...]:
+    """The query tiles with which a row has the same bits in both products, found by trying them on this machine.
+
+    A library takes another kernel for matrices of few rows, the more of them the wider these are: float32 rows of 160
+    numbers differ from those of large matrices where there are 6 of them.
+
+    Args:
+        group: query heads per KV head; a tile of Q rows is a matrix of ``Q * group`` rows.
+        dim: of a head.
+    """
+    return _alike_tiles(group, dim, torch.get_num_threads())
+
+
+@functools.cache
+@torch.inference_mode()
+def _alike_tiles(group: int, dim: int, _threads: int) -> tuple[int, ...]:
+    generator, most = torch.Generator().manual_seed(0), _TILES[-1] * group
+    q_PMD, weight_PMK, kv_PKD = (
+        torch.randn(_TRIED_PAIRS[-1], *shape, generator=generator)
+        for shape in ((most, dim), (most, KV_BLOCK), (KV_BLOCK, dim))
+    )
+
+    def products(first: int, rows: int, pairs: int) -> tuple[Tensor, Tensor]:
+        """Rows of both products, computed as a matrix of their own."""
+        q, weight = (x[:pairs, first : first + rows].contiguous() for x in (q_PMD, weight_PMK))
+        return torch.bmm(q, kv_PKD[:pairs].transpose(1, 2)), torch.bmm(weight, kv_PKD[:pairs])
+
+    whole = products(0, most, _TRIED_PAIRS[-1])
+
+    def is_alike(rows: int) -> bool:
+        return all(
+            torch.equal(own, of_all[:pairs, first : first + rows])
+            for pairs in _TRIED_PAIRS
+            for first in {0, group, most - rows}
+            for own, of_all in zip(products(first, rows, pairs), whole, strict=True)
+        )
+
+    return tuple(tile for tile in _TILES if tile == _TILES[-1] or is_alike(tile * group))
+
+
+def choose_query_tile(counts_S: IntArray, cached_S: IntArray, group: int, tiles: Sequence[int]) -> int:
     """The rows per query tile that minimise the padded work of these sequences.
 
     Args:
         counts_S: rows of each sequence in this forward.
         cached_S: KV entries of each sequence before it.
-        group: query heads per KV head; a tile of Q rows is a matrix of ``Q * group`` rows.
+        group: query heads per KV head.
+        tiles: to choose from.
     """
     blocks_S = -(-(cached_S + counts_S) // KV_BLOCK)
-    tiles = [t for t in _TILES if t * group >= 4]
 
     def work(tile: int) -> int:
         tiles_S = -(-counts_S // tile)
@@ -68,7 +111,8 @@ class _Group:
 class _TiledPlan:
     def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
         self.pool, self.group_size = pool, num_heads // pool.heads
-        self.tile = choose_query_tile(rows.counts_S, rows.cached_S, self.group_size)
+        tiles = alike_tiles(self.group_size, pool.head_dim)
+        self.tile = choose_query_tile(rows.counts_S, rows.cached_S, self.group_size, tiles)
         self.chunk = min(KV_BLOCK, pool.page_size)
         tiles_S = -(-rows.counts_S // self.tile)
         seq_N = np.repeat(np.arange(len(tiles_S)), tiles_S)

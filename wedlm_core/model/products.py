@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from wedlm_core.errors import ConfigError, explain
 
 __all__ = [
+    "InBlocks",
     "PackedProduct",
     "PlainProduct",
     "Product",
@@ -26,6 +29,7 @@ __all__ = [
     "Weight",
     "check_not_emptied",
     "check_not_packed",
+    "in_blocks",
     "int8_padding",
     "plain_padding",
     "plain_products",
@@ -36,6 +40,7 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
+_BLOCK_ROWS = 32  # of a plain product
 _TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # row counts at which a row must give the same bits
 _TRIED_FEW = (4, 8, 12, 36)  # of these, with more outputs of a weight
 _TRIED_OUTPUTS, _TRIED_OUTPUTS_FEW = 1024, 8192
@@ -60,12 +65,30 @@ class RowPadding:
 
 
 def plain_padding() -> RowPadding:
-    """Padding for ``torch.mm`` on CPU, where a row's bits do not depend on the row count from 4 rows up.
+    """Padding for :func:`in_blocks`."""
+    return RowPadding(few=_BLOCK_ROWS, many=_BLOCK_ROWS)
 
-    The padding is larger than 4, so that each thread gets at least 4 rows (see :mod:`wedlm_core.attention.tiled`).
+
+def in_blocks(product: Callable[[Tensor], Tensor], x_RI: Tensor) -> Tensor:
+    """A product of torch on a CPU, so many rows at a time that a row has the same bits among any others.
+
+    Libraries choose kernels by row count and threads, and each adds in another order: measured with 1024 inputs and two
+    threads, rows of 128 differ from those of 1024. So all products have one shape.
     """
-    quantum = max(16, 4 * torch.get_num_threads())
-    return RowPadding(few=quantum, many=quantum)
+    rows = x_RI.shape[0]
+    padded_RI = F.pad(x_RI, (0, 0, 0, -rows % _BLOCK_ROWS))
+    return torch.cat([product(block_BI) for block_BI in padded_RI.split(_BLOCK_ROWS)])[:rows]
+
+
+class InBlocks(TorchFunctionMode):
+    """Linear layers of torch in a ``with`` block multiply by :func:`in_blocks`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See :class:`torch.overrides.TorchFunctionMode`."""
+        if func is not F.linear:
+            return func(*args, **(kwargs or {}))
+        x_RI, *others = args
+        return in_blocks(lambda block_BI: func(block_BI, *others, **(kwargs or {})), x_RI)
 
 
 class Product(Protocol):
@@ -92,10 +115,12 @@ class PlainProduct:
 
     def __call__(self, x_RI: Tensor) -> Tensor:
         """See :class:`Product`."""
-        near_RI = x_RI.to(self._weight_IO.dtype)
+        return in_blocks(self._block, x_RI.to(self._weight_IO.dtype)).float()
+
+    def _block(self, block_BI: Tensor) -> Tensor:
         if self._bias_O is None:
-            return torch.mm(near_RI, self._weight_IO).float()
-        return torch.addmm(self._bias_O, near_RI, self._weight_IO).float()
+            return torch.mm(block_BI, self._weight_IO)
+        return torch.addmm(self._bias_O, block_BI, self._weight_IO)
 
 
 class PackedProduct:

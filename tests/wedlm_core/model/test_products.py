@@ -6,11 +6,12 @@ import logging
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.model import products
-from wedlm_core.model.products import PackedProduct, PlainProduct, Product, RowPadding, Weight, products_of
+from wedlm_core.model.products import InBlocks, PackedProduct, PlainProduct, Product, RowPadding, Weight, products_of
 
 SHAPES = [(96, 64), (30, 64), (64, 176), (1000, 48), (384, 1792)]
 
@@ -43,6 +44,27 @@ def test_a_row_is_the_same_whatever_goes_with_it(shape: int, rows: int, before: 
     x_RI = torch.randn(before + count + 64, SHAPES[shape][1], generator=torch.Generator().manual_seed(seed))
     whole_RO = product(x_RI)
     assert torch.equal(product(x_RI[before : before + count]), whole_RO[before : before + count])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_of_a_plain_product_have_the_same_bits_in_any_number(threads: int) -> None:
+    """As linear layers of torch with 1024 inputs do not: their kernels are others for many rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        weight = weight_of((1024, 1024), bias=True)
+        x_RI = torch.randn(1030, 1024, generator=torch.Generator().manual_seed(0))
+        whole_RO = PlainProduct(weight)(x_RI)
+        with InBlocks():
+            layer_RO = F.linear(x_RI, weight.weight_OI, weight.bias_O)
+            assert layer_RO.shape == whole_RO.shape
+            for rows in (1, 2, 7, 33, 64, 129, 1000):
+                for first in (0, 5):
+                    some = slice(first, first + rows)
+                    assert torch.equal(PlainProduct(weight)(x_RI[some]), whole_RO[some])
+                    assert torch.equal(F.linear(x_RI[some], weight.weight_OI, weight.bias_O), layer_RO[some])
+    finally:
+        torch.set_num_threads(before)
 
 
 @given(st.integers(1, 3000))

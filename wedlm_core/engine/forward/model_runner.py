@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from wedlm_core.attention import (
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 from wedlm_core.model.draw import Draw, Drawn, StepRows
-from wedlm_core.model.products import RowPadding, check_not_packed, plain_padding
+from wedlm_core.model.products import InBlocks, RowPadding, check_not_packed, in_blocks, plain_padding
 
 if TYPE_CHECKING:
     from wedlm_core.model.decoder_cpu import DecoderCpu
@@ -60,8 +61,10 @@ class ModelRunner:
         self.model, self.pool, self.backend = model, pool, backend
         self.device = model.device
         self._decoder_cpu: DecoderCpu | DecoderTeam | None = None
-        self.head: Callable[[Tensor], Tensor] = model.lm_head
-        self.padding = _padding(self.device)
+        on_cpu = self.device.type == "cpu"
+        self._products: AbstractContextManager[Any] = InBlocks() if on_cpu else nullcontext()
+        self.head: Callable[[Tensor], Tensor] = partial(in_blocks, model.lm_head) if on_cpu else model.lm_head
+        self.padding = plain_padding() if on_cpu else RowPadding(few=8, many=8)  # as a GPU pads tiles anyway
         if backend.cpu_decoder:
             self._decoder_cpu = _decoder_cpu(model, keep_weights)
             self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
@@ -104,7 +107,8 @@ class ModelRunner:
             self.pool.write(layer, pool_rows, k[:total], v[:total])
             return plan.attend(layer, q)
 
-        hidden_TD = self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
+        with self._products:
+            hidden_TD = self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
         return hidden_TD if read_R is None else hidden_TD.index_select(0, read_R)
 
     def draw(self, rows: StepRows, draw: Draw) -> Drawn:
@@ -121,11 +125,6 @@ class ModelRunner:
             return plan.attend(layer, q)
 
         return self.model(id_T, position_T, attend)
-
-
-def _padding(device: torch.device) -> RowPadding:
-    """For ``torch.mm``: so that rows are bitwise alike in any number on a CPU, as tiles are padded anyway on a GPU."""
-    return plain_padding() if device.type == "cpu" else RowPadding(few=8, many=8)
 
 
 def _decoder_cpu(model: Decoder, keep_weights: bool) -> DecoderCpu | DecoderTeam:

@@ -8,8 +8,12 @@ out of date.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import logging
+import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numba
@@ -17,6 +21,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import caching, cgutils, sigutils
 from numba.core.ccallback import CFunc
+from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.kept import kernel_folder
@@ -100,10 +105,33 @@ class _Locator(caching._CacheLocator):
 
 
 class _Implementation(caching.CompileResultCacheImpl):
+    """Keeps a kernel with a checksum: a processor runs whatever bytes it is given."""
+
     _locator_classes: list[Any] = [_Locator]  # noqa: RUF012  # as it is in Numba
+
+    def reduce(self, data: Any) -> tuple[bytes, bytes]:
+        """The kernel as bytes, and their checksum."""
+        kept = dumps(super().reduce(data))
+        return self._checksum(kept), kept
+
+    def rebuild(self, target_context: Any, payload: tuple[bytes, bytes]) -> Any:
+        """The kernel of these bytes.
+
+        Raises:
+            ValueError: they are not those that were kept of this function.
+        """
+        checksum, kept = payload
+        if self._checksum(kept) != checksum:
+            raise ValueError("its checksum is another one")
+        return super().rebuild(target_context, pickle.loads(kept))
+
+    def _checksum(self, kept: bytes) -> bytes:
+        return hashlib.blake2b(self.filename_base.encode() + kept, digest_size=16).digest()
 
 
 class _Cache(caching.FunctionCache):
+    """Never fails: what cannot be read is compiled anew, and what cannot be kept is used all the same."""
+
     _impl_class = _Implementation
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -112,5 +140,18 @@ class _Cache(caching.FunctionCache):
             return super().load_overload(sig, target_context)
         except Exception as error:  # whatever reading something else than a pickle raises
             logger.warning("a compiled kernel in %s is damaged (%s): it is compiled anew", self.cache_path, error)
-            self.flush()
+            with suppress(OSError):
+                self.flush()
             return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled for a signature, if that works."""
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:  # a full disk, or reading an index that is damaged
+            _say_once(f"kernels are not kept in {self.cache_path} ({error}), so each process compiles them again")
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    logger.warning("%s: %s", line, "set WEDLM_CACHE_HOME to a folder with room that can be written to")
