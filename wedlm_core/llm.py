@@ -89,8 +89,10 @@ class LLM:
         kv_dtype_of(config or EngineConfig(), torch.float32, place)  # refused before loading
         folder = resolve(model, revision=revision, storage_options=storage_options)
         self.name = model
-        if config is not None and config.max_model_len is not None:
-            load_config(folder).check_length(config.max_model_len, redact_forms(str(model)))
+        if config is not None:
+            found = load_config(folder)
+            found.check_length(config.max_model_len, redact_forms(str(model)))
+            found.check_weight_dtype(config.weight_dtype)
         self.tokenizer = Tokenizer.load(folder)
         decoder = _load_decoder(folder, config or EngineConfig(), self.tokenizer, place, dtype_of(dtype, place))
         self.model_config = decoder.config

@@ -81,8 +81,8 @@ class StructuredOutputs:
         )  # fmt: skip
         for name in ("regex", "grammar", "whitespace_pattern"):
             value = getattr(self, name)
-            _require(value is None or (is_text(value) and value.strip() != ""), name, value, "a text that is not empty",
-                     "Pass a string.")  # fmt: skip
+            fits = is_text(value) and (value.strip() if name == "grammar" else value) != ""
+            _require(value is None or fits, name, value, "Unicode text that is not empty", "Pass a string.")
         _require(
             self.after is None or (is_text(self.after) and 1 <= len(self.after) <= _LONGEST_TAG),
             "after", self.after, f"a text of 1 to {_LONGEST_TAG} characters", 'Pass a string such as "</think>".',

@@ -109,7 +109,7 @@ def check_model(config: RunConfig) -> Checkpoint:
     Raises:
         WeightsError: the model cannot be found, or its weights are not those of its configuration.
         ConfigError: it is of an architecture that is not implemented; it is made for fewer positions than
-            ``max_model_len``; it has no tokenizer; or the run wants a chat template and the tokenizer has none.
+            ``max_model_len``, or its layers do not fit ``weight_dtype``; it has no tokenizer; or the run wants a chat template and the tokenizer has none.
     """
     check_reachable(config.model, config.storage_options, "model", ConfigError)
     folder = model_folder(config)
@@ -120,6 +120,7 @@ def check_model(config: RunConfig) -> Checkpoint:
     _check_smoothing(config, folder)
     found = read_checkpoint(folder)
     found.config.check_length(config.engine.max_model_len, config.model_name, "engine.max_model_len")
+    found.config.check_weight_dtype(config.engine.weight_dtype)
     if config.chat or config.system_prompt is not None or config.messages_column is not None:
         _check_chat_template(config, folder)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import load_tokenizer, model_folder
 from pipeline.prompts.prompt import NO_TEXT
 from wedlm_core.grammar import GrammarCompiler
+from wedlm_core.grammar.schemas import ENFORCED, NOTES
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.structured_outputs import KINDS
 from wedlm_core.tokenizer import Tokenizer
@@ -53,7 +55,20 @@ def of_cell(name: str, value: Any) -> Mapping[str, Any]:
         raise RequestError(explain(name, value, rule, 'Write {"type": "object", "properties": {...}}.'))
     if value.get("type") in _FORMATS:
         return of_response_format(name, value)
-    return value if any(kind in value for kind in KINDS) else {"json": value}
+    if any(kind in value for kind in KINDS):
+        return value
+    _check_meant_as_schema(name, value)
+    return {"json": value}
+
+
+def _check_meant_as_schema(name: str, value: Mapping[str, Any]) -> None:
+    """Refuse an object without any keyword of a schema that has a name much like a field of StructuredOutputs."""
+    if not value or any(keyword in ENFORCED or keyword in NOTES for keyword in value):
+        return
+    near = [(key, found[0]) for key in value if (found := difflib.get_close_matches(str(key), KINDS, n=1))]
+    if near:
+        rule = f"neither a keyword of JSON schemas nor one of {', '.join(KINDS)}"
+        raise RequestError(explain(f"{name}: {near[0][0]}", value[near[0][0]], rule, f"Did you mean {near[0][1]!r}?"))
 
 
 def _without_nulls(value: Any) -> Any:

@@ -89,6 +89,7 @@ def check_attention(engine: EngineConfig, *, on_cpu: bool, on_gpu: bool = False)
     import torch
 
     from wedlm_core.attention import AttentionProblem, backend_names, resolve_backend, runs_on_cpu_only
+    from wedlm_core.kv.pool import kv_dtype_of
 
     if engine.attention not in ("auto", *backend_names()):
         rule = f'one of {backend_names()} or "auto"'
@@ -96,9 +97,10 @@ def check_attention(engine: EngineConfig, *, on_cpu: bool, on_gpu: bool = False)
     if on_gpu and runs_on_cpu_only(engine.attention):
         raise ConfigError(explain("engine.attention", engine.attention, "it runs on CPU only", 'Use "auto".'))
     if on_cpu:
+        device = torch.device("cpu")
         resolve_backend(engine.attention, AttentionProblem(
-            device=torch.device("cpu"), dtype=torch.float32, kv_dtype=torch.float32, num_heads=2, num_kv_heads=1,
-            head_dim=64, page_size=engine.page_size, batch_invariant=False,
+            device=device, dtype=torch.float32, kv_dtype=kv_dtype_of(engine, torch.float32, device), num_heads=2,
+            num_kv_heads=1, head_dim=64, page_size=engine.page_size, batch_invariant=engine.batch_invariant is True,
         ))  # fmt: skip
 
 

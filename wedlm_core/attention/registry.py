@@ -22,6 +22,8 @@ from wedlm_core.errors import ConfigError, explain
 
 __all__ = ["backend_names", "invariant_by_default", "may_bring_cpu_decoder", "resolve_backend", "runs_on_cpu_only"]
 
+_NOT_INVARIANT = "this backend is not batch invariant"
+
 logger = logging.getLogger(__name__)
 
 
@@ -89,7 +91,7 @@ def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:
         return why
     backend = entry.make(problem)
     if problem.batch_invariant and not backend.batch_invariant:
-        return "this backend is not batch invariant"
+        return _NOT_INVARIANT
     if problem.device.type != "cpu" and (why := disagreement(backend, problem)):
         return why
     return backend
@@ -110,7 +112,7 @@ def resolve_backend(name: str, problem: AttentionProblem) -> AttentionBackend:
             raise ConfigError(explain("attention", name, f'one of {backend_names()} or "auto"', 'Use "auto".'))
         found = _tried(name, problem)
         if isinstance(found, str):
-            raise ConfigError(explain("attention", name, found, _remedy(problem)))
+            raise ConfigError(explain("attention", name, found, _remedy(found)))
         return found
     passed: list[str] = []
     for candidate in _ORDER.get(problem.device.type, ("sdpa",)):
@@ -120,8 +122,9 @@ def resolve_backend(name: str, problem: AttentionProblem) -> AttentionBackend:
             logger.info("attention backend: %s on %s%s", candidate, problem.device, over)
             return found
         passed.append(f"{candidate}, because {found}")
-    raise ConfigError(explain("attention", name, f"no backend fits ({'; '.join(passed)})", _remedy(problem)))
+    why = "; ".join(passed)
+    raise ConfigError(explain("attention", name, f"no backend fits ({why})", _remedy(why)))
 
 
-def _remedy(problem: AttentionProblem) -> str:
-    return 'Use attention="auto"' + (", or set batch_invariant=False." if problem.batch_invariant else ".")
+def _remedy(why: str) -> str:
+    return 'Use attention="auto"' + (", or set batch_invariant=False." if _NOT_INVARIANT in why else ".")

@@ -3,8 +3,8 @@
 Reads no files and imports no torch.
 """
 
-from wedlm_core.config.engine import EXACT_WEIGHT_DTYPES, EngineConfig
-from wedlm_core.config.model import ModelConfig, YarnScaling
+from wedlm_core.config.engine import EngineConfig
+from wedlm_core.config.model import EXACT_WEIGHT_DTYPES, ModelConfig, YarnScaling
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.config.streaming import StreamingSwitches
 

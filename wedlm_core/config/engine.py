@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wedlm_core.checks import MAX_INT, is_flag, is_number, is_whole
-from wedlm_core.config.model import MAX_POSITIONS
+from wedlm_core.config.model import EXACT_WEIGHT_DTYPES, MAX_POSITIONS
 from wedlm_core.config.step_cost import StepCost, why_not
 from wedlm_core.config.streaming import StreamingSwitches
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.names import ENGINE_NAMES, known_fields_only
 
-__all__ = ["EXACT_WEIGHT_DTYPES", "EngineConfig"]
+__all__ = ["HISTORY_TOKENS", "EngineConfig", "least_history_bytes"]
 
 # Fields of EngineConfig: positive integers with their maximum, optional ones, and fields with a few values.
 _COUNTS: Mapping[str, int] = {
@@ -34,8 +34,6 @@ _OPTIONAL_COUNTS: Mapping[str, int] = {
     "num_pages": MAX_INT,
     "kv_cache_bytes": 1 << 48,
 }
-EXACT_WEIGHT_DTYPES = ("int8", "int4")
-"""Values of ``weight_dtype`` with which products are sums of integers."""
 _CHOICES: Mapping[str, tuple[object, ...]] = {
     "batch_invariant": (True, False, "auto"),
     "overlap": (True, False, "auto"),
@@ -57,6 +55,16 @@ def _switches(given: Mapping[str, Any]) -> StreamingSwitches:
     unknown = sorted(str(name) for name in given if name not in known)
     _require(not unknown, "streaming", unknown, f"fields are {known}", "Correct the name.")
     return StreamingSwitches(**given)
+
+
+HISTORY_TOKENS = 64
+"""Tokens of a sequence that its drafts from history can always go by, a power of two."""
+_HISTORY_TOKEN_BYTES = 28  # with the orders of :class:`wedlm_core.engine.history.HistoryTuning`
+
+
+def least_history_bytes(sequences: int, token_bytes: int = _HISTORY_TOKEN_BYTES) -> int:
+    """The least ``history_bytes`` for so many sequences: tables are powers of two, and half of them are their own."""
+    return token_bytes << (2 * sequences * HISTORY_TOKENS - 1).bit_length()
 
 
 @known_fields_only(ConfigError, ENGINE_NAMES)
@@ -211,6 +219,15 @@ class EngineConfig:
             "drafts from history need each forward's outcome before the next one runs",
             'Set overlap="auto", or history_drafts="auto".',
         )
+        if self.history_drafts is not False and self.overlap is not True:
+            least = least_history_bytes(self.max_num_seqs)
+            _require(
+                self.history_bytes >= least,
+                "history_bytes",
+                self.history_bytes,
+                f"at least {least} for max_num_seqs={self.max_num_seqs}",
+                "Give it more, lower max_num_seqs, or set history_drafts=False.",
+            )
         _require(
             self.smoothing == "off" or self.weight_dtype in EXACT_WEIGHT_DTYPES,
             "smoothing",

@@ -9,7 +9,15 @@ from typing import Any
 from wedlm_core.checks import is_flag, is_number, is_whole
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["MAX_POSITIONS", "ModelConfig", "YarnScaling", "id_tuple"]
+__all__ = ["EXACT_WEIGHT_DTYPES", "INT4_GROUP", "MAX_POSITIONS", "MOST_EXACT_INPUTS", "ModelConfig", "YarnScaling",
+           "id_tuple"]  # fmt: skip
+
+EXACT_WEIGHT_DTYPES = ("int8", "int4")
+"""Values of ``weight_dtype`` with which products are sums of integers."""
+MOST_EXACT_INPUTS = (2**31 - 1) // 127**2
+"""Most inputs of a layer whose sums of 8-bit integers always fit in 32 bits."""
+INT4_GROUP = 32
+"""Inputs of a layer that share a multiplier where weights are kept in 4 bits."""
 
 MAX_POSITIONS = 1 << 22
 # Sizes of a model, positive integers, with the largest plausible value; a larger one means a damaged file.
@@ -220,6 +228,23 @@ class ModelConfig:
         if wanted is not None and wanted > self.longest:
             rule = f"at most {self.longest}, the positions that {model!r} was made for"
             raise ConfigError(explain(name, wanted, rule, "Lower it, or drop it to use all of them."))
+
+    def check_weight_dtype(self, weight_dtype: str) -> None:
+        """Check that the layers can be kept in a ``weight_dtype`` of :class:`EngineConfig`.
+
+        Raises:
+            ConfigError: a layer has more inputs than 32 bits hold the sum of, or they cannot be grouped.
+        """
+        if weight_dtype not in EXACT_WEIGHT_DTYPES:
+            return
+        inputs = self.hidden_size, self.num_attention_heads * self.head_dim, self.intermediate_size
+        if max(inputs) > MOST_EXACT_INPUTS:
+            rule = f"layers of {MOST_EXACT_INPUTS} inputs at most, so that sums fit in 32 bits; this model has {max(inputs)}"
+            raise ConfigError(explain("weight_dtype", weight_dtype, rule, 'Use "auto".'))
+        odd = [one for one in inputs if one % INT4_GROUP]
+        if weight_dtype == "int4" and odd:
+            rule = f"layers whose number of inputs is a multiple of {INT4_GROUP}; this model has one of {odd[0]}"
+            raise ConfigError(explain("weight_dtype", weight_dtype, rule, 'Use "int8".'))
 
     def to_hf(self) -> dict[str, Any]:
         """The ``config.json`` object that :meth:`from_hf` reads back to an equal configuration."""

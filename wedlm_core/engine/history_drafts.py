@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.history import History, check_bytes
+from wedlm_core.engine.history import History
 from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
@@ -67,7 +67,6 @@ class HistoryDrafts:
     def __init__(self, table: SlotTable, planner: WindowPlanner, *, max_window: int, max_bytes: int) -> None:
         self._table, self._planner = table, planner
         self._places = 2 * max_window
-        check_bytes(max_bytes, len(table.limit))
         self._max_bytes = max_bytes
         self._history: History | None = None
         self._prompts: dict[int, tuple[int, ...]] = {}  # of the slots that it is for

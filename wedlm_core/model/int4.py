@@ -12,15 +12,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from wedlm_core.config.model import INT4_GROUP
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.rounding import RoundedRows, divided, rounded
 from wedlm_core.model.int8 import exact_sums, has_cpu_kernels, has_gpu_kernels, scaled
 from wedlm_core.model.int8_gpu import multiply_int4_gpu, rounded_gpu
 
-__all__ = ["GROUP", "TILE", "Int4Linear", "expanded", "rounded_to_nibbles"]
+__all__ = ["TILE", "Int4Linear", "expanded", "rounded_to_nibbles"]
 
-GROUP = 32
-"""Inputs that share a multiplier."""
 TILE = 1024
 """Outputs that are expanded at once."""
 _LARGEST, _MOST = 7, 18  # of a nibble and of a multiplier: their product is 126, 8 bits
@@ -32,13 +31,13 @@ def rounded_to_nibbles(weight_RI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Round rows of weights to 4 bits.
 
     Args:
-        weight_RI: any floating dtype; I is a multiple of :data:`GROUP`.
+        weight_RI: any floating dtype; I is a multiple of :data:`INT4_GROUP`.
 
     Returns:
         Nibbles, uint8 ``[R, I / 2]``: byte j of a group's 16 has weight j in its low half and weight j + 16 in its
         high half, each plus 8. Multipliers, uint8 ``[R, I / 32]``. Scales, float32 ``[R]``.
     """
-    wide_RGK = weight_RI.float().unflatten(1, (-1, GROUP))
+    wide_RGK = weight_RI.float().unflatten(1, (-1, INT4_GROUP))
     top_RG1 = wide_RGK.abs().amax(dim=-1, keepdim=True)
     scale_R11 = divided(top_RG1.amax(dim=1, keepdim=True).clamp_min(_SMALLEST), _LARGEST * _MOST)
     units_RGK = wide_RGK / scale_R11
@@ -55,13 +54,13 @@ def rounded_to_nibbles(weight_RI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         best_RGK = torch.where(better_RG1, nibble_RGK, best_RGK)
         best_RG1 = torch.where(better_RG1, multiplier_RG1, best_RG1)
         least_RG1 = torch.minimum(error_RG1, least_RG1)
-    low, high = (best_RGK + 8).to(torch.uint8).split(GROUP // 2, dim=-1)
+    low, high = (best_RGK + 8).to(torch.uint8).split(INT4_GROUP // 2, dim=-1)
     return (low | (high << 4)).flatten(1), best_RG1.squeeze(-1).to(torch.uint8), scale_R11.flatten()
 
 
 def expanded(nibble_OJ: Tensor, multiplier_OG: Tensor) -> Tensor:
     """The integers that nibbles and multipliers stand for: int8 ``[O, I]``."""
-    halves_OGJ = nibble_OJ.unflatten(1, (-1, GROUP // 2))
+    halves_OGJ = nibble_OJ.unflatten(1, (-1, INT4_GROUP // 2))
     signed_OGK = torch.cat([halves_OGJ & 15, halves_OGJ >> 4], dim=-1).to(torch.int8) - 8
     return (signed_OGK * multiplier_OG[:, :, None].to(torch.int8)).flatten(1)
 
@@ -92,11 +91,11 @@ class Int4Linear(nn.Module):
         self, outputs: int, inputs: int, bias: nn.Parameter | None = None, device: torch.device | str = "cpu"
     ) -> None:
         super().__init__()
-        if inputs % GROUP:
-            rule = f"layers whose number of inputs is a multiple of {GROUP}; this model has one of {inputs}"
+        if inputs % INT4_GROUP:
+            rule = f"layers whose number of inputs is a multiple of {INT4_GROUP}; this model has one of {inputs}"
             raise ConfigError(explain("weight_dtype", "int4", rule, 'Use "int8".'))
         self.register_buffer("weight", torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=device))
-        self.register_buffer("multiplier_OG", torch.empty(outputs, inputs // GROUP, dtype=torch.uint8, device=device))
+        self.register_buffer("multiplier_OG", torch.empty(outputs, inputs // INT4_GROUP, dtype=torch.uint8, device=device))
         self.register_buffer("scale_O", torch.empty(outputs, device=device))
         self.bias = bias
 

@@ -20,8 +20,6 @@ from wedlm_core.model.int8_gpu import multiply_int8_gpu, rounded_gpu
 
 __all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "why_not_exact"]
 
-MOST_INPUTS = (2**31 - 1) // 127**2
-"""Most inputs of a layer whose sums always fit in int32."""
 _FEWEST_INPUTS = 8  # torch 2.13 multiplies wrongly on CPU by a transposed matrix of one row
 _CUDA_ROWS, _CUDA_MULTIPLE = 32, 8  # what torch._int_mm needs there
 
@@ -129,7 +127,7 @@ class Int8Linear(nn.Module):
 
     Args:
         outputs: O.
-        inputs: I, :data:`MOST_INPUTS` at most.
+        inputs: I, :data:`MOST_EXACT_INPUTS` at most.
         bias: its parameter, or None.
         device: of the weight, which is not initialised.
 

@@ -20,7 +20,7 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.rounding import divided
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.int4 import Int4Linear
-from wedlm_core.model.int8 import MOST_INPUTS, Int8Embedding, Int8Linear
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 
 __all__ = ["EXACT_DTYPES", "QUANTISED_DTYPES", "ExactLinear", "Fp8Linear", "prepare_exact", "quantise",
            "round_in_one_pass", "rounded_to_fp8"]  # fmt: skip
@@ -133,13 +133,14 @@ def quantise(model: Decoder, weight_dtype: str, *, head: bool = True) -> Decoder
         ``model``.
 
     Raises:
-        ConfigError: ``weight_dtype`` is another name, or a layer is too wide for it.
+        ConfigError: ``weight_dtype`` is another name, or a layer does not fit it.
     """
     if weight_dtype == "auto":
         return model
     if weight_dtype not in QUANTISED_DTYPES:
         rule = f'one of {sorted(QUANTISED_DTYPES)} or "auto"'
         raise ConfigError(explain("weight_dtype", weight_dtype, rule, 'Use "auto".'))
+    model.config.check_weight_dtype(weight_dtype)
     with on_device(model.device):
         if weight_dtype in EXACT_DTYPES:
             _replace(model, EXACT_DTYPES[weight_dtype].of, Int8Linear.of, head=head)
@@ -163,6 +164,8 @@ def prepare_exact(model: Decoder, weight_dtype: str, device: torch.device | str,
         ConfigError: a layer is too wide, or its inputs cannot be grouped.
     """
 
+    model.config.check_weight_dtype(weight_dtype)
+
     def unfilled(kind: _Kind) -> _Make:
         return lambda one: kind(one.out_features, one.in_features, one.bias, device)
 
@@ -170,10 +173,6 @@ def prepare_exact(model: Decoder, weight_dtype: str, device: torch.device | str,
 
 
 def _replace(model: Decoder, make: _Make, make_head: _Make, *, head: bool) -> Decoder:
-    widest = max(model.config.hidden_size, model.config.intermediate_size)
-    if widest > MOST_INPUTS:
-        rule = f"layers of {MOST_INPUTS} inputs at most, so that sums fit in 32 bits; this model has {widest}"
-        raise ConfigError(explain("weight_dtype", "int8, int4", rule, 'Use "auto".'))
     for layer in model.layers:
         for name in _PROJECTIONS:
             setattr(layer, name, make(getattr(layer, name)))

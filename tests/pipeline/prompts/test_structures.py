@@ -95,3 +95,11 @@ def _added() -> list[dict[str, Any]]:
     from pipeline.prompts.model_files import load_tokenizer
 
     return json.loads(load_tokenizer(config({"regex": "a"})).to_json())["added_tokens"]
+
+
+def test_a_field_that_is_misspelt_in_a_cell_is_not_taken_for_a_schema() -> None:
+    for cell, meant in (({"choices": ["a", "b"]}, "choice"), ({"chioce": ["a"]}, "choice"), ({"regexp": "a"}, "regex")):
+        with pytest.raises(RequestError, match=f"Did you mean '{meant}'"):
+            of_cell("c", cell)
+    assert of_cell("c", {"choices": 1, "type": "object"}) == {"json": {"choices": 1, "type": "object"}}
+    assert of_cell("c", {}) == {"json": {}}

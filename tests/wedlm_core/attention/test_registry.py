@@ -64,8 +64,14 @@ def test_auto_on_cpu_is_compiled_for_float32_and_tiled_otherwise() -> None:
     ],
 )
 def test_a_named_backend_that_cannot_run_says_why(name: str, problem: AttentionProblem, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=reason) as caught:
         resolve_backend(name, problem)
+    assert ("or set batch_invariant=False" in str(caught.value)) is (reason == "not batch invariant")
+
+
+def test_what_does_not_fit_is_not_remedied_by_giving_up_batch_invariance() -> None:
+    with pytest.raises(ConfigError, match=r'Use attention="auto"\.$'):
+        resolve_backend("compiled", replace(PROBLEM, kv_dtype=FP8, batch_invariant=True))
 
 
 class _Wrong:

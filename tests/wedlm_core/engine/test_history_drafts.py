@@ -12,8 +12,10 @@ import pytest
 
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
+from wedlm_core.config.engine import least_history_bytes
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
+from wedlm_core.engine.history import check_bytes
 from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.scheduling.slots import SlotTable
@@ -165,6 +167,14 @@ def test_nothing_is_drafted_from_a_sequence_that_was_aborted() -> None:
 def test_too_little_memory_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="history_bytes=1000"):
         engine_of(history_bytes=1000)
+    for sequences in (1, 3, 8, 1000):
+        least = least_history_bytes(sequences)
+        check_bytes(EngineConfig(max_num_seqs=sequences, history_bytes=least).history_bytes, sequences)
+        with pytest.raises(ConfigError, match=f"at least {least}"):
+            check_bytes(least - 1, sequences)
+        with pytest.raises(ConfigError, match=f"at least {least}"):
+            EngineConfig(max_num_seqs=sequences, history_bytes=least - 1)
+        EngineConfig(max_num_seqs=sequences, history_bytes=1, history_drafts=False)
     with pytest.raises(ConfigError, match=r"history_drafts=True.*overlap"):
         EngineConfig(history_drafts=True, overlap=True)
 

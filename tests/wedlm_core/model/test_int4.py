@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from testing.engine.models import random_decoder
+from wedlm_core import LLM
 from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu import four_bits
 from wedlm_core.model import placing, products_int4
+from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.int4 import Int4Linear, expanded, rounded_to_nibbles
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums
 from wedlm_core.model.products_int4 import Int4Product
@@ -143,3 +147,19 @@ def test_layers_whose_inputs_make_no_whole_groups_are_refused(tmp_path: Path) ->
         Int4Linear(8, 48)
     save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m")
     assert load_model(tmp_path / "m", weight_dtype="int4") is not None
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "intermediate_size", "head_dim"])
+def test_a_model_whose_layers_cannot_be_grouped_is_refused_before_its_weights_are_read(
+    field: str, qwen3_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(qwen3_folder, folder)
+    raw = json.loads((folder / "config.json").read_text()) | {"num_attention_heads": 1, "num_key_value_heads": 1}
+    (folder / "config.json").write_text(json.dumps(raw | {"head_dim": 32} | {field: 40}))
+    for file in folder.glob("*.safetensors"):
+        file.write_bytes(b"not weights")
+    with pytest.raises(ConfigError, match="a multiple of 32; this model has one of 40"):
+        LLM(str(folder), weight_dtype="int4")
+    with pytest.raises(ConfigError, match="a multiple of 32; this model has one of 40"):
+        load_config(folder).check_weight_dtype("int4")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wedlm_core.checks import is_whole
+from wedlm_core.config.engine import HISTORY_TOKENS, least_history_bytes
 from wedlm_core.engine.history.regions import Regions
 from wedlm_core.engine.history.tuning import DEFAULT_TUNING, HistoryTuning
 from wedlm_core.errors import ConfigError, IntegrityError, explain
@@ -20,7 +21,7 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 TokenArray = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]
 
 DEFAULT_BYTES = 64 << 20
-_LEAST_BITS = 6  # log2 of the tokens of a sequence that are always remembered
+_LEAST_BITS = HISTORY_TOKENS.bit_length() - 1  # log2 of the tokens of a sequence that are always remembered
 _SPARE = 64  # tokens of output that a text has room for at first
 _REBASE = 1 << 30  # positions are int32
 
@@ -300,7 +301,7 @@ def check_bytes(max_bytes: int, slots: int, tuning: HistoryTuning = DEFAULT_TUNI
     Raises:
         ConfigError: it is too little for so many slots.
     """
-    least = _token_bytes(tuning) << ((2 * slots << _LEAST_BITS) - 1).bit_length()
+    least = least_history_bytes(slots, _token_bytes(tuning))
     if max_bytes < least:
         rule = f"{slots} slots need at least {least}"
         raise ConfigError(explain("history_bytes", max_bytes, rule, "Give more memory, or run fewer sequences."))

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from testing.engine.models import random_decoder
+from wedlm_core.config.model import INT4_GROUP, MOST_EXACT_INPUTS
 from wedlm_core.kernels.rounding import RoundedRows, rounded
 from wedlm_core.model import int8
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement
-from wedlm_core.model.int4 import GROUP, Int4Linear, expanded
-from wedlm_core.model.int8 import MOST_INPUTS, Int8Linear, exact_sums, scaled
+from wedlm_core.model.int4 import Int4Linear, expanded
+from wedlm_core.model.int8 import Int8Linear, exact_sums, scaled
 from wedlm_core.model.int8_gpu import (
     Tiles,
     _int4_tiles_of,
@@ -80,7 +81,7 @@ class Problem:
         """Nibbles ``[O, I / 2]`` and multipliers ``[O, I / 32]`` of Int4Linear."""
         outputs, inputs = len(self.scale_O), self.rows.byte_RI.shape[1]
         halves = torch.randint(0, 15, (2, outputs, inputs // 2), generator=self.generator)
-        multiplier = torch.randint(1, 19, (outputs, inputs // GROUP), generator=self.generator)
+        multiplier = torch.randint(1, 19, (outputs, inputs // INT4_GROUP), generator=self.generator)
         if self.extreme:
             halves, multiplier = halves % 2 * 14, torch.full_like(multiplier, 18)
         low, high = (halves + 1).to(torch.uint8)
@@ -165,7 +166,7 @@ def test_int8_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
 @pytest.mark.parametrize("tiles", INT4_TILES)
 def test_int4_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
     outputs = tiles.band * tiles.outputs + tiles.outputs + 5
-    for rows, inputs in ((tiles.rows + 3, 2 * tiles.inputs + GROUP), (tiles.rows, tiles.inputs), (1, tiles.inputs)):
+    for rows, inputs in ((tiles.rows + 3, 2 * tiles.inputs + INT4_GROUP), (tiles.rows, tiles.inputs), (1, tiles.inputs)):
         one = some_problem(rows, outputs, inputs, 1, bias=True, dtype=torch.float32)
         weight = one.int4()
         found = multiply_int4_gpu(one.rows, *weight, one.scale_O, one.bias_O, one.dtype, tiles)
@@ -174,16 +175,16 @@ def test_int4_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
 
 @pytest.mark.parametrize("rows", [1, 20])
 def test_sums_of_the_widest_layer_fit(rows: int) -> None:
-    one = some_problem(rows, 5, MOST_INPUTS, 2, bias=True, dtype=torch.float32, extreme=True)
+    one = some_problem(rows, 5, MOST_EXACT_INPUTS, 2, bias=True, dtype=torch.float32, extreme=True)
     one.rows.byte_RI[0] = 127
     weight = one.int8()
     weight[-1], weight[-2] = 127, -127
     found = multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, one.dtype)
     assert_same(found, one, weight)
     sums = exact_sums(one.rows.byte_RI, weight)
-    assert sums[0, -1] == -sums[0, -2] == 127**2 * MOST_INPUTS
+    assert sums[0, -1] == -sums[0, -2] == 127**2 * MOST_EXACT_INPUTS
 
-    inputs = MOST_INPUTS // GROUP * GROUP
+    inputs = MOST_EXACT_INPUTS // INT4_GROUP * INT4_GROUP
     one = some_problem(rows, 5, inputs, 2, bias=True, dtype=torch.float32, extreme=True)
     nibble, multiplier = one.int4()
     nibble[-1] = 15 | 15 << 4
