@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from pipeline.sinks import check_format
 from pipeline.sources import check_apart, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
+from pipeline.storage.urls import is_url, local_path
 
 __all__ = ["Validation", "validate"]
 
@@ -92,7 +94,8 @@ def validate(config: RunConfig) -> Validation:
 
     attempt(lambda: check_secrets(config))
     attempt(lambda: check_apart(config.input, config.output))
-    attempt(lambda: check_writable(open_storage(config.output, layout.SCRATCH, config.output_options)))
+    with _no_new_folders(config.output):
+        attempt(lambda: check_writable(open_storage(config.output, layout.SCRATCH, config.output_options)))
     found_model = attempt(lambda: check_model(config))
     tokenizer = attempt(lambda: load_tokenizer(config)) if not problems else None
     if tokenizer is not None:
@@ -115,6 +118,17 @@ def validate(config: RunConfig) -> Validation:
         short = () if memory.shortfall is None else (memory.shortfall,)
         facts["warnings"] = (*short, *facts.get("warnings", ()))
     return Validation(problems=tuple(problems), **facts)
+
+
+@contextmanager
+def _no_new_folders(output: str) -> Iterator[None]:
+    """A block that leaves no folders behind which it made for a local output, unless others filled them meanwhile."""
+    path = None if is_url(output) else local_path(output)
+    new = [] if path is None else [folder for folder in (path, *path.parents) if not folder.exists()]
+    yield
+    with suppress(OSError):
+        for folder in new:
+            folder.rmdir()
 
 
 def _check_continues(config: RunConfig, job: Job) -> None:

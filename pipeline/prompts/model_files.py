@@ -109,7 +109,8 @@ def check_model(config: RunConfig) -> Checkpoint:
     Raises:
         WeightsError: the model cannot be found, or its weights are not those of its configuration.
         ConfigError: it is of an architecture that is not implemented; it is made for fewer positions than
-            ``max_model_len``, or its layers do not fit ``weight_dtype``; it has no tokenizer; or the run wants a chat template and the tokenizer has none.
+            ``max_model_len``, or its layers do not fit ``weight_dtype``; it has no tokenizer; or the run wants a chat
+            template and the tokenizer has none.
     """
     check_reachable(config.model, config.storage_options, "model", ConfigError)
     folder = model_folder(config)

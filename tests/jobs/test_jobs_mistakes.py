@@ -54,7 +54,9 @@ RUNS = {
     "--set engine.attention=flash": ("engine.attention='flash'", "one of [", 'Use "auto"'),
     "--set engine.attention=flash-attn": ("attention='flash-attn'", "runs on CUDA devices", 'attention="auto"'),
     "--set engine.attention=compiled --set engine.kv_cache_dtype=fp8_e4m3": (
-        "attention='compiled'", "not in torch.float8_e4m3fn", 'Use attention="auto".'
+        "attention='compiled'",
+        "not in torch.float8_e4m3fn",
+        'Use attention="auto".',
     ),
     "--set engine.history_bytes=1000": ("history_bytes=1000", "at least", "history_drafts=False"),
     "--set engine.attention=tiled --set device=cuda": ("engine.attention='tiled'", "on CPU only", 'Use "auto"'),

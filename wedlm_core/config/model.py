@@ -238,8 +238,8 @@ class ModelConfig:
         if weight_dtype not in EXACT_WEIGHT_DTYPES:
             return
         inputs = self.hidden_size, self.num_attention_heads * self.head_dim, self.intermediate_size
-        if max(inputs) > MOST_EXACT_INPUTS:
-            rule = f"layers of {MOST_EXACT_INPUTS} inputs at most, so that sums fit in 32 bits; this model has {max(inputs)}"
+        if (widest := max(inputs)) > MOST_EXACT_INPUTS:
+            rule = f"layers of {MOST_EXACT_INPUTS} inputs at most, so that sums fit in 32 bits; this model has {widest}"
             raise ConfigError(explain("weight_dtype", weight_dtype, rule, 'Use "auto".'))
         odd = [one for one in inputs if one % INT4_GROUP]
         if weight_dtype == "int4" and odd:

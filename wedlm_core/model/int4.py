@@ -95,7 +95,9 @@ class Int4Linear(nn.Module):
             rule = f"layers whose number of inputs is a multiple of {INT4_GROUP}; this model has one of {inputs}"
             raise ConfigError(explain("weight_dtype", "int4", rule, 'Use "int8".'))
         self.register_buffer("weight", torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=device))
-        self.register_buffer("multiplier_OG", torch.empty(outputs, inputs // INT4_GROUP, dtype=torch.uint8, device=device))
+        self.register_buffer(
+            "multiplier_OG", torch.empty(outputs, inputs // INT4_GROUP, dtype=torch.uint8, device=device)
+        )
         self.register_buffer("scale_O", torch.empty(outputs, device=device))
         self.bias = bias
 

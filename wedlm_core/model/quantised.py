@@ -163,7 +163,6 @@ def prepare_exact(model: Decoder, weight_dtype: str, device: torch.device | str,
     Raises:
         ConfigError: a layer is too wide, or its inputs cannot be grouped.
     """
-
     model.config.check_weight_dtype(weight_dtype)
 
     def unfilled(kind: _Kind) -> _Make:

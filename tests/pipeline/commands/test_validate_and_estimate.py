@@ -105,3 +105,13 @@ def test_the_command_estimates_with_the_real_model_and_writes_nothing(
     assert "ESTIMATE from 5 of 40 rows" in printed
     assert "The sample filled 5 of the engine's 64 slots" in printed
     assert not (tmp_path / "o").exists()
+
+
+def test_validating_leaves_no_folder_behind(qwen3_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for output in ("mine", "mine/new/deep"):
+        config = RunConfig(
+            input=str(write(tmp_path / "in.parquet", 10)), output=str(tmp_path / output), model=str(qwen3_folder)
+        )
+        assert pipeline.validate(config).problems == ()
+        assert list((tmp_path / "mine").iterdir()) == []

@@ -151,8 +151,8 @@ def test_loading_in_pieces_gives_the_bytes_of_rounding_a_loaded_model(
 
 def test_layers_too_wide_for_32_bits_are_refused() -> None:
     wide = ModelConfig(
-        vocab_size=8, hidden_size=8, intermediate_size=MOST_EXACT_INPUTS + 1, num_hidden_layers=1, num_attention_heads=1,
-        num_key_value_heads=1, head_dim=8, max_position_embeddings=8, mask_token_id=1,
+        vocab_size=8, hidden_size=8, intermediate_size=MOST_EXACT_INPUTS + 1, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, head_dim=8, max_position_embeddings=8, mask_token_id=1,
     )  # fmt: skip
     with torch.device("meta"):
         model = Decoder(wide)

@@ -166,7 +166,11 @@ def test_int8_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
 @pytest.mark.parametrize("tiles", INT4_TILES)
 def test_int4_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
     outputs = tiles.band * tiles.outputs + tiles.outputs + 5
-    for rows, inputs in ((tiles.rows + 3, 2 * tiles.inputs + INT4_GROUP), (tiles.rows, tiles.inputs), (1, tiles.inputs)):
+    for rows, inputs in (
+        (tiles.rows + 3, 2 * tiles.inputs + INT4_GROUP),
+        (tiles.rows, tiles.inputs),
+        (1, tiles.inputs),
+    ):
         one = some_problem(rows, outputs, inputs, 1, bias=True, dtype=torch.float32)
         weight = one.int4()
         found = multiply_int4_gpu(one.rows, *weight, one.scale_O, one.bias_O, one.dtype, tiles)
