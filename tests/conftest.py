@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from testing.engine.models import write_model
 from testing.pipeline.s3 import S3Server, serve_s3
 from testing.sweeps import mark_rest_as_slow
 from wedlm_core import redaction
+from wedlm_core.engine import measure
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 # Modules are compiled, and assertions rewritten, once: not by each of the processes that tests start.
@@ -57,6 +59,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (cache / kernels.name).symlink_to(kernels)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEDLM_CACHE_HOME", str(cache))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_measurements() -> Iterator[None]:
+    """What forwards cost decides which windows pay, and no output: a few of each kind are enough here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "_TABLE", replace(measure._TABLE, rounds=1, seconds=(0.2, 0.2)))
         yield
 
 

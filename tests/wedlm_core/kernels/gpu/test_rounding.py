@@ -31,7 +31,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     wide=st.floats(0, 6),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_bytes_and_scales_are_those_of_torch(rows: int, width: int, seed: int, wide: float, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, width, generator=generator) * torch.exp(wide * torch.randn(rows, width, generator=generator))
@@ -64,7 +64,7 @@ def test_rows_that_are_not_contiguous() -> None:
     size=st.sampled_from([1e-20, 1e-3, 1.0, 1e6]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_int8_rows_are_those_of_torch(rows: int, width: int, seed: int, size: float, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, width, generator=generator) * size
