@@ -32,8 +32,10 @@ def set_up() -> None:
 
 
 def _look_for_builtins_once() -> None:
-    """Before each launch the interpreter looks through all of Triton's language for what it replaces: a fifth of its
-    time. What it finds is the same each time."""
+    """Look through Triton's language once for what the interpreter replaces, not before each launch.
+
+    That is an eighth of its time, and what it finds is the same each time.
+    """
     from triton.language.core import is_builtin
     from triton.runtime import interpreter
 
