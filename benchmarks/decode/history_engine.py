@@ -1,6 +1,6 @@
 """What drafts from history bring to a real model: ``verified`` with them and without, beside autoregressive decoding.
 
-    python -m benchmarks.decode.history_engine [--models tiny 25m] [--batches 1 8 32] [--rounds 5] [--rows 256]
+    python -m benchmarks.decode.history_engine [--models tiny 25m] [--batches 1 8 32] [--rounds 5] [--rows 1024]
         [--workloads copying lists templates "free text"]
 
 The shipped model on prompts of its corpus; as "25m", with zeros beside its weights, which cost what those of a model of
@@ -32,7 +32,7 @@ from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.training.corpus import distinct
+from wedlm_core.training.corpus import Problem, stream
 
 __all__ = ["main"]
 
@@ -44,11 +44,11 @@ WORKLOADS: Mapping[str, Sequence[str]] = {
 }
 _SPREAD = 24  # tokens over which the first sequences end
 WAYS = ("verified", "verified without history", "autoregressive")
-_ROWS = 1600
-"""Of a family, at most."""
-_ROUND_ROWS = 256
-"""Of a round, if there are as many. The first round warms up: for 32 forwards an engine asks for drafts, whether they
-pay or not. What shorter rounds measure is how windows begin."""
+_DRAWN = 8000
+"""Of a family; those with other prompts than the ones before are taken."""
+_ROUND_ROWS = 1024
+"""Of a round, if there are as many. The first round warms up: for a hundred forwards an engine asks for drafts, whether
+they pay or not, and trials become rare only then. What shorter rounds measure is how a job begins."""
 MODELS = ("tiny", "25m")
 _MOST = 32  # sequences at once
 
@@ -69,9 +69,14 @@ def engines(model_name: str, trained: bool) -> dict[str, Engine]:
     return {way: engine(way == "verified") for way in WAYS}
 
 
+def _drawn(family: str) -> list[Problem]:
+    drawn = itertools.islice(stream(0, "train", {family: 1.0}), _DRAWN)
+    return list({problem.prompt: problem for problem in drawn}.values())
+
+
 def prompts_of(workload: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """Prompts of a workload, its families in turns."""
-    families = [distinct(name, "train", _ROWS) for name in WORKLOADS[workload]]
+    families = [_drawn(name) for name in WORKLOADS[workload]]
     mixed = [problem for group in itertools.zip_longest(*families) for problem in group if problem is not None]
     return [
         tuple(tokenizer.apply_chat_template([{"role": "user", "content": p.prompt}], True, tokenize=True))
