@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-__all__ = ["mark_rest_as_slow"]
+__all__ = ["AT_EVERY", "mark_rest_as_slow"]
+
+AT_EVERY = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.slow(reason="a run for every moment: 10 to 20 s"))],
+    ids=["of each kind", "every"],
+)  # fmt: skip
+"""Gives a test ``every``, for :func:`testing.pipeline.faults.crash_points`: those of each kind by
+default, all of them with the slow tests."""
 
 
 def mark_rest_as_slow(items: Sequence[pytest.Item]) -> None:

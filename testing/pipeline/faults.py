@@ -63,18 +63,25 @@ def boundary(moment: Moment) -> str:
     return f"remove {of}" if moment.operation == "delete" else of
 
 
-def crash_points(moments: Sequence[Moment]) -> list[int]:
+def crash_points(moments: Sequence[Moment], *, every: bool = True) -> list[int]:
     """Numbers of those moments at which a crash leaves what it leaves at no later one.
+
+    Where not ``every`` one is wanted, the first and the last of each kind: of what is done to what, before and after.
 
     Just after an operation is, to the next run, just before the following one: nothing is written in between. So it is
     left out, unless operations of several threads overlap there, or a stream was written to since.
     """
     following = [*moments[1:], None]
-    return [
+    found = [
         number
         for number, (moment, then) in enumerate(zip(moments, following, strict=True))
         if not moment.after or then is None or then.after or then.operation == "close"
     ]
+    if every:
+        return found
+    kinds = [(boundary(moments[number]), moments[number].operation, moments[number].after) for number in found]
+    ends = dict(zip(reversed(kinds), reversed(found), strict=True)), dict(zip(kinds, found, strict=True))
+    return sorted({number for of_kind in ends for number in of_kind.values()})
 
 
 class Killed(BaseException):

@@ -25,6 +25,7 @@ from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, boundary, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.pipeline.s3 import S3Server
+from testing.sweeps import AT_EVERY
 
 KEEP = "best 50%"
 OK, FAILED = 40, 2
@@ -107,15 +108,16 @@ def crash_case(job: SmallJob, folder: Path, storage: Any = None) -> None:
     filter_on(open_filtered(job.storage), storage or LocalStorage(folder, layout.SCRATCH), config, run)
 
 
+@AT_EVERY
 def test_a_filter_that_dies_anywhere_leaves_nothing_half_and_the_next_completes_it(
-    job: SmallJob, tmp_path: Path
+    job: SmallJob, tmp_path: Path, every: bool
 ) -> None:
     recorder = Recorder()
     crash_case(job, tmp_path / "whole", FaultyStorage(LocalStorage(tmp_path / "whole", layout.SCRATCH), recorder))
     expected = data(tmp_path / "whole")
     assert len(files(tmp_path / "whole")) > 1
     seen = set()
-    for at in crash_points(recorder.moments):
+    for at in crash_points(recorder.moments, every=every):
         moment = recorder.moments[at]
         folder = tmp_path / str(at)
         storage = LocalStorage(folder, layout.SCRATCH)

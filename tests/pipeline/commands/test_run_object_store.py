@@ -34,6 +34,7 @@ from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.pipeline.s3 import S3Server
+from testing.sweeps import AT_EVERY
 
 ROWS = [{"prompt": "" if i == 4 else f"Count from {i} to {i + 4}.", "topic": f"t{i % 3}"} for i in range(13)]
 LATER = [{"prompt": f"Count from {i}.", "topic": "late"} for i in range(20, 25)]
@@ -135,13 +136,14 @@ def test_a_run_on_s3_is_the_run_on_any_other_storage(on_s3: Callable[[], Case], 
     case.check(expected)
 
 
+@AT_EVERY
 def test_a_run_that_dies_at_any_operation_is_completed_by_the_next_which_takes_over(
-    in_memory: Callable[[], Case], expected: list[dict[str, Any]]
+    in_memory: Callable[[], Case], expected: list[dict[str, Any]], every: bool
 ) -> None:
     whole = in_memory()
     recorder = Recorder()
     whole.run(FaultyStorage(whole.storage(), recorder))
-    for at in crash_points(recorder.moments):
+    for at in crash_points(recorder.moments, every=every):
         case = in_memory()
         with pytest.raises(Killed):
             case.run(FaultyStorage(case.storage(), CrashAt(at)))

@@ -30,6 +30,7 @@ from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.repository import ROOT
+from testing.sweeps import AT_EVERY
 
 BAD = {3: "", 9: None}
 ROWS = [{"prompt": BAD.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3}"} for i in range(11)]
@@ -90,18 +91,18 @@ def make(tmp_path: Path, qwen3_folder: Path) -> MakeCase:
 
 
 def crashes(
-    make: MakeCase, prepare: Callable[[Case], None], until: str | None = None, **fields: Any
+    make: MakeCase, prepare: Callable[[Case], None], until: str | None = None, *, every: bool = True, **fields: Any
 ) -> Iterator[tuple[Case, Moment]]:
-    """For every crash point of a run with ``fields`` on a prepared case: a fresh case whose run died there.
+    """For crash points of a run with ``fields`` on a prepared case: a fresh case whose run died there.
 
-    ``until``: boundary from which on it is a run like any other.
+    ``until``: boundary from which on it is a run like any other. ``every``: as in :func:`crash_points`.
     """
     prepared = make()
     prepare(prepared)
     whole, recorder = make(prepared), Recorder()
     whole.run(FaultyStorage(whole.storage, recorder), **fields)
     assert len(recorder.moments) > 8
-    for at in crash_points(recorder.moments):
+    for at in crash_points(recorder.moments, every=every):
         moment = recorder.moments[at]
         if boundary(moment) == until:
             return
@@ -112,12 +113,13 @@ def crashes(
         yield case, moment
 
 
-def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase) -> None:
+@AT_EVERY
+def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase, every: bool) -> None:
     undisturbed = make()
     undisturbed.run()
     expected = undisturbed.data()
     seen = set()
-    for case, moment in crashes(make, lambda case: None):
+    for case, moment in crashes(make, lambda case: None, every=every):
         seen.add(boundary(moment))
         published = sorted(Path(case.config.output).glob("data-*/*"))
         assert not published or sum(pq.read_metadata(p).num_rows for p in published) == len(expected), "all or nothing"
@@ -128,7 +130,8 @@ def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase)
                     }, "every boundary was crossed"  # fmt: skip
 
 
-def test_a_second_publication_that_dies_anywhere_leaves_the_first_and_is_completed(make: MakeCase) -> None:
+@AT_EVERY
+def test_a_second_publication_that_dies_anywhere_leaves_the_first_and_is_completed(make: MakeCase, every: bool) -> None:
     def prepare(case: Case) -> None:
         case.run()
         case.add_file("b.parquet", LATER)
@@ -138,7 +141,7 @@ def test_a_second_publication_that_dies_anywhere_leaves_the_first_and_is_complet
     undisturbed.run()
     expected = undisturbed.data()
     first = [row for row in expected if row["row_id"].startswith("a.")]
-    for case, moment in crashes(make, prepare):
+    for case, moment in crashes(make, prepare, every=every):
         there = read(case.config.output, format="arrow").num_rows
         assert there in (len(first), len(expected)), moment
         case.run()

@@ -35,6 +35,7 @@ from testing.pipeline.fakes import BANNED_TOKEN, FakeEngine, InlineExecutor
 from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.pipeline.s3 import S3Server
+from testing.sweeps import AT_EVERY
 
 BANNED = (2, 3, 9, 17)
 HOPELESS = 11
@@ -128,8 +129,9 @@ def test_a_unit_keeps_what_was_right_and_parts_without_failures_are_copied(
     ]
 
 
+@AT_EVERY
 def test_a_kill_at_any_storage_operation_of_a_retry_then_a_rerun_equals_the_undisturbed_one(
-    qwen3_folder: Path, source_file: Path, tmp_path: Path, never_failed: list[Any]
+    qwen3_folder: Path, source_file: Path, tmp_path: Path, never_failed: list[Any], every: bool
 ) -> None:
     go(config_for(qwen3_folder, source_file, tmp_path / "failed", unit_rows=7))
 
@@ -144,7 +146,7 @@ def test_a_kill_at_any_storage_operation_of_a_retry_then_a_rerun_equals_the_undi
     recorder = Recorder()
     retry_on("whole", recorder)
     assert len(recorder.moments) > 30
-    for at in crash_points(recorder.moments):
+    for at in crash_points(recorder.moments, every=every):
         crash = CrashAt(at)
         config, inner = retry_on(f"{at}", crash)
         assert crash.dead

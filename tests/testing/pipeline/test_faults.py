@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import layout
 from pipeline.storage.local import LocalStorage
-from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, crash_points
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary, crash_points
 
 
 def write(storage: FaultyStorage) -> None:
@@ -52,3 +53,18 @@ def test_operations_that_overlap_are_tried_on_both_sides() -> None:
     both = [moment("a", False), moment("b", False), moment("a", True), moment("b", True)]
     assert crash_points(both) == [0, 1, 2, 3], "after one, the other may be half done"
     assert crash_points([moment("a", False), moment("a", True), moment("b", False), moment("b", True)]) == [0, 2, 3]
+
+
+def test_of_each_kind_the_first_and_the_last_are_kept() -> None:
+    moments = [Moment(operation=operation, key=f"{key}/{n}", after=after) for n in range(5)
+               for operation, key in (("put", layout.STAGED), ("delete", layout.STAGED), ("put", layout.LEDGER))
+               for after in (False, True)]  # fmt: skip
+    every, some = crash_points(moments), crash_points(moments, every=False)
+    assert set(some) < set(every)
+
+    def kinds(found: list[int]) -> set[tuple[str, bool]]:
+        return {(boundary(moments[at]), moments[at].after) for at in found}
+
+    assert kinds(some) == kinds(every)
+    assert len(some) == 2 * len(kinds(every)) - 1, "of what comes once, once"
+    assert {every[0], every[-1]} <= set(some)
