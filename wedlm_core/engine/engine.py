@@ -395,7 +395,7 @@ class Engine:
         history, state = self._history, self._runner.state
         slots_D = plan.slots_S[: len(over_D)]
         found = None
-        if history is not None and history.wakes(emit_D):
+        if history is not None and history.wakes(emit_D, int(plan.prefill_S.sum())):
             with self._apart():
                 found = history.suggest(slots_D, outcome, emit_D, ~over_D)
         failed = self._constraints.accept(

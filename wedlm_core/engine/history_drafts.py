@@ -76,7 +76,8 @@ class HistoryDrafts:
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
         self._trials, self._asks = Trials(), True
         self._learns_last = False  # the forward behind the last that was asked for any says if these were right
-        self._forward: tuple[int, int] | None = None  # tokens that are output of the last one, and its sequences
+        # Tokens that are output of the last one, its sequences, and its rows of prompts.
+        self._forward: tuple[int, int, int] | None = None
 
     # ---- texts ----------------------------------------------------------------------------------------
 
@@ -122,12 +123,17 @@ class HistoryDrafts:
 
     # ---- windows --------------------------------------------------------------------------------------
 
-    def wakes(self, emit_D: IntArray) -> bool:
-        """Whether :meth:`suggest` is due behind a forward, of whose commits so many are output."""
+    def wakes(self, emit_D: IntArray, prefill_rows: int) -> bool:
+        """Whether :meth:`suggest` is due behind a forward.
+
+        Args:
+            emit_D: how much of its commits is output.
+            prefill_rows: rows of prompts in it.
+        """
         self._forward = None
         if not self._prompts or (not self._learns_last and not self._asks and self._trials.skip()):
             return False
-        self._forward, before = (int(np.add.reduce(emit_D)), len(emit_D)), self._asks
+        self._forward, before = (int(np.add.reduce(emit_D)), len(emit_D), prefill_rows), self._asks
         self._asks = self._trials.asks
         self._learns_last = self._learns_last or (before and not self._asks)
         return self._asks or self._learns_last

@@ -2,7 +2,7 @@
 
 What a draft brings can be estimated, but not what all of them do to the steps of an engine: sequences end at other
 times, windows hold fewer masks, the host does more. So the engine decodes with them for some forwards, now and then,
-and compares. Trials that fail come ever more seldom.
+and compares, for as long as it takes to tell the difference from chance. Trials that fail come ever more seldom.
 """
 
 from __future__ import annotations
@@ -10,65 +10,127 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["Trials"]
+__all__ = ["Comparison", "Forwards", "Trials"]
 
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
 _ENOUGH = 1024, 48  # sequences of these forwards together, and forwards, of which it is enough
-_TRIED = 48  # of a trial
+_TRIED = 192  # of a trial at most: until then it ends as soon as the difference is clear
 _UNCOUNTED = 16  # with drafts, at the beginning: windows and trust have yet to follow, kernels to be loaded
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
-_PLAIN_AFTER, _PLAINLY = 8, 0.15  # counted forwards of a trial, after which it ends where tokens take 15% longer
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 96, 2048  # forwards without, twice as many after each trial that fails
-_CHECK, _CHECK_UNCOUNTED = 32, 4  # forwards without, now and then where they pay, to compare anew
+_CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
-_KEPT = 0.98  # share of the sums kept per forward: about 50 forwards count
-_BELIEVED = 0.7  # weight of the last comparison
+_KEPT = 0.99  # share of the sums kept per forward: about 100 forwards count
+_COUNTED = 12  # forwards either way that a difference takes to be clear
+_CLEAR = 2.0  # standard errors by which it is
+_ALIKE = 1.5  # the variance of a mean of forwards that follow each other, over that of independent ones
 _PAYS = 0.98  # seconds per token with drafts over those without, at most
 _DISTURBED = 20.0  # times the usual at which the seconds of a forward are clipped: something else was done
 
 
 @dataclass(slots=True)
-class _Arm:
-    """Seconds and tokens of forwards of about as many sequences."""
+class Forwards:
+    """Sums over forwards of about as many sequences: of seconds, tokens and rows of prefill, and of their products."""
 
+    count: float = 0.0
     seconds: float = 0.0
     tokens: float = 0.0
-    forwards: float = 0.0
+    prefill: float = 0.0
+    seconds_2: float = 0.0
+    tokens_2: float = 0.0
+    prefill_2: float = 0.0
+    seconds_tokens: float = 0.0
+    seconds_prefill: float = 0.0
+    tokens_prefill: float = 0.0
 
-    def add(self, seconds: float, tokens: int) -> None:
+    def add(self, seconds: float, tokens: float, prefill: float) -> None:
         """Add a forward."""
-        if self.forwards:
-            seconds = min(seconds, _DISTURBED * self.seconds / self.forwards)
+        if self.count:
+            seconds = min(seconds, _DISTURBED * self.seconds / self.count)
+        self.count = _KEPT * self.count + 1.0
         self.seconds = _KEPT * self.seconds + seconds
         self.tokens = _KEPT * self.tokens + tokens
-        self.forwards = _KEPT * self.forwards + 1.0
+        self.prefill = _KEPT * self.prefill + prefill
+        self.seconds_2 = _KEPT * self.seconds_2 + seconds * seconds
+        self.tokens_2 = _KEPT * self.tokens_2 + tokens * tokens
+        self.prefill_2 = _KEPT * self.prefill_2 + prefill * prefill
+        self.seconds_tokens = _KEPT * self.seconds_tokens + seconds * tokens
+        self.seconds_prefill = _KEPT * self.seconds_prefill + seconds * prefill
+        self.tokens_prefill = _KEPT * self.tokens_prefill + tokens * prefill
+
+    def beside_prefill(self) -> tuple[float, float]:
+        """How seconds go with rows of prefill, tokens apart: sums of products of what is left of either and of squares.
+
+        Left is what tokens do not explain. The quotient of the sums over all forwards is seconds of a row of prefill.
+        """
+        each, rows = self.seconds / self.tokens, self.prefill / self.tokens
+        products = (
+            self.seconds_prefill - each * self.tokens_prefill - rows * self.seconds_tokens + each * rows * self.tokens_2
+        )
+        squares = self.prefill_2 - 2 * rows * self.tokens_prefill + rows * rows * self.tokens_2
+        return products, squares
+
+    def seconds_per_token(self, row: float, rows: float) -> tuple[float, float]:
+        """Seconds per token if ``rows`` of prefill, of ``row`` seconds, came with each token; and their relative error.
+
+        Prompts are read in bursts: that some forwards have more of them than others says nothing of drafts.
+        """
+        each = (self.seconds - row * (self.prefill - rows * self.tokens)) / self.tokens
+        own = each - row * rows  # of a token, prefill apart
+        squares = (
+            self.seconds_2 - 2 * row * self.seconds_prefill + row * row * self.prefill_2
+            - 2 * own * (self.seconds_tokens - row * self.tokens_prefill) + own * own * self.tokens_2
+        )  # fmt: skip
+        if each <= 0:
+            return self.seconds / self.tokens, math.inf
+        return each, math.sqrt(max(0.0, squares) * _ALIKE) / (each * self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The logarithm of seconds per token with drafts over those without, and its standard error."""
+
+    ratio: float
+    error: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether tokens come faster with drafts, by what is known."""
+        return self.ratio < math.log(_PAYS)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is more than chance that they do, or do not."""
+        return abs(self.ratio - math.log(_PAYS)) > _CLEAR * self.error
 
 
 @dataclass(slots=True)
 class _Arms:
-    """Forwards without drafts and with some, and what comparisons said: the logarithm of the ratio of seconds."""
+    """Forwards without drafts and with some."""
 
-    without: _Arm = field(default_factory=_Arm)
-    with_drafts: _Arm = field(default_factory=_Arm)
-    ratio: float | None = None
+    without: Forwards = field(default_factory=Forwards)
+    with_drafts: Forwards = field(default_factory=Forwards)
 
-    @property
-    def found(self) -> float | None:
-        """The logarithm of the ratio of seconds per token by now; None where either is unknown."""
+    def compare(self) -> Comparison | None:
+        """What they say by now; None where either is unknown."""
         one, other = self.with_drafts, self.without
         if one.tokens <= 0 or other.tokens <= 0:
             return None
-        return math.log((one.seconds / one.tokens) / (other.seconds / other.tokens))
+        (products, squares), (more_products, more_squares) = one.beside_prefill(), other.beside_prefill()
+        both = squares + more_squares
+        row = max(0.0, (products + more_products) / both) if both > 0 else 0.0
+        rows = (one.prefill + other.prefill) / (one.tokens + other.tokens)
+        (here, here_error), (there, there_error) = (arm.seconds_per_token(row, rows) for arm in (one, other))
+        return Comparison(math.log(here / there), math.hypot(here_error, there_error))
 
-    def compare(self) -> bool:
-        """Whether drafts pay; not where either is unknown."""
-        found = self.found
-        if found is None:
+    def is_clear(self) -> bool:
+        """Whether they tell more than chance does."""
+        if min(self.with_drafts.count, self.without.count) < _COUNTED:
             return False
-        self.ratio = found if self.ratio is None else self.ratio + _BELIEVED * (found - self.ratio)
-        return self.ratio < math.log(_PAYS)
+        found = self.compare()
+        return found is not None and found.is_clear
 
 
 class Trials:
@@ -84,32 +146,35 @@ class Trials:
         self._left, self._passed = _AT_FIRST, 0  # forwards of this phase to come, and that were
         self._pause, self._checked = _PAUSE, _CHECKED
         self._idle = 0  # forwards in a row without any gain
-        self._carried = 0.0  # seconds of steps in which none decoded
+        self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
         self._arms: dict[int, _Arms] = {}  # by the binary length of the number of sequences
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
 
-    def record(self, seconds: float, tokens: int, sequences: int) -> None:
+    def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
         """Take in a forward, behind which the next one begins.
 
         Args:
             seconds: of the whole step.
             tokens: of output.
             sequences: that decoded in it.
+            prefill_rows: of prompts that were read in it.
         """
-        seconds, self._carried = seconds + self._carried, 0.0
+        seconds, prefill_rows = seconds + self._carried[0], prefill_rows + self._carried[1]
+        self._carried = (0.0, 0) if sequences else (seconds, prefill_rows)
         if not sequences:
-            self._carried = seconds
             return
         size = sequences.bit_length()
         arms = self._arms.setdefault(size, _Arms())
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
-        if self._passed > (_UNCOUNTED if self.asks else _CHECK_UNCOUNTED):
-            (arms.with_drafts if self.asks else arms.without).add(seconds, tokens)
+        counts = self._passed > (_UNCOUNTED if self.asks else _CHECK_UNCOUNTED)
+        if counts:
+            (arms.with_drafts if self.asks else arms.without).add(seconds, tokens, prefill_rows)
         if self._at_first is not None:
             self._at_first += sequences
-        if self._left <= 0 or self._is_hopeless or self._is_plain(arms) or self._is_enough:
+        ends = self._left <= 0 or self._is_hopeless or self._is_enough
+        if ends or (counts and self._compares and arms.is_clear()):
             self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
 
     def skip(self) -> bool:
@@ -120,6 +185,11 @@ class Trials:
         return True
 
     @property
+    def _compares(self) -> bool:
+        """Whether this phase is a trial, or checks whether drafts still pay: it may end before its time."""
+        return self.asks != self._is_steady and self._passed > _UNCOUNTED + _COUNTED
+
+    @property
     def _is_enough(self) -> bool:
         """Whether the first forwards had so many sequences that fewer of them tell as much."""
         sequences, forwards = _ENOUGH
@@ -128,12 +198,6 @@ class Trials:
     @property
     def _is_hopeless(self) -> bool:
         return self.asks and self._idle >= (_IDLE if self._is_steady else _HOPELESS)
-
-    def _is_plain(self, arms: _Arms) -> bool:
-        """Whether a trial says before its end that drafts do not pay."""
-        if not self.asks or self._is_steady or self._passed < _UNCOUNTED + _PLAIN_AFTER:
-            return False
-        return arms.found is not None and arms.found > _PLAINLY
 
     def gained(self, seconds: float) -> None:
         """Take in how much time drafts that were bought are thought to spare: what never does, no one has to try."""
@@ -147,8 +211,8 @@ class Trials:
             self._begin(asks=False, forwards=_CHECK)
         elif not self.asks and not self._is_steady:
             self._begin(asks=True, forwards=_TRIED)
-        elif not hopeless and arms.compare():
-            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks else _CHECKED
+        elif not hopeless and (found := arms.compare()) is not None and found.pays:
+            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and found.is_clear else _CHECKED
             self._is_steady, self._pause = True, _PAUSE
             self._begin(asks=True, forwards=self._checked)
         else:
@@ -162,4 +226,4 @@ class Trials:
         self._sizes.clear()
         if asks and not self._is_steady:  # what was before it has no part in a trial
             for arms in self._arms.values():
-                arms.with_drafts = _Arm()
+                arms.with_drafts = Forwards()

@@ -67,7 +67,7 @@ def tokens(done: list[Generation]) -> dict[str, Any]:
 class Given(Trials):
     """Asks as it is told."""
 
-    def record(self, seconds: float, tokens: int, sequences: int) -> None:
+    def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
         """Nothing changes."""
 
 
