@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.decode.models import LONG_TEMPERATURES, TEMPERATURES, random_model_folder
 from benchmarks.decode.passes import Workload
@@ -54,8 +54,12 @@ class Subject:
 
 @contextmanager
 def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subject]:
-    """Load one of :data:`MODELS` in float32 on CPU."""
+    """Load one of :data:`MODELS` in float32 on CPU.
+
+    Passes repeat their prompts: drafts from history would be what an earlier pass gave, which no job has.
+    """
     config = config or EngineConfig(max_num_seqs=MAX_SEQUENCES, prefix_caching=False, max_model_len=1024)
+    config = replace(config, history_drafts=False)
     if name == "tiny":
         yield Subject(name=name, llm=LLM(str(resolve("tiny")), config=config, device="cpu"))
         return
