@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import pickle
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -21,12 +21,13 @@ from llvmlite import ir
 from numba import types
 from numba.core import caching, cgutils, sigutils
 from numba.core.ccallback import CFunc
-from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 __all__ = ["c_function", "call_at", "kernel"]
+
+_CHECKSUM = 16  # bytes
 
 logger = logging.getLogger(__name__)
 
@@ -105,34 +106,38 @@ class _Locator(caching._CacheLocator):
 
 
 class _Implementation(caching.CompileResultCacheImpl):
-    """Keeps a kernel with a checksum: a processor runs whatever bytes it is given."""
-
     _locator_classes: list[Any] = [_Locator]  # noqa: RUF012  # as it is in Numba
 
-    def reduce(self, data: Any) -> tuple[bytes, bytes]:
-        """The kernel as bytes, and their checksum."""
-        kept = dumps(super().reduce(data))
-        return self._checksum(kept), kept
 
-    def rebuild(self, target_context: Any, payload: tuple[bytes, bytes]) -> Any:
-        """The kernel of these bytes.
+class _CheckedFiles(caching.IndexDataCacheFile):
+    """Files of a function whose contents end with a checksum: a processor runs whatever bytes it is given."""
 
-        Raises:
-            ValueError: they are not those that were kept of this function.
-        """
-        checksum, kept = payload
-        if self._checksum(kept) != checksum:
+    def _dump(self, obj: Any) -> bytes:
+        content: bytes = super()._dump(obj)
+        return content + self._checksum(content)  # what reads it stops before
+
+    def _load_data(self, name: str) -> Any:
+        content = Path(self._data_path(name)).read_bytes()
+        if content[-_CHECKSUM:] != self._checksum(content[:-_CHECKSUM]):
             raise ValueError("its checksum is another one")
-        return super().rebuild(target_context, pickle.loads(kept))
+        return super()._load_data(name)
 
-    def _checksum(self, kept: bytes) -> bytes:
-        return hashlib.blake2b(self.filename_base.encode() + kept, digest_size=16).digest()
+    def _checksum(self, content: bytes) -> bytes:
+        return hashlib.blake2b(self._index_name.encode() + content, digest_size=_CHECKSUM).digest()
 
 
 class _Cache(caching.FunctionCache):
     """Never fails: what cannot be read is compiled anew, and what cannot be kept is used all the same."""
 
     _impl_class = _Implementation
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _CheckedFiles(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What was kept for a signature; None, so that it is compiled anew, also where its files are damaged."""
