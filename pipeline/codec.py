@@ -22,6 +22,7 @@ from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
 from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.evidence import EVIDENCE
 from wedlm_core.file_digest import file_digest, sampled_stretches
+from wedlm_core.json_pointer import schema_at
 from wedlm_core.names import known_fields_only
 from wedlm_core.redaction import (
     MASK,
@@ -81,6 +82,7 @@ __all__ = [
     "remember",
     "resolved",
     "sampled_stretches",
+    "schema_at",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import pyarrow as pa
+
+from pipeline.codec import schema_at
 
 __all__ = ["JSON_TEXT", "JsonType", "json_type", "read_json"]
 
@@ -149,7 +150,7 @@ class _Derivation:
         reference = schema.get("$ref")
         if isinstance(reference, str):
             known = reference not in inside
-            target = self.of(self._target(reference), depth, inside | {reference}) if known else JSON_TEXT
+            target = self.of(schema_at(self._root, reference), depth, inside | {reference}) if known else JSON_TEXT
             found = _both(found, target)
         for part in _schemas(schema.get("allOf")):
             found = _both(found, self.of(part, depth, inside))
@@ -187,19 +188,6 @@ class _Derivation:
         every = [(name, self.of(part, depth + 1, inside)) for name, part in properties.items()]
         fields = tuple((name, own) for name, own in every if own != _NEVER)
         return JsonType(kind="struct", fields=fields) if fields else JSON_TEXT
-
-    def _target(self, reference: str) -> Any:
-        """What a reference such as ``#/$defs/name`` stands for; any value where there is no such part."""
-        part = self._root
-        for step in unquote(reference.removeprefix("#")).split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(part, Mapping) and name in part:
-                part = part[name]
-            elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
-                part = part[int(name)]
-            else:
-                return True
-        return part
 
 
 def _schemas(given: Any) -> Sequence[Any]:

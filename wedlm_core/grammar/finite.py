@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
+
+from wedlm_core.json_pointer import schema_at
 
 __all__ = ["has_finite_value"]
 
@@ -33,28 +34,13 @@ class _Finder:
         self._schema, self._finite, self._visits = schema, set[str](), 0
 
     def finds(self) -> bool:
-        left = {reference: self._target(reference) for reference in _references(self._schema)}
+        left = {reference: schema_at(self._schema, reference) for reference in _references(self._schema)}
         while True:
             found = {reference for reference, target in left.items() if self._is_finite(target)}
             if not found or self._is_finite(self._schema):
                 return self._is_finite(self._schema)
             self._finite |= found
             left = {reference: target for reference, target in left.items() if reference not in found}
-
-    def _target(self, reference: str) -> Any:
-        """What a reference stands for; any value where it leads out of the schema or nowhere."""
-        part: Any = self._schema
-        if not reference.startswith("#"):
-            return True
-        for step in unquote(reference[1:]).split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(part, Mapping) and name in part:
-                part = part[name]
-            elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
-                part = part[int(name)]
-            else:
-                return True
-        return part
 
     def _is_finite(self, schema: Any) -> bool:
         """Whether a part has a finite value, as far as references are known to."""
