@@ -89,7 +89,7 @@ def _announce(job: Job, resources: Mapping[str, ActorResources], *, alone: bool)
     on_cpu = not any(own.gpus for own in resources.values()) and devices <= {"auto", "cpu"}
     # On nodes of a cluster, what is kept here says nothing.
     cold = on_cpu and alone and not are_kept()
-    once = "; it compiles its kernels for this CPU, once, in 15 to 70 s" if cold else ""
+    once = "; it compiles its kernels for this CPU, once, in 15 to 80 s" if cold else ""
     stages.announce(f"starting {count} with {job.config.model_name}{once}")
 
 

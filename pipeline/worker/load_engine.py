@@ -139,7 +139,7 @@ def _compiled_once(*, on_cpu: bool) -> Iterator[None]:
                 alone.enter_context(one_at_a_time("kernels"))
             compiles = not are_kept()  # another process has while this one waited
         if compiles:
-            announce("compiling the kernels for this CPU, once; it takes 15 to 70 s")
+            announce("compiling the kernels for this CPU, once; it takes 15 to 80 s")
         else:
             alone.close()
         yield

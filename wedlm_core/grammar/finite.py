@@ -7,7 +7,7 @@ from typing import Any
 
 from wedlm_core.json_pointer import schema_at
 
-__all__ = ["has_finite_value"]
+__all__ = ["has_finite_value", "references"]
 
 _MOST_VISITS = 200_000
 _CONTAINERS = {"object", "array"}
@@ -34,7 +34,7 @@ class _Finder:
         self._schema, self._finite, self._visits = schema, set[str](), 0
 
     def finds(self) -> bool:
-        left = {reference: schema_at(self._schema, reference) for reference in _references(self._schema)}
+        left = {reference: schema_at(self._schema, reference) for reference in references(self._schema)}
         while True:
             found = {reference for reference, target in left.items() if self._is_finite(target)}
             if not found or self._is_finite(self._schema):
@@ -48,7 +48,7 @@ class _Finder:
         if self._visits > _MOST_VISITS:
             raise _TooManyError
         if not isinstance(schema, Mapping):
-            return schema is not False
+            return True  # also of one that allows nothing: the backend says so
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in self._finite:
             return False
@@ -87,7 +87,7 @@ def _parts(schema: Mapping[str, Any], keyword: str) -> list[Any]:
     return given if isinstance(given, list) else []
 
 
-def _references(schema: Any) -> Iterator[str]:
+def references(schema: Any) -> Iterator[str]:
     """All references inside of a schema."""
     todo = [schema]
     while todo:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from wedlm_core.errors import RequestError, explain
-from wedlm_core.grammar.finite import has_finite_value
+from wedlm_core.grammar.finite import has_finite_value, references
 from wedlm_core.grammar.numerals import is_exact
 from wedlm_core.grammar.patterns import pattern_fault, with_python_classes
 
@@ -96,7 +96,7 @@ def check_schema(schema: Mapping[str, Any]) -> None:
         _check_texts(place)
         steps = _common_multiple(place, steps)
         todo.extend(_inside(place))
-    _require(has_finite_value(schema), _Place("", schema, 0), "$ref", schema.get("$ref", schema.get("required")),
+    _require(has_finite_value(schema), _Place("", schema, 0), "$ref", next(references(schema), None),
              "every value would contain itself, so that no output could end",
              "Leave the field out of \"required\", or allow null beside it.")  # fmt: skip
 

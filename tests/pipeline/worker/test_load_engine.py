@@ -17,6 +17,7 @@ from pipeline.plan.job import resolve_job
 from pipeline.storage.open import open_storage
 from pipeline.worker.load_engine import load_engine
 from testing.repository import ROOT
+from wedlm_core.engine import Engine
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 LOAD = """
@@ -75,7 +76,10 @@ def test_an_engine_for_short_rows_warms_up(length: int, tmp_path: Path) -> None:
         sampling=SamplingParams(max_tokens=1),
     )  # fmt: skip
     storage = open_storage(config.output, layout.SCRATCH)
-    load_engine(resolve_job(config, source_of(config, storage), storage), None)
+    engine = load_engine(resolve_job(config, source_of(config, storage), storage), None)
+    assert isinstance(engine, Engine)
+    assert engine.max_model_len == length
+    assert not engine.has_work(), "the rows that warmed it up are done"
 
 
 GENERATE = """

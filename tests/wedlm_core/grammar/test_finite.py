@@ -51,6 +51,7 @@ ENDING = {
     "a scalar as well": {**an_object(a=SELF), "type": ["object", "string"]},
     "a long chain": with_defs("0", **{str(n): an_object(next=ref(str(n + 1))) for n in range(60)},
                               **{"60": {"const": 0}}),
+    "nothing at all, as the backend says": {"type": "array", "items": False, "minItems": 1},
     "elsewhere": an_object(a={"$ref": "https://example.com/schema"}),
     "nowhere": an_object(a={"$ref": "#/$defs/none"}),
 }  # fmt: skip
@@ -59,7 +60,7 @@ ENDING = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_schema_whose_values_must_contain_themselves_is_refused(name: str) -> None:
     assert not has_finite_value(ENDLESS[name])
-    with pytest.raises(RequestError, match="contain itself"):
+    with pytest.raises(RequestError, match=r"json#/\$ref='#.*contain itself"):
         check_schema(ENDLESS[name])
 
 

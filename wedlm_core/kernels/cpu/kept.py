@@ -70,7 +70,7 @@ def note_kept() -> None:
 
 
 def are_kept() -> bool:
-    """Whether an engine has compiled its kernels before. If not, the next one on a CPU starts some 15 to 70 s later.
+    """Whether an engine has compiled its kernels before. If not, the next one on a CPU starts some 15 to 80 s later.
 
     Those of other numbers may still have to be compiled, in a few seconds.
     """
