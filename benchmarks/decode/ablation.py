@@ -37,12 +37,13 @@ GATES: Mapping[str, Mapping[str, object]] = {
     "disturbed times clipped": {"disturbed": 1e12},
     "cheapest near-optimal": {"near_optimal": 1.0},
     "longer intervals for more sequences": {"sequences_per_forward": 1 << 30},
-    "longer intervals while plans change nothing": {"most_patience": 1},
+    "longer intervals while plans change nothing": {"most_patience": 1, "most_patience_alone": 1},
     "lengths of the outputs that ended": {"lengths_trusted": 1 << 30},
     "prefill counted with commits": {"prior_commits": 1e12},
     "probes": {"probe_share": 0.0},
     "what comes second is timed": {"rival_within": 1e9},
     "and early": {"first_rival_interval": 1024},
+    "masks and none are compared": {"visit_share": 0.0},
     "no masks where these come close": {"alone_within": 1.0},
 }
 _EASY, _MEDIUM, _HARD, _MIXED = (0.95,), (0.8,), (0.5,), (0.5, 0.8, 0.95)
@@ -72,6 +73,12 @@ SCENARIOS: Mapping[str, Scenario] = {
             batch=batch, context=1024, acceptance=acceptance, stale=0.7, host_seconds=(2e-3, 4e-3)
         )
         for batch, acceptance in itertools.product((8, 64), (_HARD, _MIXED))
+    },
+    **{
+        f"batch {batch}, {with_drafts} of steps with drafts and {without} of others is not seen by parts": Scenario(
+            batch=batch, context=1024, acceptance=_MEDIUM, stale=0.7, hidden=(without, with_drafts), noise=0.1
+        )
+        for batch, (without, with_drafts) in itertools.product((8, 64), ((0.0, 0.3), (0.3, 0.0)))
     },
 }
 CPU_POINTS = (("low", 1, 12), ("medium", 8, 48), ("high", 8, 24), ("mixed", 32, 96))

@@ -58,6 +58,8 @@ class Scenario:
         prompt: rows of prefill of each new sequence, in the forward after the one that ended the last.
         later: acceptance of sequences that begin in every other ``period`` of forwards: the job changes; () is never.
         host_seconds: of a step besides its forward, without drafts and with some.
+        hidden: what is missed of it, likewise, over the seconds of the forward: only those of steps as a whole show it.
+        noise: relative spread of the seconds of a step.
     """
 
     batch: int
@@ -69,6 +71,8 @@ class Scenario:
     later: tuple[float, ...] = ()
     period: int = 300
     host_seconds: tuple[float, float] = (0.0, 0.0)
+    hidden: tuple[float, float] = (0.0, 0.0)
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,7 @@ class Step:
     prefill_rows: int
     forward_seconds: float
     host_seconds: float
+    hidden_seconds: float
 
 
 class Policy(Protocol):
@@ -152,6 +157,7 @@ class Planned:
         outcome, rows = step.outcome, self._slots.rows.copy()
         source = self._slots.source[self._every]
         self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows, source)
+        self._planner.record_step(step.host_seconds + step.hidden_seconds + step.forward_seconds)
         self._planner.record_host_time(step.host_seconds)
         forward_rows, kv_tokens = int(rows.sum()) + step.prefill_rows, int(self._slots.cached.sum())
         if self._planner.wants_forward():
@@ -195,8 +201,10 @@ class _Machine:
         masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
         slots.rows[:] = 1 + drafts + masks
         rows, prefill = int(slots.rows.sum()), self._prefill
-        host = scenario.host_seconds[int(rows > count)]
-        seconds = float(self._cost(np.array([rows + prefill]), float(slots.cached.sum()), count)[0])
+        factor = float(np.exp(self._random.normal(0.0, scenario.noise))) if scenario.noise else 1.0
+        host = factor * scenario.host_seconds[int(rows > count)]
+        seconds = factor * float(self._cost(np.array([rows + prefill]), float(slots.cached.sum()), count)[0])
+        hidden = seconds * scenario.hidden[int(rows > count)]
         agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, scenario.stale)), drafts)
         commits = agreed + 1
         self._candidates = np.maximum(drafts + masks - commits, 0)
@@ -208,10 +216,11 @@ class _Machine:
         slots.generated += emitted
         ended = slots.generated >= slots.limit
         self._policy.observe(
-            Step(outcome=outcome, ended=ended, prefill_rows=prefill, forward_seconds=seconds, host_seconds=host)
-        )
+            Step(outcome=outcome, ended=ended, prefill_rows=prefill, forward_seconds=seconds, host_seconds=host,
+                 hidden_seconds=hidden)
+        )  # fmt: skip
         self._replace(np.flatnonzero(ended))
-        return host + seconds, rows, int(emitted.sum())
+        return host + hidden + seconds, rows, int(emitted.sum())
 
     def _run_of_hits(self, factor: np.ndarray) -> IntArray:
         hit = self._random.random((len(factor), 2 * WIDEST)) < (self._acceptance * factor)[:, None]

@@ -245,9 +245,11 @@ class Engine:
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
         self._consume(plan, outcome, details)
-        if self._history is not None:
-            self._history.record_step(clock() - begin)
-        self._planner.record_host_time(forward - begin + clock() - back - self._seconds_apart)
+        end, history = clock(), self._history
+        if history is not None:
+            history.record_step(end - begin)
+        self._planner.record_step(end - begin, elsewhere=history is not None and history.asks)
+        self._planner.record_host_time(forward - begin + end - back - self._seconds_apart)
         self._correct_cost(plan, back - forward)
 
     @contextmanager
@@ -276,6 +278,7 @@ class Engine:
         """Account a forward that was launched asynchronously; the host's time is hidden behind the device's then."""
         self._consume(completed.plan, completed.outcome, [])
         if completed.seconds is not None and completed.plan.sequences:
+            self._planner.record_step(completed.seconds)
             self._correct_cost(completed.plan, completed.seconds)
 
     def _correct_cost(self, plan: ForwardPlan, seconds: float) -> None:

@@ -138,9 +138,14 @@ class HistoryDrafts:
         self._learns_last = self._learns_last or (before and not self._asks)
         return self._asks or self._learns_last
 
+    @property
+    def asks(self) -> bool:
+        """Whether drafts from history were asked for behind the last forward."""
+        return self._asks
+
     def record_step(self, seconds: float) -> None:
         """Take in what the whole step of that forward took."""
-        if self._forward is not None:
+        if self._forward is not None and not self._planner.is_visiting:
             self._trials.record(seconds, *self._forward)
 
     def suggest(

@@ -8,9 +8,10 @@ and compares, for as long as it takes to tell the difference from chance. Trials
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
-__all__ = ["Comparison", "Forwards", "Trials"]
+from wedlm_core.engine.windows.comparison import Arms, Comparison
+
+__all__ = ["Trials"]
 
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
 _ENOUGH = 1024, 48  # sequences of these forwards together, and forwards, of which it is enough
@@ -22,115 +23,9 @@ _PAUSE, _LONGEST_PAUSE = 96, 2048  # forwards without, twice as many after each 
 _CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
-_KEPT = 0.99  # share of the sums kept per forward: about 100 forwards count
 _COUNTED = 12  # forwards either way that a difference takes to be clear
 _CLEAR = 2.0  # standard errors by which it is
-_ALIKE = 1.5  # the variance of a mean of forwards that follow each other, over that of independent ones
-_PAYS = 0.98  # seconds per token with drafts over those without, at most
-_DISTURBED = 20.0  # times the usual at which the seconds of a forward are clipped: something else was done
-
-
-@dataclass(slots=True)
-class Forwards:
-    """Sums over forwards of about as many sequences: of seconds, tokens and rows of prefill, and of their products."""
-
-    count: float = 0.0
-    seconds: float = 0.0
-    tokens: float = 0.0
-    prefill: float = 0.0
-    seconds_2: float = 0.0
-    tokens_2: float = 0.0
-    prefill_2: float = 0.0
-    seconds_tokens: float = 0.0
-    seconds_prefill: float = 0.0
-    tokens_prefill: float = 0.0
-
-    def add(self, seconds: float, tokens: float, prefill: float) -> None:
-        """Add a forward."""
-        if self.count:
-            seconds = min(seconds, _DISTURBED * self.seconds / self.count)
-        self.count = _KEPT * self.count + 1.0
-        self.seconds = _KEPT * self.seconds + seconds
-        self.tokens = _KEPT * self.tokens + tokens
-        self.prefill = _KEPT * self.prefill + prefill
-        self.seconds_2 = _KEPT * self.seconds_2 + seconds * seconds
-        self.tokens_2 = _KEPT * self.tokens_2 + tokens * tokens
-        self.prefill_2 = _KEPT * self.prefill_2 + prefill * prefill
-        self.seconds_tokens = _KEPT * self.seconds_tokens + seconds * tokens
-        self.seconds_prefill = _KEPT * self.seconds_prefill + seconds * prefill
-        self.tokens_prefill = _KEPT * self.tokens_prefill + tokens * prefill
-
-    def beside_prefill(self) -> tuple[float, float]:
-        """How seconds go with rows of prefill, tokens apart: sums of products of what is left of either and of squares.
-
-        Left is what tokens do not explain. The quotient of the sums over all forwards is seconds of a row of prefill.
-        """
-        each, rows = self.seconds / self.tokens, self.prefill / self.tokens
-        products = (
-            self.seconds_prefill - each * self.tokens_prefill - rows * self.seconds_tokens + each * rows * self.tokens_2
-        )
-        squares = self.prefill_2 - 2 * rows * self.tokens_prefill + rows * rows * self.tokens_2
-        return products, squares
-
-    def seconds_per_token(self, row: float, rows: float) -> tuple[float, float]:
-        """Seconds per token if ``rows`` of prefill, of ``row`` seconds, came with each token; and their relative error.
-
-        Prompts are read in bursts: that some forwards have more of them than others says nothing of drafts.
-        """
-        each = (self.seconds - row * (self.prefill - rows * self.tokens)) / self.tokens
-        own = each - row * rows  # of a token, prefill apart
-        squares = (
-            self.seconds_2 - 2 * row * self.seconds_prefill + row * row * self.prefill_2
-            - 2 * own * (self.seconds_tokens - row * self.tokens_prefill) + own * own * self.tokens_2
-        )  # fmt: skip
-        if each <= 0:
-            return self.seconds / self.tokens, math.inf
-        return each, math.sqrt(max(0.0, squares) * _ALIKE) / (each * self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The logarithm of seconds per token with drafts over those without, and its standard error."""
-
-    ratio: float
-    error: float
-
-    @property
-    def pays(self) -> bool:
-        """Whether tokens come faster with drafts, by what is known."""
-        return self.ratio < math.log(_PAYS)
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether it is more than chance that they do, or do not."""
-        return abs(self.ratio - math.log(_PAYS)) > _CLEAR * self.error
-
-
-@dataclass(slots=True)
-class _Arms:
-    """Forwards without drafts and with some."""
-
-    without: Forwards = field(default_factory=Forwards)
-    with_drafts: Forwards = field(default_factory=Forwards)
-
-    def compare(self) -> Comparison | None:
-        """What they say by now; None where either is unknown."""
-        one, other = self.with_drafts, self.without
-        if one.tokens <= 0 or other.tokens <= 0:
-            return None
-        (products, squares), (more_products, more_squares) = one.beside_prefill(), other.beside_prefill()
-        both = squares + more_squares
-        row = max(0.0, (products + more_products) / both) if both > 0 else 0.0
-        rows = (one.prefill + other.prefill) / (one.tokens + other.tokens)
-        (here, here_error), (there, there_error) = (arm.seconds_per_token(row, rows) for arm in (one, other))
-        return Comparison(math.log(here / there), math.hypot(here_error, there_error))
-
-    def is_clear(self) -> bool:
-        """Whether they tell more than chance does."""
-        if min(self.with_drafts.count, self.without.count) < _COUNTED:
-            return False
-        found = self.compare()
-        return found is not None and found.is_clear
+_PAYS = math.log(0.98)  # of seconds per token with drafts over those without, at most
 
 
 class Trials:
@@ -148,7 +43,7 @@ class Trials:
         self._idle = 0  # forwards in a row without any gain
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
-        self._arms: dict[int, _Arms] = {}  # by the binary length of the number of sequences
+        self._arms: dict[int, Arms] = {}  # by the binary length of the number of sequences
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
 
     def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
@@ -165,16 +60,16 @@ class Trials:
         if not sequences:
             return
         size = sequences.bit_length()
-        arms = self._arms.setdefault(size, _Arms())
+        arms = self._arms.setdefault(size, Arms())
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
         counts = self._passed > (_UNCOUNTED if self.asks else _CHECK_UNCOUNTED)
         if counts:
-            (arms.with_drafts if self.asks else arms.without).add(seconds, tokens, prefill_rows)
+            arms.arm(self.asks).add(seconds, tokens, prefill_rows)
         if self._at_first is not None:
             self._at_first += sequences
         ends = self._left <= 0 or self._is_hopeless or self._is_enough
-        if ends or (counts and self._compares and arms.is_clear()):
+        if ends or (counts and self._compares and _is_clear(arms.compare(_COUNTED))):
             self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
 
     def skip(self) -> bool:
@@ -204,15 +99,15 @@ class Trials:
         if seconds > 0:
             self._idle = 0
 
-    def _decide(self, arms: _Arms) -> None:
+    def _decide(self, arms: Arms) -> None:
         """Begin the next phase, by forwards of as many sequences as most of this phase had."""
         hopeless, checks = self._is_hopeless, not self.asks and self._is_steady  # it checks whether they still pay
         if self.asks and self._is_steady and not hopeless:  # to compare anew
             self._begin(asks=False, forwards=_CHECK)
         elif not self.asks and not self._is_steady:
             self._begin(asks=True, forwards=_TRIED)
-        elif not hopeless and (found := arms.compare()) is not None and found.pays:
-            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and found.is_clear else _CHECKED
+        elif not hopeless and (found := arms.compare()) is not None and found.ratio < _PAYS:
+            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _is_clear(found) else _CHECKED
             self._is_steady, self._pause = True, _PAUSE
             self._begin(asks=True, forwards=self._checked)
         else:
@@ -226,4 +121,9 @@ class Trials:
         self._sizes.clear()
         if asks and not self._is_steady:  # what was before it has no part in a trial
             for arms in self._arms.values():
-                arms.with_drafts = Forwards()
+                arms.forget(with_drafts=True)
+
+
+def _is_clear(found: Comparison | None) -> bool:
+    """Whether it is more than chance that drafts pay, or do not."""
+    return found is not None and abs(found.ratio - _PAYS) > _CLEAR * found.error

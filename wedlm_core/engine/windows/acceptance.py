@@ -44,7 +44,8 @@ class Acceptance:
 
     def clear(self, slots_S: IntArray, family_S: IntArray | int = 0) -> None:
         """Forget the past of slots, which are of these families now; the job keeps its share of it."""
-        self._counts[:, slots_S] = 0
+        for slot in slots_S.tolist():  # they come by ones and twos
+            self._counts[:, slot] = 0
         self._family_S[slots_S] = family_S
 
     def observe(

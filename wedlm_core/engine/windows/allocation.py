@@ -10,6 +10,7 @@ drafts stay valid more often: hulls go by rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from wedlm_core.kernels.cpu.planning import hull_density, order_by_rows
 
 __all__ = ["Allocation", "Rival", "allocate"]
 
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
@@ -30,11 +32,13 @@ class Allocation:
 
     Attributes:
         masks_S: int64, masks to forward per sequence.
-        rate: expected commits per second, prefill included.
+        rate: expected commits per second, prefill and the bias included.
         row_price: expected commits that one more row has to bring to be worth its time. Prefill has no part in it:
             prompts take as long whether drafts bring commits earlier or not.
         seconds_per_commit: of forwards without prefill.
         rival: what is best of the other kind; None where there is none.
+        lasting_rival: the same of windows that nearly all sequences have who would have them first. A few that double
+            the rows tell what rows cost, but they end soon.
     """
 
     masks_S: IntArray
@@ -42,6 +46,21 @@ class Allocation:
     row_price: float
     seconds_per_commit: float
     rival: Rival | None = None
+    lasting_rival: Rival | None = None
+
+    @property
+    def has_masks(self) -> bool | None:
+        """Whether the windows have masks; None where they hardly do."""
+        masks = int(self.masks_S.sum())
+        return bool(masks) if not masks or masks >= len(self.masks_S) else None
+
+    @property
+    def masks_over_none(self) -> float | None:
+        """The logarithm of the rate with masks over the one without; None if unknown, or where masks are few."""
+        if self.lasting_rival is None or self.has_masks is None:
+            return None
+        ratio = math.log(self.rate / self.lasting_rival.rate)
+        return ratio if self.has_masks else -ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +68,7 @@ class Rival:
     """No masks where some are best, and where none are best the best windows that at least double the rows.
 
     Attributes:
-        masks_S: int64, masks to forward per sequence; none for one that is not there.
+        masks_S: int64, masks to forward per sequence; for one that is not there what most have.
         rate: expected commits per second.
     """
 
@@ -59,7 +78,7 @@ class Rival:
 
 def allocate(
     run: LongRun, widest_S: IntArray, load: Load, weight_S: FloatArray | None = None,
-    tuning: PlannerTuning = DEFAULT_TUNING,
+    tuning: PlannerTuning = DEFAULT_TUNING, *, bias: float = 0.0,
 ) -> Allocation:  # fmt: skip
     """Pick the windows with about the highest expected commits per second, and of those the ones with fewest rows.
 
@@ -71,6 +90,8 @@ def allocate(
         load: cost of forwards and what else is in them.
         weight_S: how many sequences each one stands for; 0 gives windows to one that is not there. None: 1 each.
         tuning: constants.
+        bias: logarithm of the rate with masks over what is expected of it, where these at least double the rows; of
+            fewer masks a share.
     """
     weight_S = np.ones(len(widest_S)) if weight_S is None else weight_S
     count = int(weight_S.sum())
@@ -89,7 +110,8 @@ def allocate(
     with_prefill_N = seconds_N + load.prefill_seconds(rows_N, commits_N, count)
     seconds_N[0] -= load.spared_alone
     with_prefill_N[0] -= load.spared_alone
-    rates_N = commits_N / with_prefill_N
+    more_N = np.minimum(1.0, (rows_N - rows_N[0]) / (rows_N[0] - load.other_rows))
+    rates_N = commits_N / with_prefill_N * np.exp(bias * more_N)
     rates_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
     if rates_N[0] >= tuning.alone_within * rates_N.max():
@@ -102,10 +124,18 @@ def allocate(
         return by_rows.masks_SW[every_S, place_S]
 
     masks_S = masks_at(taken)
-    other = 0 if taken else int(np.where(rows_N >= 2 * rows_N[0], rates_N, -np.inf).argmax())
-    rival = None
-    if other != taken and rates_N[other] > 0:
-        rival = Rival(masks_S=np.where(weight_S > 0, masks_at(other), 0), rate=float(rates_N[other]))
+    wide_N = rows_N >= 2 * rows_N[0]
+    opens_N = (place_N == 1) & (density_SW[own_N, 0] >= density_SW[:, 0].max(initial=0.0) / 2)
+    opened_N = np.append(0.0, opens_N * weight_S[own_N]).cumsum()
+
+    def rival(among_N: BoolArray) -> Rival | None:
+        other = 0 if taken else int(np.where(among_N, rates_N, -np.inf).argmax())
+        if other == taken or rates_N[other] <= 0:
+            return None
+        others_S = masks_at(other)
+        others_S[weight_S == 0] = np.median(others_S[weight_S > 0])
+        return Rival(masks_S=others_S, rate=float(rates_N[other]))
+
     rate = float(rates_N[taken])
     seconds_per_commit = float(seconds_N[taken] / commits_N[taken])
     row_price = load.slope(float(rows_N[taken]), count) / seconds_per_commit
@@ -119,8 +149,9 @@ def allocate(
         best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
         masks_S = np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
     return Allocation(
-        masks_S=masks_S, rate=rate, row_price=row_price, seconds_per_commit=seconds_per_commit, rival=rival
-    )
+        masks_S=masks_S, rate=rate, row_price=row_price, seconds_per_commit=seconds_per_commit,
+        rival=rival(wide_N), lasting_rival=rival(wide_N & (opened_N >= 0.9 * opened_N[-1])),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ import numpy as np
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
-from wedlm_core.engine.windows.allocation import Allocation, allocate
-from wedlm_core.engine.windows.long_run import long_run
+from wedlm_core.engine.windows.allocation import Allocation, Rival, allocate
+from wedlm_core.engine.windows.long_run import LongRun, long_run
+from wedlm_core.engine.windows.mask_race import MaskRace
 from wedlm_core.engine.windows.output_lengths import EndedOutputs
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
@@ -54,12 +55,14 @@ class WindowPlanner:
         self._acceptance = Acceptance(self._nobody + 1, max(1, widest), tuning)
         self._correction = CostCorrection(tuning)
         self._host = HostTime(tuning)
+        self._race = MaskRace(tuning)
         self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
         self._prefills = 0.0  # forwards with prefill among these
         self._ended = EndedOutputs(tuning)
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         # Of the forward observed last, if its host time is not known yet; sequences that came in with it.
         self._committed, self._drafted, self._admitted = 0.0, False, 0
+        self._last = 0.0, 0, 0  # tokens, sequences and rows of prefill of the forward observed last
         # Forwards since one without drafts, a wide one counting as several, and since one with as many rows again, of
         # about as many sequences.
         self._since_2 = [float(tuning.rival_interval), float(tuning.rival_interval)]
@@ -90,11 +93,13 @@ class WindowPlanner:
         if self._new_windows is None or running > 2 * self._planned_for:
             self._new_windows, self._chosen_windows = None, np.zeros(0, dtype=np.int64)
             return False
-        self.by_masks_2SW[:, slots_S] = self.by_masks_2SW[:, self._nobody, None]
-        own_S = slots_S[table.adaptive[slots_S]]
         masks, stale = self._new_windows
-        table.masks[own_S] = table.keep_valid[own_S] = np.minimum(masks, table.widest[own_S])
-        table.keep_stale[own_S] = np.minimum(stale, table.widest[own_S])
+        for slot in slots_S.tolist():  # they come by ones and twos: plain indices are quicker than an array of them
+            self.by_masks_2SW[:, slot] = self.by_masks_2SW[:, self._nobody]
+            if table.adaptive[slot]:
+                widest = int(table.widest[slot])
+                table.masks[slot] = table.keep_valid[slot] = min(masks, widest)
+                table.keep_stale[slot] = min(stale, widest)
         return True
 
     def observe(
@@ -127,7 +132,7 @@ class WindowPlanner:
         self._ends = self._ends * kept + ended
         if ended:
             self._ended.record(self._table.generated[slots_D[ended_D]])
-        self._committed, self._drafted = tokens, rows > sequences
+        self._committed, self._drafted, self._last = tokens, rows > sequences, (tokens, sequences, prefill_rows)
         kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
         passed = rows / max(1, sequences), 1.0  # in forwards of sequences that have a row each; in forwards
         self._since_2 = [
@@ -135,7 +140,8 @@ class WindowPlanner:
             for of, since, more in zip(kinds, self._since_2, passed, strict=True)
         ]
         self._age += 1
-        self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
+        if np.count_nonzero(self._table.constrained):  # a tenth of what counting takes
+            self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
         if not self._drafted:  # heads alone tell nothing
             return
         self._learned = True
@@ -164,6 +170,21 @@ class WindowPlanner:
         """Take in what the step that was observed last cost besides its forward."""
         self._host.record(seconds, self._committed, drafts=self._drafted, admitted=self._admitted)
         self._committed, self._admitted = 0.0, 0
+
+    def record_step(self, seconds: float, *, elsewhere: bool = False) -> None:
+        """Take in what the whole step took whose forward was observed last.
+
+        Args:
+            seconds: of it.
+            elsewhere: whether drafts came from other sources than masks.
+        """
+        if self._corrects:
+            self._race.record(seconds, *self._last, elsewhere=elsewhere)
+
+    @property
+    def is_visiting(self) -> bool:
+        """Whether windows are those that come second, to compare: what is seen meanwhile tells of nothing else."""
+        return self._race.visits > 0
 
     def wants_forward(self) -> bool:
         """Whether to :meth:`record_forward` the last one; comparing all of them would take 2% of the smallest.
@@ -219,8 +240,9 @@ class WindowPlanner:
         before = self._chosen_windows
         tried = self._apply(slots_S, self._load, waited=waited, lasts=least)
         same = np.array_equal(self._chosen_windows, before)
-        self._patience = min(2 * self._patience, self._tuning.most_patience) if same else 1
-        self._wait = least if tried else least * self._patience
+        most = self._tuning.most_patience if self._chosen_windows.any() else self._tuning.most_patience_alone
+        self._patience = min(2 * self._patience, most) if same else 1
+        self._wait = max(self._race.visits, least if tried else least * self._patience)
         return True
 
     def _stays(self, slots_R: IntArray, slots_S: IntArray) -> bool:
@@ -233,7 +255,7 @@ class WindowPlanner:
             and not self._chosen_windows.any()
             and not table.masks[slots_S].any()
             and 8 * abs(len(slots_R) - self._planned_for) <= self._planned_for
-            and not (self._corrects and self._since_2[1] >= self._rival_wait)
+            and not (self._corrects and (self._since_2[1] >= self._rival_wait or self._race.is_due(len(slots_S))))
         )
 
     def _probe_again(self, slots_S: IntArray, waited: int, lasts: int) -> bool:
@@ -245,7 +267,7 @@ class WindowPlanner:
         tried = self._probe(masks_S, widest_S, waited, lasts)
         if tried:
             table.masks[slots_S] = table.keep_valid[slots_S] = masks_S
-        self._patience = min(2 * self._patience, self._tuning.most_patience)
+        self._patience = min(2 * self._patience, self._tuning.most_patience_alone)
         self._wait = lasts if tried else lasts * self._patience
         return tried
 
@@ -315,14 +337,14 @@ class WindowPlanner:
         )
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
-        chosen = allocate(run, widest_N, load, np.append(np.ones(len(slots_S)), 0.0), self._tuning)
+        chosen = self._allocate(run, widest_N, load)
         self._chosen_windows = chosen.masks_S
         self._row_price, self._seconds_per_commit = chosen.row_price, chosen.seconds_per_commit
-        self._timing = self._corrects and self._wants_timing(chosen)
         masks_N: IntArray = chosen.masks_S.copy()
-        tried = self._timing
-        if self._timing and chosen.rival is not None:
-            masks_N = chosen.rival.masks_S
+        second = self._second(chosen, len(slots_S)) if self._corrects else None
+        self._timing = tried = second is not None
+        if second is not None:
+            masks_N = second.masks_S
         else:
             tried = self._probe(masks_N[:-1], widest_S, waited, lasts)
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
@@ -332,6 +354,29 @@ class WindowPlanner:
         )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
         return tried
+
+    def _allocate(self, run: LongRun, widest_N: IntArray, load: Load) -> Allocation:
+        """Allocate by what is known of masks, and of a visit that ends with this plan."""
+        sequences, weight_N = len(widest_N) - 1, np.append(np.ones(len(widest_N) - 1), 0.0)
+
+        def chosen(bias: float) -> Allocation:
+            return allocate(run, widest_N, load, weight_N, self._tuning, bias=bias)
+
+        compares, bias = self._race.arrive(sequences), self._race.bias(sequences)
+        found = chosen(bias)
+        if not compares:
+            return found
+        ratio = found.masks_over_none
+        self._race.learn(sequences, None if ratio is None else ratio - bias)
+        return chosen(self._race.bias(sequences))
+
+    def _second(self, chosen: Allocation, sequences: int) -> Rival | None:
+        """What comes second, where it is to be done for some forwards: to compare, or to time its rows."""
+        self._race.follow(sequences, chosen.masks_over_none, chosen.has_masks)
+        if self._race.is_due(sequences):
+            self._race.begin(sequences)
+            return chosen.lasting_rival
+        return chosen.rival if self._wants_timing(chosen) else None
 
     def _wants_timing(self, chosen: Allocation) -> bool:
         """Whether to do for once what comes second: nothing else corrects the cost of forwards that are not run."""

@@ -26,7 +26,7 @@ class PlannerTuning:
     disturbed: float = 3.0  # ratio to what was expected at which times are clipped: the machine did something else
     # Allocation
     near_optimal: float = 0.999  # share of the best rate; estimates flatter wide windows, so the cheapest near it wins
-    alone_within: float = 0.97  # share of the best rate at which no masks are forwarded: what they bring is not certain
+    alone_within: float = 0.96  # share of the best rate at which no masks are forwarded: what they bring is not certain
     # Plans
     least_interval: int = (
         8  # forwards between plans at least: a plan takes a third of a millisecond, as small forwards do
@@ -35,7 +35,9 @@ class PlannerTuning:
     rival_interval: int = 1024  # forwards after which windows are closed, or opened, to time that: it costs half a %.
     # A forward with windows counts as often as a sequence has rows in it: so many without take as long
     rival_within: float = 0.6  # share of the best rate that is expected of it: by less the cost of rows is not wrong
+    visit_share: float = 0.005  # of the time that visits to what comes second may cost; 0 is no visits
     most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step
+    most_patience_alone: int = 16  # the same while they give no masks: to see an easier job late costs little
     most_kept_plans: int = 8  # plans that stay as they are, while no draft tells anything, before one is made anew
     sequences_per_forward: int = 64  # sequences that lengthen the interval by 1: planning takes time for each of them
     prefill_kept: float = 0.998  # share of the counts of commits and prefill rows kept per forward: bursts even out

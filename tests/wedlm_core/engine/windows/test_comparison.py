@@ -1,0 +1,54 @@
+"""Forwards of two kinds are compared by the seconds of their tokens, prompts apart, with an error that is right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from wedlm_core.engine.windows.comparison import Arms, Forwards
+
+
+def test_what_is_compared_is_seconds_per_token_once_there_are_forwards_enough() -> None:
+    rng, arms = np.random.default_rng(1), Arms()
+    for _ in range(30):
+        arms.arm(True).add(2e-3 * float(rng.uniform(0.9, 1.1)), 16.0, 0.0)
+        assert arms.compare() is None
+    for _ in range(30):
+        arms.arm(False).add(1e-3 * float(rng.uniform(0.9, 1.1)), 4.0, 0.0)
+    found = arms.compare(20)
+    assert found is not None
+    assert found.ratio == pytest.approx(math.log(0.5), abs=4 * found.error)
+    assert arms.compare(40) is None
+    arms.forget(False)
+    assert arms.compare() is None
+
+
+def test_forwards_are_compared_as_if_each_token_came_with_as_many_rows_of_prompts() -> None:
+    rng, arms = np.random.default_rng(0), (Forwards(), Forwards())
+    for number, arm in enumerate(arms):
+        for _ in range(400):
+            tokens, prompts = float(rng.integers(4, 12)), float(80 * rng.poisson(0.1 + 0.4 * number))
+            arm.add(1e-4 * tokens * float(rng.uniform(0.95, 1.05)) + 2e-5 * prompts, tokens, prompts)
+    products, squares = (sum(both) for both in zip(*(arm.beside_prefill() for arm in arms), strict=True))
+    row = products / squares
+    assert row == pytest.approx(2e-5, rel=0.02)
+    found = [arm.seconds_per_token(row, 2.0) for arm in arms]
+    assert [each for each, _ in found] == pytest.approx([1.4e-4] * 2, rel=0.01)
+    assert all(0.001 < error < 0.01 for _, error in found)
+    crude = [arm.seconds / arm.tokens for arm in arms]
+    assert crude[1] > 1.3 * crude[0]
+
+
+def test_the_error_is_that_of_means_of_as_many_forwards() -> None:
+    """In 100 runs the means lie about as far apart as one run says."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(100):
+        arm = Forwards()
+        for _ in range(60):
+            arm.add(float(rng.normal(1e-3, 3e-4)), 8.0, 0.0)
+        found.append(arm.seconds_per_token(0.0, 0.0))
+    spread = float(np.std([each for each, _ in found])) / 1.25e-4
+    said = float(np.mean([error for _, error in found]))
+    assert 0.8 * spread < said < 1.6 * spread

@@ -1,0 +1,147 @@
+"""What masks are expected to bring is corrected by what they brought, by visits that cost little."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from testing.engine.planner_simulation import FixedWindow, Planned, Scenario, simulate
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.windows.mask_race import MaskRace
+
+SEQUENCES, EVERY = 8, 8  # sequences, and forwards between plans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raced:
+    """Which forwards had masks, and which of them were of visits."""
+
+    masks: np.ndarray
+    visits: np.ndarray
+    bias: float
+
+    def share(self, chosen: np.ndarray) -> float:
+        """Tokens that came by masks, of those of the chosen forwards."""
+        tokens = np.where(self.masks, 33.0, 8.0)[chosen]
+        return float(tokens[self.masks[chosen]].sum() / tokens.sum())
+
+
+def race(
+    forwards: int, expected: float, true: Callable[[int], float], *, speed: Callable[[int], float] = lambda _: 1.0,
+    elsewhere: Callable[[int], bool] = lambda _: False, seed: int = 0, prompts: bool = False,
+) -> Raced:  # fmt: skip
+    """Plan and decode; logarithms of commits per second with masks over those without, expected and true."""
+    rng, found, masks, plan_at = np.random.default_rng(seed), MaskRace(), False, 0
+    had, visits = [], []
+    for forward in range(forwards):
+        if forward >= plan_at:
+            bias = found.bias(SEQUENCES)
+            if found.arrive(SEQUENCES):
+                found.learn(SEQUENCES, expected)
+                bias = found.bias(SEQUENCES)
+            masks = expected + bias > 0
+            found.follow(SEQUENCES, expected + bias, masks)
+            if found.is_due(SEQUENCES):
+                found.begin(SEQUENCES)
+                masks = not masks
+            plan_at = forward + max(EVERY, found.visits)
+        had.append(masks)
+        visits.append(found.visits > 0)
+        tokens = float(rng.poisson(32)) + 1 if masks else 8.0
+        rows = 40 * int(rng.poisson(tokens / 80)) if prompts else 0
+        seconds = tokens * 1e-4 * (math.exp(-true(forward)) if masks else 1.0) + 2e-5 * rows
+        noise = speed(forward) * float(rng.uniform(0.85, 1.15))
+        if rng.random() < 0.05:  # a step of prefill alone
+            found.record(1e-3, 0, 0, 60, elsewhere=elsewhere(forward))
+        found.record(seconds * noise, tokens, SEQUENCES, rows, elsewhere=elsewhere(forward))
+    return Raced(masks=np.array(had), visits=np.array(visits), bias=found.bias(SEQUENCES))
+
+
+@pytest.mark.parametrize("prompts", [False, True])
+@pytest.mark.parametrize(("expected", "true"), [(0.1, -0.1), (-0.1, 0.1), (0.05, 0.2), (-0.05, -0.2)])
+def test_what_is_faster_is_taken_whatever_was_expected(expected: float, true: float, prompts: bool) -> None:
+    found = race(4000, expected, lambda _: true, prompts=prompts)
+    assert found.share(np.arange(4000) >= 1000) == pytest.approx(float(true > 0), abs=0.12)
+    assert found.bias == pytest.approx(true - expected, abs=0.12)
+
+
+def test_what_is_far_from_first_is_not_visited_and_none_is_sooner_than_masks_are() -> None:
+    """Masks where none are cost more to visit, and none must not be slower than they."""
+    assert not race(2000, -0.3, lambda _: -0.3).visits.any()
+    assert race(2000, 0.3, lambda _: 0.3).visits.any()
+    assert not race(2000, 1.0, lambda _: 1.0).visits.any()
+
+
+@pytest.mark.parametrize("true", [-0.15, -0.05, 0.0, 0.05, 0.3])
+def test_visits_cost_less_than_a_hundredth(true: float) -> None:
+    """Of the time of 20,000 forwards: a visit takes the more time the further what comes second is behind."""
+    found = race(20_000, true, lambda _: true)
+    second = found.masks != (true > 0)
+    tokens = np.where(found.masks, 33.0, 8.0)
+    assert 0 < (tokens[second] * abs(true)).sum() < 0.01 * tokens.sum() + 1e-9 or true == 0.0
+
+
+def test_a_machine_that_becomes_slower_meanwhile_says_nothing_of_masks() -> None:
+    """A visit is compared with what is before and behind it: with that before alone 0.11 would count."""
+    biases = [
+        race(260, 0.05, lambda _: 0.05, speed=lambda forward: math.exp(forward / 400), seed=seed).bias
+        for seed in range(12)
+    ]
+    assert abs(float(np.mean(biases))) < 0.06
+    assert any(biases)
+
+
+def test_drafts_from_elsewhere_are_another_case() -> None:
+    """Beside history masks bring less: that says nothing of masks alone."""
+    found = race(
+        8000,
+        0.05,
+        lambda forward: -0.2 if forward // 400 % 2 else 0.05,
+        elsewhere=lambda forward: forward // 400 % 2 == 1,
+    )
+    late, odd = np.arange(8000) >= 4000, np.arange(8000) // 400 % 2 == 1
+    alone, beside = found.share(late & ~odd), found.share(late & odd)
+    assert alone > 0.8
+    assert beside < 0.35
+
+
+def test_a_visit_that_is_cut_short_teaches_nothing() -> None:
+    found = MaskRace()
+    found.follow(SEQUENCES, 0.02, True)
+    for _ in range(200):
+        found.record(1e-3, 8, SEQUENCES, 0, elsewhere=False)
+        found.arrive(SEQUENCES)
+    found.begin(SEQUENCES)
+    for _ in range(10):
+        found.record(1e-3, 80, SEQUENCES, 0, elsewhere=False)
+    assert found.arrive(SEQUENCES), "the comparison ends"
+    found.learn(SEQUENCES, 0.02)
+    assert found.bias(SEQUENCES) == 0.0
+    assert not found.visits
+
+
+CPU = StepCost.linear(fixed=0.45e-3, per_row=17e-6, floor_rows=8)
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize(
+    ("acceptance", "hidden", "least"),
+    [(0.9, (0.0, 0.4), 0.96), (0.75, (0.3, 0.0), 1.06), (0.85, (0.0, 0.25), 0.96), (0.8, (0.2, 0.0), 1.06)],
+)
+def test_an_engine_whose_estimates_miss_a_part_of_its_steps_is_as_fast_as_it_can_be(
+    acceptance: float, hidden: tuple[float, float], least: float
+) -> None:
+    """By estimates alone it keeps masks that slow it by 8%, and does without masks that make it 15% faster."""
+    scenario = Scenario(
+        batch=8, context=64, acceptance=(acceptance,), stale=0.8, host_seconds=(0.3e-3, 0.46e-3), hidden=hidden,
+        noise=0.1, tokens=64,
+    )  # fmt: skip
+    none, planned = (
+        simulate(scenario, policy, forwards=2000, warm_up=50, cost=CPU).rate
+        for policy in (FixedWindow(0), Planned(CPU))
+    )
+    assert planned >= least * none
