@@ -164,7 +164,13 @@ class MaskRace:
         """Whether a visit to what comes second is due: it comes close, and enough is known of what comes first."""
         if not self._share or self._phase is not _Phase.WATCHING or not self._has_counted:
             return False
+        self._count(sequences)
         return self._of(sequences, self._elsewhere).may_visit(self._expected, self._share)
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether there is a visit, or was one of which nothing was learned yet."""
+        return self._phase is not _Phase.WATCHING
 
     def begin(self, sequences: int) -> None:
         """Begin a visit."""

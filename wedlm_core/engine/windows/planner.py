@@ -255,7 +255,8 @@ class WindowPlanner:
             and not self._chosen_windows.any()
             and not table.masks[slots_S].any()
             and 8 * abs(len(slots_R) - self._planned_for) <= self._planned_for
-            and not (self._corrects and (self._since_2[1] >= self._rival_wait or self._race.is_due(len(slots_S))))
+            and not (self._corrects and self._since_2[1] >= self._rival_wait)
+            and not (self._race.is_comparing or self._race.is_due(len(slots_S)))
         )
 
     def _probe_again(self, slots_S: IntArray, waited: int, lasts: int) -> bool:

@@ -169,6 +169,9 @@ def test_while_nothing_is_learned_a_plan_without_masks_stays(monkeypatch: pytest
     assert plans(500) == 1, "now and then all the same"
     assert plans(160, drafts=1) >= 1, "drafts tell something"
     assert plans(128, running=COUNT // 2) >= 1, "so does another number of sequences"
+    assert plans(200) <= 1
+    monkeypatch.setattr(type(planner._race), "is_due", lambda *_: True)
+    assert plans(300) >= 2, "a comparison of masks with none is due"
 
 
 @pytest.mark.parametrize("unread_row", [0.25, 1.0])
