@@ -153,6 +153,7 @@ def test_a_run_that_dies_at_any_operation_is_completed_by_the_next_which_takes_o
         case.fs.rm(case.root, recursive=True)  # a listing of this file system looks at all that it holds
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("copies", range(4))
 def test_until_the_last_part_is_copied_a_plain_listing_shows_whole_parts_and_readers_of_ours_nothing(
     on_s3: Callable[[], Case], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, copies: int
@@ -194,6 +195,7 @@ class Sleeper(InlineExecutor):
         self._meanwhile()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("looks", [True, False], ids=["looks first", "woken between look and put"])
 @pytest.mark.parametrize("finishes", [True, False], ids=["successor publishes", "successor dies"])
 def test_a_writer_that_lost_its_lease_publishes_nothing(

@@ -203,6 +203,7 @@ def test_epochs_go_on_where_leases_were_removed_by_hand(make_job: MakeJob, undis
     assert job.data() == undisturbed_rows
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [("lease", "empty"), ("run record", "empty"), ("manifest", "deleted"), ("list of units", "a bit is flipped")],

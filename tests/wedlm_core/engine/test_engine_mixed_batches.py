@@ -153,6 +153,7 @@ def test_every_row_of_a_random_mix_is_what_it_is_alone(folder: Path, seed: int) 
         assert_as_alone(generation, request, folder, chosen)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_mix_in_a_pool_that_preempts_and_shares_is_what_its_rows_are_alone(folder: Path, overlap: bool) -> None:
     rng = random.Random(7)

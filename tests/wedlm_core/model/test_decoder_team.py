@@ -163,6 +163,7 @@ def test_verified_in_two_threads_is_autoregressive_in_one(
 KINDS = [("auto", "auto"), ("int8", "auto"), ("int8", "int8"), ("auto", "bfloat16")]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("weights", "kv"), KINDS)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_tokens_chosen_inside_of_a_forward_are_those_chosen_behind_it(

@@ -98,6 +98,7 @@ def test_a_transposed_weight_is_packed_as_it_reads() -> None:
     assert torch.equal(pack(weight_IO.t(), "float32").rows(torch.arange(130)), weight_IO.t())
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("numbers", numbers_here())
 @pytest.mark.parametrize("inputs", [1024, 1023])
 def test_a_weight_that_is_let_go_of_is_in_memory_once(
@@ -154,6 +155,7 @@ def test_large_memory_can_be_written_and_outlives_its_maker(refused: bool, monke
         assert int(found[-1]) == 7
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("numbers", numbers_here())
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @given(

@@ -38,6 +38,7 @@ def attack(name: str, render: Callable[[], str]) -> None:
     assert peak() - before < MEGABYTES
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_prompt_template_that_never_ends_or_grows_without_bound_is_refused_soon(name: str) -> None:
     # It names a column, so that it is not rendered when it is checked.

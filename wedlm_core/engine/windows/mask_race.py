@@ -26,11 +26,17 @@ _LATE = 4  # forwards of a visit that are not known yet as it ends, where forwar
 _PRIOR_ERROR = 0.15  # of the logarithm of a rate with masks over one without, before any comparison
 _DRIFT = 0.03  # by which that changes from one visit to the next
 _ELSEWHERE = 0.05  # by which it differs between numbers of sequences
-_MACHINE = 0.03  # error of a comparison besides that of its forwards: machines that are shared change their speed
+# Error of a comparison besides that of its forwards, with forwards behind the visit and without: machines that are
+# shared change their speed.
+_MACHINE = 0.03, 0.1
+_UNLIKELY = 2.5  # standard errors at which what a comparison finds is clipped: something else was done meanwhile
 # Standard errors within which what comes second may well be first: masks where none are, and none where masks are,
 # which cost less to visit and must not be slower.
 _BAND = 1.25, 3.0
 _BEFORE = 64  # forwards before the first visit: how often masks are right is not known sooner
+_FIRST_SHARES = 6  # times the share of the time that the first visit may cost: later ones tell less
+_LEAST_COST = 0.04  # of a visit, as a logarithm of rates: what is expected of what comes second may be wrong
+_TOKENS = 1, 4  # of a sequence and forward without masks and with, before a visit tells
 
 
 class _Phase(Enum):
@@ -49,7 +55,7 @@ class _Bias:
         value: the logarithm of what masks bring over what is expected of them.
         variance: of that.
         forwards: that were seen.
-        visited: tokens of the last visit.
+        visited: tokens of the last visit; 0 before the first.
         since: tokens since then.
     """
 
@@ -68,15 +74,25 @@ class _Bias:
         """
         return abs(expected) <= _BAND[masks] * math.sqrt(self.variance + _DRIFT**2)
 
-    def may_visit(self, expected: float, share: float) -> bool:
-        """Whether a visit that costs the logarithm ``expected`` of a rate may begin, if it is to cost such a share."""
-        return self.forwards >= _BEFORE and self.since * share >= self.visited * abs(expected)
+    def may_visit(self, expected: float, share: float, tokens: float) -> bool:
+        """Whether a visit may begin that costs the logarithm ``expected`` of a rate.
+
+        Args:
+            expected: logarithm of the rate with masks over the one without.
+            share: of the time that visits may cost.
+            tokens: of the first visit, about.
+        """
+        cost = max(abs(expected), _LEAST_COST)
+        if self.visited:
+            return self.since * share >= self.visited * cost
+        return self.forwards >= _BEFORE and self.since * _FIRST_SHARES * share >= tokens * cost
 
     def learn(self, found: float, error: float) -> None:
         """Take in a comparison."""
         variance = self.variance + _DRIFT**2
-        gain = variance / (variance + error * error + _MACHINE**2)
-        self.value += gain * (found - self.value)
+        gain = variance / (variance + error * error)
+        most = _UNLIKELY * math.sqrt(variance + error * error)
+        self.value += gain * min(max(found - self.value, -most), most) if gain else 0.0
         self.variance = (1 - gain) * variance
 
 
@@ -131,13 +147,14 @@ class MaskRace:
             sequences: that the plan is for.
             expected: logarithm of commits per second with masks over those without, before correction.
         """
+        machine = _MACHINE[self._is_given_up]
         self._phase, self._masks, self._is_given_up = _Phase.WATCHING, None, False
         key = max(self._visited, key=self._visited.__getitem__, default=None)
         if expected is None or key is None or key[0] != sequences.bit_length():
             return
         found = self._arms[key].compare(_LEAST_COUNTED)
         if found is not None:
-            self._of(sequences, key[1]).learn(-found.ratio - expected, found.error)
+            self._of(sequences, key[1]).learn(-found.ratio - expected, math.hypot(found.error, machine))
 
     def follow(self, sequences: int, expected: float | None, masks: bool | None) -> None:
         """Take in a plan.
@@ -165,7 +182,9 @@ class MaskRace:
         if not self._share or self._phase is not _Phase.WATCHING or not self._has_counted:
             return False
         self._count(sequences)
-        return self._of(sequences, self._elsewhere).may_visit(self._expected, self._share)
+        there = not self._masks
+        tokens = (_SETTLING + _COUNTED[there]) * _TOKENS[there] * sequences
+        return self._of(sequences, self._elsewhere).may_visit(self._expected, self._share, float(tokens))
 
     @property
     def is_comparing(self) -> bool:

@@ -109,6 +109,22 @@ def test_drafts_from_elsewhere_are_another_case() -> None:
     assert beside < 0.35
 
 
+def test_a_job_that_has_just_begun_is_not_held_up_by_a_visit_with_masks() -> None:
+    """32 forwards with masks take as long as a hundred without: they come when the job has shown to be longer."""
+    found = race(1500, -0.12, lambda _: -0.2)
+    first = int(found.visits.argmax())
+    assert found.visits.any()
+    assert first > 300
+    assert (np.where(found.masks, 33.0, 8.0)[:first].sum()) * 0.06 > 33.0 * 32 * 0.12
+
+
+def test_one_disturbance_moves_what_is_known_by_little() -> None:
+    steady = race(1500, 0.05, lambda _: 0.05)
+    begin = int(steady.visits.argmax())
+    hit = race(begin + 200, 0.05, lambda _: 0.05, speed=lambda forward: 8.0 if begin < forward < begin + 60 else 1.0)
+    assert abs(hit.bias) < 0.5, "a factor of 8 is 2.1"
+
+
 def test_a_visit_that_is_cut_short_teaches_nothing() -> None:
     found = MaskRace()
     found.follow(SEQUENCES, 0.02, True)
