@@ -124,6 +124,7 @@ def allocate(
         return by_rows.masks_SW[every_S, place_S]
 
     masks_S = masks_at(taken)
+    absent_S = weight_S == 0
     wide_N = rows_N >= 2 * rows_N[0]
     opens_N = (place_N == 1) & (density_SW[own_N, 0] >= density_SW[:, 0].max(initial=0.0) / 2)
     opened_N = np.append(0.0, opens_N * weight_S[own_N]).cumsum()
@@ -133,13 +134,13 @@ def allocate(
         if other == taken or rates_N[other] <= 0:
             return None
         others_S = masks_at(other)
-        others_S[weight_S == 0] = np.median(others_S[weight_S > 0])
+        if absent_S.any():
+            others_S[absent_S] = np.median(others_S[~absent_S])
         return Rival(masks_S=others_S, rate=float(rates_N[other]))
 
     rate = float(rates_N[taken])
     seconds_per_commit = float(seconds_N[taken] / commits_N[taken])
     row_price = load.slope(float(rows_N[taken]), count) / seconds_per_commit
-    absent_S = weight_S == 0
     if taken and absent_S.any():
         # It adds nothing to the rate, so the chain may end just before a step that all its likes took. At the price of
         # a row its best window is its own affair; no wider than others' are, who may have left out what brings little.
@@ -148,9 +149,10 @@ def allocate(
         good_SW = net_SW >= net_SW.max(axis=1, keepdims=True) - (1 - tuning.near_optimal) * by_rows.commits_SW
         best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
         masks_S = np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
+    second = rival(wide_N)
     return Allocation(
-        masks_S=masks_S, rate=rate, row_price=row_price, seconds_per_commit=seconds_per_commit,
-        rival=rival(wide_N), lasting_rival=rival(wide_N & (opened_N >= 0.9 * opened_N[-1])),
+        masks_S=masks_S, rate=rate, row_price=row_price, seconds_per_commit=seconds_per_commit, rival=second,
+        lasting_rival=second if taken else rival(wide_N & (opened_N >= 0.9 * opened_N[-1])),
     )  # fmt: skip
 
 

@@ -25,11 +25,14 @@ _LEAST_COUNTED = 12  # forwards either way of which a comparison tells something
 _LATE = 4  # forwards of a visit that are not known yet as it ends, where forwards overlap
 _PRIOR_ERROR = 0.15  # of the logarithm of a rate with masks over one without, before any comparison
 _DRIFT = 0.03  # by which that changes from one visit to the next
+_REMEMBERED = (
+    4096  # forwards after which what was learned counts e times less: jobs change, and a comparison may be wrong
+)
 _ELSEWHERE = 0.05  # by which it differs between numbers of sequences
 # Error of a comparison besides that of its forwards, with forwards behind the visit and without: machines that are
 # shared change their speed.
 _MACHINE = 0.03, 0.1
-_UNLIKELY = 2.5  # standard errors at which what a comparison finds is clipped: something else was done meanwhile
+_UNLIKELY = 2.0  # standard errors at which what a comparison finds is clipped: something else was done meanwhile
 # Standard errors within which what comes second may well be first: masks where none are, and none where masks are,
 # which cost less to visit and must not be slower.
 _BAND = 1.25, 3.0
@@ -55,14 +58,14 @@ class _Bias:
         value: the logarithm of what masks bring over what is expected of them.
         variance: of that.
         forwards: that were seen.
-        visited: tokens of the last visit; 0 before the first.
+        visited: tokens of the last visit; None before the first.
         since: tokens since then.
     """
 
     value: float = 0.0
     variance: float = _PRIOR_ERROR**2
     forwards: int = 0
-    visited: float = 0.0
+    visited: float | None = None
     since: float = 0.0
 
     def is_open(self, expected: float, masks: bool) -> bool:
@@ -83,9 +86,16 @@ class _Bias:
             tokens: of the first visit, about.
         """
         cost = max(abs(expected), _LEAST_COST)
-        if self.visited:
+        if self.visited is not None:
             return self.since * share >= self.visited * cost
         return self.forwards >= _BEFORE and self.since * _FIRST_SHARES * share >= tokens * cost
+
+    def see(self, forwards: int, tokens: float) -> None:
+        """Count forwards that are not of a visit."""
+        self.forwards, self.since = self.forwards + forwards, self.since + tokens
+        kept = math.exp(-forwards / _REMEMBERED)
+        self.value *= kept
+        self.variance = _PRIOR_ERROR**2 + kept**2 * (self.variance - _PRIOR_ERROR**2)
 
     def learn(self, found: float, error: float) -> None:
         """Take in a comparison."""
@@ -116,10 +126,10 @@ class MaskRace:
         self._masks: bool | None = None  # whether the windows have masks; None where few have, or it does not matter
         self._settled = 0  # forwards since that changed
         self._elsewhere = False  # drafts came from elsewhere too, in the last forward
-        # By the binary length of the number of sequences, and by whether drafts came from elsewhere too.
-        self._biases: dict[tuple[int, bool], _Bias] = {}
-        self._arms: dict[tuple[int, bool], Arms] = {}
-        self._visited: dict[tuple[int, bool], int] = {}  # forwards of the visit that count
+        self._biases: dict[tuple[int, bool], _Bias] = {}  # by the octave of sequences, and by drafts from elsewhere
+        self._visited = _Bias()  # that of the visit
+        self._key = self._compared = 0, False  # of the last forward, and of those that are compared
+        self._arms = Arms()  # of forwards of that key
         self._forwards, self._tokens = 0, 0.0  # since the last plan
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
 
@@ -135,7 +145,7 @@ class MaskRace:
         """
         self._count(sequences)
         if self._phase is _Phase.VISITING:
-            self._is_given_up = self.visits > _LATE
+            self._is_given_up = self._is_given_up or self.visits > _LATE
             self._phase, self._masks, self.visits = _Phase.RETURNED, None, 0
         counted = self._has_counted and self._masks is self._first
         return self._phase is _Phase.RETURNED and (counted or self._is_given_up)
@@ -149,12 +159,9 @@ class MaskRace:
         """
         machine = _MACHINE[self._is_given_up]
         self._phase, self._masks, self._is_given_up = _Phase.WATCHING, None, False
-        key = max(self._visited, key=self._visited.__getitem__, default=None)
-        if expected is None or key is None or key[0] != sequences.bit_length():
-            return
-        found = self._arms[key].compare(_LEAST_COUNTED)
-        if found is not None:
-            self._of(sequences, key[1]).learn(-found.ratio - expected, math.hypot(found.error, machine))
+        found = self._arms.compare(_LEAST_COUNTED)
+        if found is not None and expected is not None and self._of(sequences, self._compared[1]) is self._visited:
+            self._visited.learn(-found.ratio - expected, math.hypot(found.error, machine))
 
     def follow(self, sequences: int, expected: float | None, masks: bool | None) -> None:
         """Take in a plan.
@@ -175,7 +182,8 @@ class MaskRace:
         self._expected = expected
         if masks is not self._masks:
             self._masks, self._settled = masks, 0
-            self._forget(masks)
+            if masks is not None:
+                self._arms.forget(masks)
 
     def is_due(self, sequences: int) -> bool:
         """Whether a visit to what comes second is due: it comes close, and enough is known of what comes first."""
@@ -193,13 +201,12 @@ class MaskRace:
 
     def begin(self, sequences: int) -> None:
         """Begin a visit."""
-        known = self._of(sequences, self._elsewhere)
-        known.since = known.visited = 0.0
+        self._visited, self._compared = self._of(sequences, self._elsewhere), self._key
+        self._visited.since = self._visited.visited = 0.0
         self._first = bool(self._masks)
         self._phase, self._masks, self._settled = _Phase.VISITING, not self._first, 0
         self.visits = _SETTLING + _COUNTED[self._masks]
-        self._visited.clear()
-        self._forget(self._masks)
+        self._arms.forget(self._masks)
 
     def record(self, seconds: float, tokens: float, sequences: int, prefill_rows: int, *, elsewhere: bool) -> None:
         """Take in a step.
@@ -213,29 +220,38 @@ class MaskRace:
         """
         seconds, prefill_rows = seconds + self._carried[0], prefill_rows + self._carried[1]
         self._carried = (0.0, 0) if sequences else (seconds, prefill_rows)
-        if self.visits:
-            self.visits -= 1
+        is_over = self._phase is _Phase.VISITING and not self.visits  # it is of something else that no plan is for
+        self.visits = max(0, self.visits - 1)
         if not sequences:
             return
+        self._follow_key(_octave(sequences), elsewhere)
         self._elsewhere, self._settled, self._tokens = elsewhere, self._settled + 1, self._tokens + tokens
         self._forwards += 1
-        if self._masks is None or self._settled <= _SETTLING:
+        if self._masks is None or self._settled <= _SETTLING or is_over or self._is_given_up:
             return
-        key = sequences.bit_length(), elsewhere
-        if key not in self._arms:
-            self._arms[key] = Arms()
-        self._arms[key].arm(self._masks).add(seconds, tokens, prefill_rows)
-        if self._phase is _Phase.VISITING:
-            self._visited[key] = self._visited.get(key, 0) + 1
+        self._arms.arm(self._masks).add(seconds, tokens, prefill_rows)
+
+    def pause(self) -> None:
+        """Say that forwards from now to the next plan are neither what comes first nor of a visit."""
+        self._masks, self._settled = None, 0
+
+    def _follow_key(self, octave: int, elsewhere: bool) -> None:
+        """Only forwards of about as many sequences, with the same sources of drafts, are compared."""
+        key = octave, elsewhere
+        if key == self._key:
+            return
+        self._key, self._settled = key, 0
+        if self._phase is _Phase.WATCHING:
+            self._arms = Arms()
+        elif key != self._compared:
+            self._is_given_up = True
 
     def _count(self, sequences: int) -> None:
         """Hand what was seen since the last plan to the bias of its like."""
-        known = self._of(sequences, self._elsewhere)
-        known.forwards += self._forwards
         if self._phase is _Phase.VISITING:
-            known.visited += self._tokens
+            self._visited.visited = (self._visited.visited or 0.0) + self._tokens
         else:
-            known.since += self._tokens
+            self._of(sequences, self._elsewhere).see(self._forwards, self._tokens)
         self._forwards, self._tokens = 0, 0.0
 
     @property
@@ -243,13 +259,8 @@ class MaskRace:
         """Whether enough is known of the windows as they are."""
         return self._masks is not None and self._settled >= _SETTLING + _COUNTED[self._masks]
 
-    def _forget(self, masks: bool | None) -> None:
-        if masks is not None:
-            for arms in self._arms.values():
-                arms.forget(masks)
-
     def _of(self, sequences: int, elsewhere: bool) -> _Bias:
-        key = sequences.bit_length(), elsewhere
+        key = _octave(sequences), elsewhere
         if key not in self._biases:
             alike = (item for item in self._biases.items() if item[0][1] == elsewhere)
             near = min(alike, key=lambda item: abs(item[0][0] - key[0]), default=None)
@@ -257,3 +268,8 @@ class MaskRace:
                 value=near[1].value, variance=near[1].variance + _ELSEWHERE**2
             )  # fmt: skip
         return self._biases[key]
+
+
+def _octave(sequences: int) -> int:
+    """Of about as many sequences; engines have powers of two of them, or a few less."""
+    return round(math.log2(max(1, sequences)))

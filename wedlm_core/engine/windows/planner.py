@@ -62,6 +62,7 @@ class WindowPlanner:
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         # Of the forward observed last, if its host time is not known yet; sequences that came in with it.
         self._committed, self._drafted, self._admitted = 0.0, False, 0
+        self._is_mixed = False  # the forward observed last had sequences whose windows are not planned
         self._last = 0.0, 0, 0  # tokens, sequences and rows of prefill of the forward observed last
         # Forwards since one without drafts, a wide one counting as several, and since one with as many rows again, of
         # about as many sequences.
@@ -90,7 +91,8 @@ class WindowPlanner:
         table = self._table
         self._admitted += len(slots_S)
         self._acceptance.clear(slots_S, table.group[slots_S])
-        if self._new_windows is None or running > 2 * self._planned_for:
+        left_over = self._race.is_comparing and running <= len(slots_S)  # by a job that ended in a visit
+        if self._new_windows is None or running > 2 * self._planned_for or left_over:
             self._new_windows, self._chosen_windows = None, np.zeros(0, dtype=np.int64)
             return False
         masks, stale = self._new_windows
@@ -133,6 +135,7 @@ class WindowPlanner:
         if ended:
             self._ended.record(self._table.generated[slots_D[ended_D]])
         self._committed, self._drafted, self._last = tokens, rows > sequences, (tokens, sequences, prefill_rows)
+        self._is_mixed = bool(np.count_nonzero(self._table.adaptive[slots_D]) != sequences)
         kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
         passed = rows / max(1, sequences), 1.0  # in forwards of sequences that have a row each; in forwards
         self._since_2 = [
@@ -178,7 +181,7 @@ class WindowPlanner:
             seconds: of it.
             elsewhere: whether drafts came from other sources than masks.
         """
-        if self._corrects:
+        if self._corrects and not self._is_mixed:
             self._race.record(seconds, *self._last, elsewhere=elsewhere)
 
     @property
@@ -377,7 +380,10 @@ class WindowPlanner:
         if self._race.is_due(sequences):
             self._race.begin(sequences)
             return chosen.lasting_rival
-        return chosen.rival if self._wants_timing(chosen) else None
+        if self._race.is_comparing or not self._wants_timing(chosen):
+            return None
+        self._race.pause()
+        return chosen.rival
 
     def _wants_timing(self, chosen: Allocation) -> bool:
         """Whether to do for once what comes second: nothing else corrects the cost of forwards that are not run."""

@@ -33,6 +33,7 @@ class Raced:
 def race(
     forwards: int, expected: float, true: Callable[[int], float], *, speed: Callable[[int], float] = lambda _: 1.0,
     elsewhere: Callable[[int], bool] = lambda _: False, seed: int = 0, prompts: bool = False,
+    decoding: Callable[[int], int] = lambda _: SEQUENCES,
 ) -> Raced:  # fmt: skip
     """Plan and decode; logarithms of commits per second with masks over those without, expected and true."""
     rng, found, masks, plan_at = np.random.default_rng(seed), MaskRace(), False, 0
@@ -57,7 +58,7 @@ def race(
         noise = speed(forward) * float(rng.uniform(0.85, 1.15))
         if rng.random() < 0.05:  # a step of prefill alone
             found.record(1e-3, 0, 0, 60, elsewhere=elsewhere(forward))
-        found.record(seconds * noise, tokens, SEQUENCES, rows, elsewhere=elsewhere(forward))
+        found.record(seconds * noise, tokens, decoding(forward), rows, elsewhere=elsewhere(forward))
     return Raced(masks=np.array(had), visits=np.array(visits), bias=found.bias(SEQUENCES))
 
 
@@ -138,6 +139,60 @@ def test_a_visit_that_is_cut_short_teaches_nothing() -> None:
     found.learn(SEQUENCES, 0.02)
     assert found.bias(SEQUENCES) == 0.0
     assert not found.visits
+
+
+@pytest.mark.parametrize("slower", [1.3, 3.0])
+@pytest.mark.parametrize(("expected", "true"), [(-0.05, 0.2), (0.1, -0.1)])
+def test_a_wrong_comparison_does_not_last(expected: float, true: float, slower: float) -> None:
+    """It once closed the case for ever: what is far from first was not compared again."""
+    first = race(3000, expected, lambda _: true)
+    begin = int(first.visits.argmax())
+    found = race(
+        40_000, expected, lambda _: true, speed=lambda forward: slower if begin <= forward < begin + 60 else 1.0
+    )
+    assert found.share(np.arange(40_000) >= 25_000) == pytest.approx(float(true > 0), abs=0.25)
+
+
+def test_another_job_is_another_case() -> None:
+    found = race(40_000, 0.12, lambda forward: -0.2 if forward < 3000 else 0.25)
+    assert found.share(np.arange(40_000) < 3000) < 0.5
+    assert found.share(np.arange(40_000) >= 20_000) > 0.8
+
+
+def test_one_sequence_less_that_decodes_is_the_same_case() -> None:
+    """One of them reads its prompt, nearly always: what was compared was never learned from."""
+    found = race(4000, 0.1, lambda _: -0.1, decoding=lambda _: SEQUENCES - 1)
+    assert found.bias < -0.1
+    assert found.share(np.arange(4000) >= 1000) < 0.2
+
+
+def test_forwards_that_no_plan_is_for_are_not_of_a_visit_that_was_left_open() -> None:
+    """A job ends in a visit, and one with fixed windows runs before another is planned for."""
+    found = MaskRace()
+    found.follow(SEQUENCES, 0.02, True)
+    for _ in range(200):
+        found.record(1e-3, 8, SEQUENCES, 0, elsewhere=False)
+        found.arrive(SEQUENCES)
+    found.begin(SEQUENCES)
+    for _ in range(500):
+        found.record(1e-3, 80 if found.visits == 0 else 8, SEQUENCES, 0, elsewhere=False)
+    found.arrive(SEQUENCES)
+    found.follow(SEQUENCES, 0.02, None)
+    assert found.arrive(SEQUENCES)
+    found.learn(SEQUENCES, 0.0)
+    assert found.bias(SEQUENCES) == pytest.approx(0.0, abs=0.01)
+
+
+def test_what_is_before_a_visit_is_of_the_same_kind_and_not_old() -> None:
+    """160 forwards alone, 4000 beside history while the machine becomes slower, and alone again."""
+    found = MaskRace()
+    found.follow(SEQUENCES, 0.02, True)
+    for forward in range(4200):
+        found.record(1e-3 * (1.0 if forward < 160 else 1.5), 8, SEQUENCES, 0, elsewhere=160 <= forward < 4160)
+        found.arrive(SEQUENCES)
+        if forward in range(4160, 4180):
+            assert not found.is_due(SEQUENCES)
+    assert found.is_due(SEQUENCES)
 
 
 CPU = StepCost.linear(fixed=0.45e-3, per_row=17e-6, floor_rows=8)

@@ -185,3 +185,16 @@ def test_rows_that_choose_no_token_cost_their_share(unread_row: float) -> None:
     for _ in range(3000):
         observe_heads(planner, table, prefill_rows=16)
     assert planner._prefill_rows / planner._commits == pytest.approx(16 * unread_row / COUNT, rel=0.2)
+
+
+def test_forwards_with_fixed_windows_among_them_tell_nothing_of_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tokens come whether others have masks or not: what masks brought all of them is not what they bring."""
+    planner, table = planned()
+    seen: list[float] = []
+    monkeypatch.setattr(planner._race, "record", lambda seconds, *_, **__: seen.append(seconds))
+    planner.wants_forward()
+    for adaptive in (COUNT, COUNT - 1, 0):
+        table.adaptive[:] = np.arange(COUNT) < adaptive
+        observe_heads(planner, table)
+        planner.record_step(float(adaptive))
+    assert seen == [float(COUNT)]
