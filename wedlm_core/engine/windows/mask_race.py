@@ -21,7 +21,8 @@ __all__ = ["MaskRace"]
 
 _SETTLING = 8  # forwards after a change that do not count: windows have yet to follow
 _COUNTED = 40, 24  # forwards without masks that a comparison takes, and with: these have many more tokens
-_LEAST_COUNTED = 12  # forwards either way of which a comparison tells something
+_FAR, _COUNTED_FAR = 0.15, 16  # logarithm of rates from which fewer forwards of a visit tell as much, and how many
+_LEAST_COUNTED = 10  # forwards either way of which a comparison tells something
 _LATE = 4  # forwards of a visit that are not known yet as it ends, where forwards overlap
 _PRIOR_ERROR = 0.15  # of the logarithm of a rate with masks over one without, before any comparison
 _DRIFT = 0.03  # by which that changes from one visit to the next
@@ -190,8 +191,7 @@ class MaskRace:
         if not self._share or self._phase is not _Phase.WATCHING or not self._has_counted:
             return False
         self._count(sequences)
-        there = not self._masks
-        tokens = (_SETTLING + _COUNTED[there]) * _TOKENS[there] * sequences
+        tokens = self._length * _TOKENS[not self._masks] * sequences
         return self._of(sequences, self._elsewhere).may_visit(self._expected, self._share, float(tokens))
 
     @property
@@ -204,8 +204,8 @@ class MaskRace:
         self._visited, self._compared = self._of(sequences, self._elsewhere), self._key
         self._visited.since = self._visited.visited = 0.0
         self._first = bool(self._masks)
+        self.visits = self._length
         self._phase, self._masks, self._settled = _Phase.VISITING, not self._first, 0
-        self.visits = _SETTLING + _COUNTED[self._masks]
         self._arms.forget(self._masks)
 
     def record(self, seconds: float, tokens: float, sequences: int, prefill_rows: int, *, elsewhere: bool) -> None:
@@ -253,6 +253,11 @@ class MaskRace:
         else:
             self._of(sequences, self._elsewhere).see(self._forwards, self._tokens)
         self._forwards, self._tokens = 0, 0.0
+
+    @property
+    def _length(self) -> int:
+        """Forwards of a visit to what comes second now."""
+        return _SETTLING + (_COUNTED_FAR if abs(self._expected) > _FAR else _COUNTED[not self._masks])
 
     @property
     def _has_counted(self) -> bool:
