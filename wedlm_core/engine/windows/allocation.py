@@ -94,18 +94,9 @@ def allocate(
             fewer masks a share.
     """
     weight_S = np.ones(len(widest_S)) if weight_S is None else weight_S
-    count = int(weight_S.sum())
-    by_rows = _by_rows(run, widest_S)
-    density_SW = _hull_density(by_rows.rows_SW, by_rows.commits_SW)
-    own_N, before_N = np.nonzero(density_SW > 0)  # each place of a window but the last can grow by one
-    # A sequence's windows stay in order: along a hull the density falls. Of equal ones the lightest come first.
-    order_N = np.lexsort((weight_S[own_N], -density_SW[own_N, before_N]))
-    own_N, place_N = own_N[order_N], before_N[order_N] + 1
-    rows_N, commits_N = (
-        np.append(weight_S @ found_SW[:, 0], weight_S[own_N] * np.diff(found_SW, axis=1)[own_N, place_N - 1]).cumsum()
-        for found_SW in (by_rows.rows_SW, by_rows.commits_SW)
-    )
-    rows_N += load.other_rows
+    count, absent_S = int(weight_S.sum()), weight_S == 0
+    chain = _chain(_by_rows(run, widest_S), weight_S, load.other_rows)
+    rows_N, commits_N = chain.rows_N, chain.commits_N
     seconds_N = load.seconds(rows_N, count)
     with_prefill_N = seconds_N + load.prefill_seconds(rows_N, commits_N, count)
     seconds_N[0] -= load.spared_alone
@@ -116,43 +107,25 @@ def allocate(
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
     if rates_N[0] >= tuning.alone_within * rates_N.max():
         taken = 0
-    every_S = np.arange(len(widest_S))
-
-    def masks_at(link: int) -> IntArray:
-        place_S = np.zeros(len(widest_S), dtype=np.int64)
-        np.maximum.at(place_S, own_N[:link], place_N[:link])
-        return by_rows.masks_SW[every_S, place_S]
-
-    masks_S = masks_at(taken)
-    absent_S = weight_S == 0
-    wide_N = rows_N >= 2 * rows_N[0]
-    opens_N = (place_N == 1) & (density_SW[own_N, 0] >= density_SW[:, 0].max(initial=0.0) / 2)
-    opened_N = np.append(0.0, opens_N * weight_S[own_N]).cumsum()
 
     def rival(among_N: BoolArray) -> Rival | None:
         other = 0 if taken else int(np.where(among_N, rates_N, -np.inf).argmax())
         if other == taken or rates_N[other] <= 0:
             return None
-        others_S = masks_at(other)
+        others_S = chain.masks_at(other)
         if absent_S.any():
             others_S[absent_S] = np.median(others_S[~absent_S])
         return Rival(masks_S=others_S, rate=float(rates_N[other]))
 
-    rate = float(rates_N[taken])
+    masks_S, wide_N = chain.masks_at(taken), rows_N >= 2 * rows_N[0]
     seconds_per_commit = float(seconds_N[taken] / commits_N[taken])
     row_price = load.slope(float(rows_N[taken]), count) / seconds_per_commit
     if taken and absent_S.any():
-        # It adds nothing to the rate, so the chain may end just before a step that all its likes took. At the price of
-        # a row its best window is its own affair; no wider than others' are, who may have left out what brings little.
-        as_others_SW = by_rows.masks_SW <= masks_S[~absent_S].max(initial=0)
-        net_SW = np.where(as_others_SW, by_rows.commits_SW - row_price * by_rows.rows_SW, -np.inf)
-        good_SW = net_SW >= net_SW.max(axis=1, keepdims=True) - (1 - tuning.near_optimal) * by_rows.commits_SW
-        best_S = by_rows.masks_SW[every_S, good_SW.argmax(axis=1)]
-        masks_S = np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
+        masks_S = _with_absent(chain.windows, masks_S, absent_S, row_price, tuning)
     second = rival(wide_N)
     return Allocation(
-        masks_S=masks_S, rate=rate, row_price=row_price, seconds_per_commit=seconds_per_commit, rival=second,
-        lasting_rival=second if taken else rival(wide_N & (opened_N >= 0.9 * opened_N[-1])),
+        masks_S=masks_S, rate=float(rates_N[taken]), row_price=row_price, seconds_per_commit=seconds_per_commit,
+        rival=second, lasting_rival=second if taken else rival(wide_N & (chain.opened_N >= 0.9 * chain.opened_N[-1])),
     )  # fmt: skip
 
 
@@ -163,6 +136,64 @@ class _Windows:
     masks_SW: IntArray
     commits_SW: FloatArray
     rows_SW: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chain:
+    """All windows from none to the widest, ``[N]`` links; each grows one window along its hull, the steepest first.
+
+    Attributes:
+        windows: of each sequence.
+        own_N, place_N: int64 ``[N - 1]``, the sequence that grows behind each link, and to which of its windows.
+        rows_N, commits_N: of a forward at each link, rows that are spent anyway included.
+        opened_N: sequences, by weight, that have masks of those whose first step is half as steep as the steepest.
+    """
+
+    windows: _Windows
+    own_N: IntArray
+    place_N: IntArray
+    rows_N: FloatArray
+    commits_N: FloatArray
+    opened_N: FloatArray
+
+    def masks_at(self, link: int) -> IntArray:
+        """``[S]``: masks of each sequence at a link."""
+        place_S = np.zeros(len(self.windows.masks_SW), dtype=np.int64)
+        np.maximum.at(place_S, self.own_N[:link], self.place_N[:link])
+        return self.windows.masks_SW[np.arange(len(place_S)), place_S]
+
+
+def _chain(windows: _Windows, weight_S: FloatArray, other_rows: float) -> _Chain:
+    """Let windows grow along their hulls."""
+    density_SW = _hull_density(windows.rows_SW, windows.commits_SW)
+    own_N, before_N = np.nonzero(density_SW > 0)  # each place of a window but the last can grow by one
+    # A sequence's windows stay in order: along a hull the density falls. Of equal ones the lightest come first.
+    order_N = np.lexsort((weight_S[own_N], -density_SW[own_N, before_N]))
+    own_N, place_N = own_N[order_N], before_N[order_N] + 1
+    rows_N, commits_N = (
+        np.append(weight_S @ found_SW[:, 0], weight_S[own_N] * np.diff(found_SW, axis=1)[own_N, place_N - 1]).cumsum()
+        for found_SW in (windows.rows_SW, windows.commits_SW)
+    )
+    opens_N = (place_N == 1) & (density_SW[own_N, 0] >= density_SW[:, 0].max(initial=0.0) / 2)
+    return _Chain(
+        windows=windows, own_N=own_N, place_N=place_N, rows_N=rows_N + other_rows, commits_N=commits_N,
+        opened_N=np.append(0.0, opens_N * weight_S[own_N]).cumsum(),
+    )  # fmt: skip
+
+
+def _with_absent(
+    windows: _Windows, masks_S: IntArray, absent_S: BoolArray, row_price: float, tuning: PlannerTuning
+) -> IntArray:
+    """Masks with those of a sequence that is not there.
+
+    It adds nothing to the rate, so the chain may end just before a step that all its likes took. At the price of a row
+    its best window is its own affair; no wider than others' are, who may have left out what brings little.
+    """
+    as_others_SW = windows.masks_SW <= masks_S[~absent_S].max(initial=0)
+    net_SW = np.where(as_others_SW, windows.commits_SW - row_price * windows.rows_SW, -np.inf)
+    good_SW = net_SW >= net_SW.max(axis=1, keepdims=True) - (1 - tuning.near_optimal) * windows.commits_SW
+    best_S = windows.masks_SW[np.arange(len(masks_S)), good_SW.argmax(axis=1)]
+    return np.where(absent_S, np.maximum(masks_S, best_S), masks_S)
 
 
 def _by_rows(run: LongRun, widest_S: IntArray) -> _Windows:

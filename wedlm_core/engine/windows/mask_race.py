@@ -26,9 +26,7 @@ _LEAST_COUNTED = 10  # forwards either way of which a comparison tells something
 _LATE = 4  # forwards of a visit that are not known yet as it ends, where forwards overlap
 _PRIOR_ERROR = 0.15  # of the logarithm of a rate with masks over one without, before any comparison
 _DRIFT = 0.03  # by which that changes from one visit to the next
-_REMEMBERED = (
-    4096  # forwards after which what was learned counts e times less: jobs change, and a comparison may be wrong
-)
+_REMEMBERED = 4096  # forwards after which a comparison counts e times less: jobs change, and it may be wrong
 _ELSEWHERE = 0.05  # by which it differs between numbers of sequences
 # Error of a comparison besides that of its forwards, with forwards behind the visit and without: machines that are
 # shared change their speed.
@@ -40,7 +38,7 @@ _BAND = 1.25, 3.0
 _BEFORE = 64  # forwards before the first visit: how often masks are right is not known sooner
 _FIRST_SHARES = 6  # times the share of the time that the first visit may cost: later ones tell less
 _LEAST_COST = 0.04  # of a visit, as a logarithm of rates: what is expected of what comes second may be wrong
-_TOKENS = 1, 4  # of a sequence and forward without masks and with, before a visit tells
+_TOKENS = 1, 4  # committed per sequence and forward, without masks and with: taken for the cost of the first visit
 
 
 class _Phase(Enum):
