@@ -376,7 +376,7 @@ class Engine:
         unsound_D = table.unsound(slots_D)
         over_D = ended_D | unsound_D
         over_D[stopping] = True
-        self._draft(plan, outcome, emit_D, over_D)
+        self._draft(plan, outcome, emit_D, over_D, prefill)
         if not np.count_nonzero(over_D):
             return
         with self._apart():
@@ -389,7 +389,9 @@ class Engine:
                     sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
                 self._finish(sequence)
 
-    def _draft(self, plan: ForwardPlan, outcome: StepOutcome, emit_D: IntArray, over_D: BoolArray) -> None:
+    def _draft(
+        self, plan: ForwardPlan, outcome: StepOutcome, emit_D: IntArray, over_D: BoolArray, prefill_rows: int
+    ) -> None:
         """Draft the next windows of sequences with a grammar, and of those whose text repeats what was seen.
 
         ``over_D`` says which of the decoding sequences go on no longer; those whose grammar refuses what was committed
@@ -398,7 +400,7 @@ class Engine:
         history, state = self._history, self._runner.state
         slots_D = plan.slots_S[: len(over_D)]
         found = None
-        if history is not None and history.wakes(emit_D, int(plan.prefill_S.sum())):
+        if history is not None and history.wakes(emit_D, prefill_rows):
             with self._apart():
                 found = history.suggest(slots_D, outcome, emit_D, ~over_D)
         failed = self._constraints.accept(

@@ -31,7 +31,7 @@ LEAST_ACCEPTANCE = 0.05
 """Probability of acceptance below which no row is worth its bookkeeping."""
 
 _MOST_DRAFTS = 32  # of a sequence in a forward
-_MOST_ENDED = 64  # texts that wait to be taken in: the last ones, as taking in takes time for what does not pay
+_MOST_ENDED = 512  # texts that wait to be taken in, the last ones: a trial without them would not show what they bring
 
 
 @dataclass(kw_only=True)

@@ -16,16 +16,23 @@ __all__ = ["Trials"]
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
 _ENOUGH = 1024, 48  # sequences of these forwards together, and forwards, of which it is enough
 _TRIED = 192  # of a trial at most: until then it ends as soon as the difference is clear
-_UNCOUNTED = 16  # with drafts, at the beginning: windows and trust have yet to follow, kernels to be loaded
+_FIRST_UNCOUNTED, _UNCOUNTED = (
+    16,
+    8,
+)  # with drafts, at the beginning of the job, where kernels have yet to be loaded and
+# nothing is known of what to trust, and of a trial, where windows have yet to follow
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid are no longer asked for
-_PAUSE, _LONGEST_PAUSE = 96, 2048  # forwards without, twice as many after each trial that fails
+_PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
 _CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _COUNTED = 12  # forwards either way that a difference takes to be clear
-_CLEAR = 2.0  # standard errors by which it is
-_PAYS = math.log(0.98)  # of seconds per token with drafts over those without, at most
+_CLEAR, _SURE = 3.0, 2.0  # standard errors by which it is clear that drafts pay, in a trial, of which each forward asks
+# anew, and that they still do
+_FUTILE = 1.0  # standard errors by which it is clear that they do not: a trial that fails takes time for nothing
+_VAGUE = 0.2  # standard error from which on nothing is clear: some forward was disturbed
+_PAYS = math.log(0.96)  # of seconds per token with drafts over those without, at most: what they save less is chance
 
 
 class Trials:
@@ -40,7 +47,7 @@ class Trials:
         self._is_steady = True  # the drafts have shown to pay, or nothing is known yet
         self._left, self._passed = _AT_FIRST, 0  # forwards of this phase to come, and that were
         self._pause, self._checked = _PAUSE, _CHECKED
-        self._idle = 0  # forwards in a row without any gain
+        self._idle, self._has_gained = 0, False  # forwards in a row without any gain; one of this phase had some
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
         self._arms: dict[int, Arms] = {}  # by the binary length of the number of sequences
@@ -63,14 +70,21 @@ class Trials:
         arms = self._arms.setdefault(size, Arms())
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
-        counts = self._passed > (_UNCOUNTED if self.asks else _CHECK_UNCOUNTED)
+        uncounted = _UNCOUNTED if self._at_first is None else _FIRST_UNCOUNTED
+        counts = self._passed > (uncounted if self.asks else _CHECK_UNCOUNTED)
         if counts:
             arms.arm(self.asks).add(seconds, tokens, prefill_rows)
         if self._at_first is not None:
             self._at_first += sequences
         ends = self._left <= 0 or self._is_hopeless or self._is_enough
-        if ends or (counts and self._compares and _is_clear(arms.compare(_COUNTED))):
+        if ends or (counts and self._compares and self._is_clear(arms.compare(_COUNTED))):
             self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
+
+    def _is_clear(self, found: Comparison | None) -> bool:
+        """Whether it is more than chance that drafts pay, or do not."""
+        if found is None or found.error > _VAGUE:
+            return False
+        return _pays(found, _CLEAR if self.asks else _SURE) or found.ratio - _FUTILE * found.error > _PAYS
 
     def skip(self) -> bool:
         """Whether a forward tells nothing, as it is far from the next trial; it is counted then."""
@@ -92,12 +106,12 @@ class Trials:
 
     @property
     def _is_hopeless(self) -> bool:
-        return self.asks and self._idle >= (_IDLE if self._is_steady else _HOPELESS)
+        return self.asks and self._idle >= (_IDLE if self._is_steady or self._has_gained else _HOPELESS)
 
     def gained(self, seconds: float) -> None:
         """Take in how much time drafts that were bought are thought to spare: what never does, no one has to try."""
         if seconds > 0:
-            self._idle = 0
+            self._idle, self._has_gained = 0, True
 
     def _decide(self, arms: Arms) -> None:
         """Begin the next phase, by forwards of as many sequences as most of this phase had."""
@@ -106,8 +120,9 @@ class Trials:
             self._begin(asks=False, forwards=_CHECK)
         elif not self.asks and not self._is_steady:
             self._begin(asks=True, forwards=_TRIED)
-        elif not hopeless and (found := arms.compare()) is not None and found.ratio < _PAYS:
-            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _is_clear(found) else _CHECKED
+        elif not hopeless and _pays(arms.compare(), 0.0 if checks else _FUTILE):
+            sure = checks and _pays(arms.compare(), _SURE)
+            self._checked = min(2 * self._checked, _MOST_CHECKED) if sure else _CHECKED
             self._is_steady, self._pause = True, _PAUSE
             self._begin(asks=True, forwards=self._checked)
         else:
@@ -117,13 +132,13 @@ class Trials:
 
     def _begin(self, *, asks: bool, forwards: int) -> None:
         self._at_first = None
-        self.asks, self._left, self._passed, self._idle = asks, forwards, 0, 0
+        self.asks, self._left, self._passed, self._idle, self._has_gained = asks, forwards, 0, 0, False
         self._sizes.clear()
         if asks and not self._is_steady:  # what was before it has no part in a trial
             for arms in self._arms.values():
                 arms.forget(with_drafts=True)
 
 
-def _is_clear(found: Comparison | None) -> bool:
-    """Whether it is more than chance that drafts pay, or do not."""
-    return found is not None and abs(found.ratio - _PAYS) > _CLEAR * found.error
+def _pays(found: Comparison | None, errors: float) -> bool:
+    """Whether drafts pay, by so many standard errors at least."""
+    return found is not None and found.ratio + errors * found.error < _PAYS

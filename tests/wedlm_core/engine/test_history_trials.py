@@ -91,7 +91,37 @@ def test_of_many_sequences_fewer_first_forwards_tell_as_much(sequences: int, for
     asked = decode(Trials(), 400, lambda _: 0.9, sequences=sequences)
     assert asked.index(False) == forwards
     again = asked.index(True, forwards)
-    assert all(asked[again : again + 24]), "later trials have their own length"
+    assert all(asked[again : again + 20]), "later trials have their own length"
+
+
+def in_a_trial() -> Trials:
+    """Trials at the beginning of one, behind forwards that showed that drafts do not pay."""
+    trials = Trials()
+    while trials.asks or trials._is_steady:
+        trials.record(2e-3 if trials.asks else 1e-3, 8, 8)
+        trials.gained(1e-3)
+    while not trials.asks:
+        trials.record(1e-3, 8, 8)
+    return trials
+
+
+def test_a_trial_in_which_something_was_gained_outlives_a_pause_of_gains() -> None:
+    """Where rows end together there are forwards without any; a trial that never gained ends at once."""
+    for gains, lasts in ((3, True), (0, False)):
+        trials = in_a_trial()
+        for forward in range(16):
+            trials.record(1e-3, 8, 8)
+            trials.gained(1e-3 if forward < gains else 0.0)
+        assert trials.asks == lasts
+
+
+def test_a_forward_that_was_disturbed_ends_no_trial() -> None:
+    """Its seconds alone would make drafts seem to cost twice as much, if with an error as large."""
+    trials = in_a_trial()
+    for forward in range(40):
+        trials.record(20e-3 if forward == 12 else 0.9e-3, 8, 8)
+        trials.gained(1e-3)
+    assert trials.asks
 
 
 def with_prompts(trials: Trials, forwards: int, speed: float, seed: int) -> float:

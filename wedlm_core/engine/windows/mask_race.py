@@ -35,6 +35,7 @@ _UNLIKELY = 2.0  # standard errors at which what a comparison finds is clipped: 
 # Standard errors within which what comes second may well be first: masks where none are, and none where masks are,
 # which cost less to visit and must not be slower.
 _BAND = 1.25, 3.0
+_RECORDED = 128  # forwards before a visit from which on they are recorded: to compare all would take 1% of the smallest
 _BEFORE = 64  # forwards before the first visit: how often masks are right is not known sooner
 _FIRST_SHARES = 6  # times the share of the time that the first visit may cost: later ones tell less
 _LEAST_COST = 0.04  # of a visit, as a logarithm of rates: what is expected of what comes second may be wrong
@@ -76,8 +77,8 @@ class _Bias:
         """
         return abs(expected) <= _BAND[masks] * math.sqrt(self.variance + _DRIFT**2)
 
-    def may_visit(self, expected: float, share: float, tokens: float) -> bool:
-        """Whether a visit may begin that costs the logarithm ``expected`` of a rate.
+    def tokens_left(self, expected: float, share: float, tokens: float) -> float:
+        """Tokens until a visit may begin that costs the logarithm ``expected`` of a rate; none where it may by now.
 
         Args:
             expected: logarithm of the rate with masks over the one without.
@@ -86,8 +87,9 @@ class _Bias:
         """
         cost = max(abs(expected), _LEAST_COST)
         if self.visited is not None:
-            return self.since * share >= self.visited * cost
-        return self.forwards >= _BEFORE and self.since * _FIRST_SHARES * share >= tokens * cost
+            return max(0.0, self.visited * cost / share - self.since)
+        early = max(0, _BEFORE - self.forwards)  # forwards, each of a token at least
+        return max(float(early), tokens * cost / (_FIRST_SHARES * share) - self.since)
 
     def see(self, forwards: int, tokens: float) -> None:
         """Count forwards that are not of a visit."""
@@ -131,6 +133,7 @@ class MaskRace:
         self._arms = Arms()  # of forwards of that key
         self._forwards, self._tokens = 0, 0.0  # since the last plan
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
+        self._rest = 0  # forwards to come that are only counted, as no visit is due soon
 
     def bias(self, sequences: int) -> float:
         """The logarithm of commits per second with masks over what is expected of them."""
@@ -183,14 +186,26 @@ class MaskRace:
             self._masks, self._settled = masks, 0
             if masks is not None:
                 self._arms.forget(masks)
+        self._rest = self._forwards_left(sequences)
 
     def is_due(self, sequences: int) -> bool:
         """Whether a visit to what comes second is due: it comes close, and enough is known of what comes first."""
         if not self._share or self._phase is not _Phase.WATCHING or not self._has_counted:
             return False
         self._count(sequences)
+        return not self._tokens_left(sequences)
+
+    def _forwards_left(self, sequences: int) -> int:
+        """Until forwards are to be recorded, or the next plan comes."""
+        if self._masks is None or not self._share:
+            return 1 << 30
+        each = float(sequences * _TOKENS[self._masks])
+        return max(0, int(self._tokens_left(sequences) / each) - _RECORDED)
+
+    def _tokens_left(self, sequences: int) -> float:
+        """Until the next visit."""
         tokens = self._length * _TOKENS[not self._masks] * sequences
-        return self._of(sequences, self._elsewhere).may_visit(self._expected, self._share, float(tokens))
+        return self._of(sequences, self._elsewhere).tokens_left(self._expected, self._share, float(tokens))
 
     @property
     def is_comparing(self) -> bool:
@@ -216,6 +231,11 @@ class MaskRace:
             prefill_rows: of prompts that were read in it.
             elsewhere: whether drafts came from elsewhere as well.
         """
+        if self._rest and elsewhere is self._elsewhere:
+            self._rest, self._carried = self._rest - 1, (0.0, 0)
+            self._forwards, self._tokens = self._forwards + 1, self._tokens + tokens
+            return
+        self._rest = 0
         seconds, prefill_rows = seconds + self._carried[0], prefill_rows + self._carried[1]
         self._carried = (0.0, 0) if sequences else (seconds, prefill_rows)
         is_over = self._phase is _Phase.VISITING and not self.visits  # it is of something else that no plan is for

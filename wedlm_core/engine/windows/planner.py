@@ -80,6 +80,7 @@ class WindowPlanner:
         self._prices: Prices | None = None  # of the last plan, once they were asked for
         self.by_masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))
         self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
+        self._probe_patience = 1  # how many times as rare probes are, as they change nothing
 
     def admit(self, slots_S: IntArray, running: int) -> bool:
         """Give new sequences what the last plan has for them; False where a new plan is due at once.
@@ -343,6 +344,8 @@ class WindowPlanner:
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = self._allocate(run, widest_N, load)
         self._chosen_windows = chosen.masks_S
+        if chosen.masks_S.any():
+            self._probe_patience = 1
         self._row_price, self._seconds_per_commit = chosen.row_price, chosen.seconds_per_commit
         masks_N: IntArray = chosen.masks_S.copy()
         second = self._second(chosen, len(slots_S)) if self._corrects else None
@@ -389,8 +392,11 @@ class WindowPlanner:
         """Whether to do for once what comes second: nothing else corrects the cost of forwards that are not run."""
         if chosen.rival is None or chosen.rival.rate < self._tuning.rival_within * chosen.rate:
             return False
-        if self._since_2[int(chosen.rival.masks_S.any())] < self._rival_wait:
+        kind = int(chosen.rival.masks_S.any())
+        if self._since_2[kind] < self._rival_wait:
             return False
+        # Its forwards may have fewer rows than those that count as wide: none the less it is done now.
+        self._since_2[kind] = 0.0
         self._rival_wait = min(2 * self._rival_wait, self._tuning.rival_interval)
         return True
 
@@ -398,10 +404,11 @@ class WindowPlanner:
         """Give one sequence without masks a few, now and then: else one that became easy is never found out."""
         masks, rows = self._tuning.probe_masks, 2 * self._tuning.probe_masks * lasts
         idle = np.flatnonzero((masks_S < 2) & (widest_S >= masks))
-        self._probe_rows += self._tuning.probe_share * waited * len(masks_S)
+        self._probe_rows += self._tuning.probe_share * waited * len(masks_S) / self._probe_patience
         due = bool(len(idle)) and self._probe_rows >= rows
         if due:
             masks_S[idle[self._probes % len(idle)]] = masks
             self._probes += 1
+            self._probe_patience = min(2 * self._probe_patience, self._tuning.most_probe_patience)
         self._probe_rows %= rows
         return due

@@ -16,6 +16,8 @@ from wedlm_core.kernels.cpu.purchase import Prices
 
 __all__ = ["CostCorrection", "HostTime", "Load"]
 
+_LEAST_RATIO = 1e-3  # a clock that is coarse says 0
+
 
 class HostTime:
     """Seconds of a step besides its forward; a step that was disturbed counts as a slow one only.
@@ -110,31 +112,61 @@ class _Sums:
         self.seconds_admitted = kept * self.seconds_admitted + seconds * admitted
 
 
+@dataclass(slots=True)
+class _Estimate:
+    """The logarithm of a factor, its variance, and the forward that changed it last."""
+
+    value: float
+    variance: float
+    at: int = 0
+
+
 class CostCorrection:
-    """Seconds that forwards took over those of the table, by half octaves of rows."""
+    """Seconds that forwards took over those of the table: the machine's speed, times a factor by half octaves of rows.
+
+    The speed changes from moment to moment, and with it that of forwards which do not run now; how the table is wrong
+    about some rows more than about others does not. Were each factor its own affair, a machine that becomes faster
+    would make wider forwards, which have not run since, seem dear. Both are filtered (R. E. Kalman, 1960): what a
+    forward tells goes to the one that is known less well.
+    """
 
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
-        self._tuning = tuning
-        self._factors: dict[int, float] = {}
+        self._tuning, self._forwards = tuning, 0
+        self._speed = _Estimate(0.0, tuning.speed_error**2)
+        self._shape: dict[int, _Estimate] = {}  # by half octaves of rows
 
     def record(self, rows: int, seconds: float, expected: float, times: int = 1) -> None:
         """Count a forward of these rows that was expected to take ``expected`` seconds as so many alike."""
-        place, most = round(2 * math.log2(max(1, rows))), self._tuning.disturbed
-        ratio = min(max(seconds / expected, 1 / most), most)
-        before = self._factors.get(place)
-        if before is None:  # taken to be off as rows nearby are
-            known = sorted(self._factors.items()) or [(place, 1.0)]
-            before = float(np.interp(place, *np.array(known).T))
-        self._factors[place] = ratio + (1 - self._tuning.correction) ** times * (before - ratio)
+        tuning, place = self._tuning, round(2 * math.log2(max(1, rows)))
+        self._forwards += 1
+        shape = self._shape.get(place)
+        if shape is None:
+            shape = self._shape[place] = _Estimate(self._nearby(place), tuning.shape_error**2, self._forwards)
+        self._speed.variance += tuning.speed_drift**2
+        shape.variance += (self._forwards - shape.at) * tuning.shape_drift**2
+        shape.at = self._forwards
+        variance = self._speed.variance + shape.variance + tuning.forward_error**2 / times
+        most = tuning.unlikely * math.sqrt(variance)  # by more, the forward was disturbed
+        found = min(max(math.log(max(seconds / expected, _LEAST_RATIO)) - self._speed.value - shape.value, -most), most)
+        for known in (self._speed, shape):
+            gain = known.variance / variance
+            known.value += gain * found
+            known.variance *= 1 - gain
+
+    def _nearby(self, place: int) -> float:
+        """What rows of which none were seen are taken to be off: as those nearby are."""
+        known = sorted((other, math.exp(shape.value)) for other, shape in self._shape.items()) or [(place, 1.0)]
+        return math.log(float(np.interp(place, *np.array(known).T)))
 
     def corrected(self, cost: StepCost) -> StepCost:
         """The table times the factors, interpolated between rows that forwards had.
 
         The table gets knots at those rows: no factor elsewhere could bend what lies between two, or beyond the last.
         """
-        if not self._factors:
+        if not self._shape:
             return cost
-        places, factors = np.array(sorted(self._factors.items())).T
+        speed = self._speed.value
+        places, factors = np.array(sorted((place, math.exp(speed + own.value)) for place, own in self._shape.items())).T
         cost = _with_knots(cost, np.round(2 ** (places / 2)))
         factor = np.interp(2 * np.log2(np.maximum(1, cost.rows)), places, factors)
         overall = float(factors.mean())

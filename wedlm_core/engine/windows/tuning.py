@@ -19,7 +19,14 @@ class PlannerTuning:
     prior_sequence: float = 48.0  # observations; weight of the job in a sequence's estimate at one offset
     prior_failures: float = 12.0  # failures; weight of the job in a sequence's failure ratio: luck evens out
     # Forwards
-    correction: float = 0.2  # weight of one forward in the correction of the cost table: about 5 forwards count
+    forward_error: float = 0.1  # standard error of the logarithm of one forward's seconds
+    speed_error: float = (
+        0.15  # of the machine's speed over that at which the cost table was measured, before any forward
+    )
+    speed_drift: float = 0.1  # by which that changes from one forward that counts to the next
+    shape_error: float = 0.1  # of the table about some rows over others, before any forward of these
+    shape_drift: float = 0.005  # by which that changes likewise
+    unlikely: float = 2.0  # standard errors at which what a forward tells is clipped: the machine did something else
     correction_interval: int = 4  # forwards between those that count: comparing takes 2% of the smallest
     host_kept: float = 0.99  # share of the host time's sums kept per step: about 100 steps count
     commits_alike: float = 0.01  # square of the relative spread of commits below which host time counts as fixed
@@ -45,6 +52,7 @@ class PlannerTuning:
     lengths_kept: int = 64  # outputs whose lengths count: the last ones, so that changes are noticed
     lengths_trusted: int = 8  # outputs that have to end before their lengths count: those that end first are short
     probe_share: float = 0.01  # share of rows that probes of sequences without masks may take: hardly a cost
+    most_probe_patience: int = 4  # times as rare at most, while no sequence gets masks: they take time for nothing then
     probe_masks: int = 4  # masks of a probe: enough to see three drafts
 
 

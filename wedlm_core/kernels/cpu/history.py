@@ -271,33 +271,37 @@ def _next(logs, log, position, own, draft):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _vote(logs, log, found, number, j, own, draft):  # type: ignore[no-untyped-def]
-    """What follows most often: token, its votes, all votes. The latest occurrence decides between equals."""
-    token, votes, voters = -1, 0, 0
+def _vote(logs, log, found, number, j, own, draft, follows):  # type: ignore[no-untyped-def]
+    """What follows most often: token, its votes, all votes. The latest occurrence decides between equals.
+
+    What follows each of the occurrences is written to ``follows``.
+    """
+    token, votes, voters, alike = -1, 0, 0, True
     for a in range(number):
-        if _next(logs, log, found[a] + j, own, draft) >= 0:
-            voters += 1
+        follows[a] = _next(logs, log, found[a] + j, own, draft)
+        voters += follows[a] >= 0
+        alike = alike and follows[a] == follows[0]
+    if alike and voters:
+        return follows[0], voters, voters
     for a in range(number):
         if votes >= number - a:
             break  # no other has as many
-        one = _next(logs, log, found[a] + j, own, draft)
-        if one < 0:
+        if follows[a] < 0:
             continue
         same = 1
         for b in range(a + 1, number):
-            if _next(logs, log, found[b] + j, own, draft) == one:
-                same += 1
+            same += follows[b] == follows[a]
         if same > votes:
-            token, votes = one, same
+            token, votes = follows[a], same
     return token, votes, voters
 
 
 @kernel
-def _agree(logs, log, found, number, j, own, draft, token):  # type: ignore[no-untyped-def]
+def _agree(found, number, follows, token):  # type: ignore[no-untyped-def]
     """Keep the occurrences that go on with a token."""
     kept = 0
     for a in range(number):
-        if _next(logs, log, found[a] + j, own, draft) == token:
+        if follows[a] == token:
             found[kept] = found[a]
             kept += 1
     return kept
@@ -377,7 +381,7 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
     """
     shared, orders = len(logs.end) - 1, len(logs.order)
     tail, hashes = np.empty(longest, np.int64), np.empty(orders, np.uint64)
-    found = np.empty((SOURCES, walk), np.int64)
+    found, follows = np.empty((SOURCES, walk), np.int64), np.empty((SOURCES, walk), np.int64)
     for i in range(len(slots)):
         slot, first, draft = slots[i], ahead[i], offer.token[slots[i]]
         counts[i] = match[i] = 0
@@ -405,7 +409,9 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
                 found[one, 0] = offer.place[slot] + first
             else:
                 continue
-            following, own_votes, all_votes = _vote(logs, there, found[one], places, 0, there == slot, draft)
+            following, own_votes, all_votes = _vote(
+                logs, there, found[one], places, 0, there == slot, draft, follows[one]
+            )  # fmt: skip
             if all_votes == 0:
                 continue
             hazard = _hazard(learned, _cell(one, matched, own_votes, all_votes), matched, own_votes, all_votes)
@@ -414,7 +420,7 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
                 chosen, votes, voters = following, own_votes, all_votes
         if source < 0:
             continue
-        places_of, own = found[source], log == slot
+        places_of, own, ahead_of = found[source], log == slot, follows[source]
         sure, j = 1.0, 0
         match[i] = length if own else -length
         offer.log[slot], offer.place[slot] = log, places_of[0] - first
@@ -427,10 +433,11 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
             draft[first + j] = token[i, j] = chosen
             acceptance[i, j] = sure
             offer.cell[slot, j], offer.hazard[slot, j] = cell, hazard
-            number = _agree(logs, log, places_of, number, j, own, draft, chosen)
+            if votes < number:
+                number = _agree(places_of, number, ahead_of, chosen)
             j += 1
             offer.place[slot] = places_of[0] - first
             if j == most:
                 break
-            chosen, votes, voters = _vote(logs, log, places_of, number, j, own, draft)
+            chosen, votes, voters = _vote(logs, log, places_of, number, j, own, draft, ahead_of)
         counts[i] = offer.drafts[slot] = j

@@ -11,6 +11,7 @@ import pytest
 
 from testing.engine.planner_simulation import FixedWindow, Planned, Scenario, simulate
 from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine.windows.comparison import Forwards
 from wedlm_core.engine.windows.mask_race import MaskRace
 
 SEQUENCES, EVERY = 8, 8  # sequences, and forwards between plans
@@ -84,6 +85,27 @@ def test_visits_cost_less_than_a_hundredth(true: float) -> None:
     second = found.masks != (true > 0)
     tokens = np.where(found.masks, 33.0, 8.0)
     assert 0 < (tokens[second] * abs(true)).sum() < 0.01 * tokens.sum() + 1e-9 or true == 0.0
+
+
+@pytest.mark.parametrize("true", [-0.05, -0.08])
+def test_forwards_far_from_a_visit_are_only_counted(true: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To record each would take a hundredth of the smallest steps; visits come all the same."""
+    recorded = 0
+
+    def count(forwards: Forwards, seconds: float, tokens: float, prefill: float) -> None:
+        nonlocal recorded
+        recorded += 1
+        add(forwards, seconds, tokens, prefill)
+
+    add = Forwards.add
+    monkeypatch.setattr(Forwards, "add", count)
+    few = race(20_000, true, lambda _: true)
+    rested = recorded
+    monkeypatch.setattr(MaskRace, "_forwards_left", lambda *_: 0)
+    every = race(20_000, true, lambda _: true)
+    assert 0 < rested < 0.5 * (recorded - rested)
+    begins = [int((np.diff(found.visits.astype(int)) == 1).sum()) for found in (few, every)]
+    assert begins[0] >= 0.8 * begins[1] > 0
 
 
 def test_a_machine_that_becomes_slower_meanwhile_says_nothing_of_masks() -> None:

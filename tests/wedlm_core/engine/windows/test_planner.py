@@ -174,6 +174,36 @@ def test_while_nothing_is_learned_a_plan_without_masks_stays(monkeypatch: pytest
     assert plans(300) >= 2, "a comparison of masks with none is due"
 
 
+def test_what_comes_second_is_timed_ever_more_seldom_however_few_rows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a few sequences do not double the rows of a forward: they were timed in every plan."""
+    planner, table = planned()
+    slots, dear, timed = np.arange(COUNT), StepCost.linear(fixed=1e-3, per_row=1e-3), 0
+    for _ in range(3000):
+        observe_heads(planner, table)
+        planner.wants_forward()
+        if planner.plan(slots, dear, 1 << 20):
+            timed += planner._timing
+    assert 3 <= timed <= 8, "behind 128, 256, 512 and every 1024 forwards"
+
+
+def test_probes_that_change_nothing_become_rarer() -> None:
+    def probed(patience: int) -> float:
+        tuning = PlannerTuning(most_probe_patience=patience, visit_share=0.0, rival_within=9.0)
+        return float(windows(6000, lambda _: 0.0, tuning=tuning, renew=10**6)[1000:].mean())
+
+    assert 0 < probed(4) < 0.5 * probed(1)
+
+
+def test_where_some_get_masks_the_others_are_probed_as_often_as_at_first() -> None:
+    planner, table = planned()
+    planner._probe_patience, planner._learned = 4, True
+    for _ in range(200):
+        observe_heads(planner, table)
+        planner.plan(np.arange(COUNT), CHEAP, 1 << 20)
+    assert table.masks.any()
+    assert planner._probe_patience == 1
+
+
 @pytest.mark.parametrize("unread_row", [0.25, 1.0])
 def test_rows_that_choose_no_token_cost_their_share(unread_row: float) -> None:
     planner, table = planned(unread_row)

@@ -116,7 +116,33 @@ def test_a_table_that_is_wrong_where_forwards_run_is_corrected_there() -> None:
     assert correction.corrected(measured)(np.array([256.0]), 0.0, 1)[0] == pytest.approx(between), "as nearby"
     disturbed = CostCorrection()
     disturbed.record(64, 1000.0, 1.1)
-    assert disturbed.corrected(measured).seconds[1] < 1.6
+    assert disturbed.corrected(measured).seconds[1] < 1.7
+
+
+@pytest.mark.parametrize("speed", [0.5, 0.7, 1.6])
+def test_forwards_that_do_not_run_become_faster_and_slower_with_those_that_do(speed: float) -> None:
+    """Else wider forwards seem dear as soon as the machine is quicker, and drafts of which all are right too dear."""
+    table = StepCost(rows=(16, 32, 64, 128), seconds=(1.0, 1.5, 2.5, 4.5))
+    rng, correction = np.random.default_rng(0), CostCorrection()
+
+    def forwards(rows: int, number: int, factor: float) -> None:
+        expected = float(table(np.array([rows]), 0.0, 1)[0])
+        for _ in range(number):
+            correction.record(rows, expected * factor * float(np.exp(rng.normal(0, 0.05))), expected)
+
+    for _ in range(4):  # the table is wrong by a fifth about 64 rows
+        forwards(32, 30, 1.0)
+        forwards(64, 4, 1.2)
+    forwards(32, 40, speed)
+    found = correction.corrected(table)(np.array([32.0, 64.0, 128.0]), 0.0, 1)
+    assert found[0] == pytest.approx(1.5 * speed, rel=0.1)
+    assert found[1:] / found[0] == pytest.approx([2.5 * 1.2 / 1.5, 4.5 * 1.2 / 1.5], rel=0.15), "wider ones with them"
+
+
+def test_a_clock_that_stood_still_corrects_little() -> None:
+    correction, table = CostCorrection(), StepCost(rows=(1,), seconds=(1.0,))
+    correction.record(1, 0.0, 1.0)
+    assert correction.corrected(table).seconds[0] > 0.5
 
 
 def test_a_table_that_ends_before_the_rows_that_run_is_corrected_beyond_its_end() -> None:
