@@ -16,11 +16,9 @@ __all__ = ["Trials"]
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
 _ENOUGH = 1024, 48  # sequences of these forwards together, and forwards, of which it is enough
 _TRIED = 192  # of a trial at most: until then it ends as soon as the difference is clear
-_FIRST_UNCOUNTED, _UNCOUNTED = (
-    16,
-    8,
-)  # with drafts, at the beginning of the job, where kernels have yet to be loaded and
-# nothing is known of what to trust, and of a trial, where windows have yet to follow
+# With drafts: when the job begins, as kernels have yet to be loaded, and nothing is known of what to trust; and when a
+# trial does, as windows have yet to follow.
+_FIRST_UNCOUNTED, _UNCOUNTED = 16, 8
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
@@ -28,8 +26,8 @@ _CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then wher
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _COUNTED = 12  # forwards either way that a difference takes to be clear
-_CLEAR, _SURE = 3.0, 2.0  # standard errors by which it is clear that drafts pay, in a trial, of which each forward asks
-# anew, and that they still do
+# Standard errors by which it is clear that drafts pay: in a trial, where each forward asks anew, and afterwards.
+_CLEAR, _SURE = 3.0, 2.0
 _FUTILE = 1.0  # standard errors by which it is clear that they do not: a trial that fails takes time for nothing
 _VAGUE = 0.2  # standard error from which on nothing is clear: some forward was disturbed
 _PAYS = math.log(0.96)  # of seconds per token with drafts over those without, at most: what they save less is chance
