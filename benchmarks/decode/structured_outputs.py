@@ -38,6 +38,7 @@ import torch
 from benchmarks.common import positive, table, write_result
 from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import random_decoder
+from benchmarks.decode.turns import old_objects_kept
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
@@ -184,9 +185,10 @@ def race(name: str, subject: Subject, batch: int, rounds: int, ids: Iterator[int
     found = []
     for turn in range(rounds + 1):
         numbers = range(turn * each, (turn + 1) * each)
-        one = {WAYS[2]: decode(subject, WAYS[2], numbers, batch, {}, ids)}
-        lengths = {number_of(done): len(done.token_ids) for done in one[WAYS[2]][1]}
-        found.append(one | {way: decode(subject, way, numbers, batch, lengths, ids) for way in WAYS[:2]})
+        with old_objects_kept():
+            one = {WAYS[2]: decode(subject, WAYS[2], numbers, batch, {}, ids)}
+            lengths = {number_of(done): len(done.token_ids) for done in one[WAYS[2]][1]}
+            found.append(one | {way: decode(subject, way, numbers, batch, lengths, ids) for way in WAYS[:2]})
     found = found[1:]
     lines: list[tuple[object, ...]] = []
     for way in WAYS:
@@ -207,7 +209,7 @@ def race(name: str, subject: Subject, batch: int, rounds: int, ids: Iterator[int
 
 def rows_of_round(batch: int) -> int:
     """Prompts that one round decodes: long enough for times to mean something."""
-    return max(_FEWEST_ROWS, 4 * batch)
+    return max(_FEWEST_ROWS, 16 * batch)
 
 
 def races(batches: Sequence[int], rounds: int) -> list[tuple[object, ...]]:

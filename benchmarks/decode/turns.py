@@ -9,13 +9,14 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wedlm_core import Generation, Request
 from wedlm_core.engine import Engine
 
-__all__ = ["Passage", "take_turns"]
+__all__ = ["Passage", "old_objects_kept", "take_turns"]
 
 _TURN_SECONDS = 0.02
 
@@ -67,17 +68,25 @@ class Passage:
 
 
 def take_turns(passages: Sequence[Passage]) -> None:
-    """Let all of them reach their end, in a new order each turn: who comes behind whom makes a difference of 5%.
-
-    Objects of before are no garbage meanwhile: to look through all of them takes a tenth of a second, of whoever is at
-    its turn then.
-    """
+    """Let all of them reach their end, in a new order each turn: who comes behind whom makes a difference of 5%."""
     left, order = list(passages), random.Random(0)
+    with old_objects_kept():
+        while left:
+            order.shuffle(left)
+            for one in left:
+                one.go_on(_TURN_SECONDS)
+            left = [one for one in left if not one.ends]
+
+
+@contextmanager
+def old_objects_kept() -> Iterator[None]:
+    """A block in which objects of before are no garbage.
+
+    To look through all of them takes a tenth of a second, of whoever is at its turn then.
+    """
     gc.collect()
     gc.freeze()
-    while left:
-        order.shuffle(left)
-        for one in left:
-            one.go_on(_TURN_SECONDS)
-        left = [one for one in left if not one.ends]
-    gc.unfreeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
