@@ -24,6 +24,7 @@ from pipeline.plan.job import Job
 from pipeline.storage.protocol import Storage
 from pipeline.types import Unit
 from pipeline.worker.engine_thread import DroppedError, EngineThread
+from pipeline.worker.garbage import keep_what_is_there
 from pipeline.worker.load_engine import EngineLoader
 from pipeline.worker.notice import SIGTERM, Notice
 from pipeline.worker.row_isolation import BisectionLike
@@ -78,6 +79,7 @@ class GenerateActor:
                 _leave_note(job.storage, error)
                 raise
         sys.setswitchinterval(_SWITCH_SECONDS)
+        keep_what_is_there()
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._bisection, self._engine, self._job = bisection, thread, job

@@ -12,6 +12,7 @@ from pipeline.plan.job import Job
 from pipeline.prompts.model_files import check_same_model, model_folder
 from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
+from pipeline.worker.garbage import nothing_collected
 from wedlm_batch.waiting import wait_passively
 from wedlm_core.cache import one_at_a_time
 from wedlm_core.kernels.cpu.kept import are_kept, note_kept
@@ -35,7 +36,7 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         num_threads: torch threads of this process; None keeps torch's default.
     """
     wait_passively()
-    with stage("torch imported"):
+    with stage("torch imported"), nothing_collected():
         import torch
 
         from wedlm_core.llm import LLM
