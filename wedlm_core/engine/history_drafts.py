@@ -71,7 +71,7 @@ class HistoryDrafts:
         self._history: History | None = None
         self._prompts: dict[int, tuple[int, ...]] = {}  # of the slots that it is for
         self._waiting: set[int] = set()  # those of them whose text the history has yet to get
-        self._ended = deque[tuple[tuple[int, ...], list[int]]](maxlen=_MOST_ENDED)  # and texts that ended before
+        self._ended = deque[tuple[tuple[int, ...], np.ndarray]](maxlen=_MOST_ENDED)  # and texts that ended before
         self.placed = False
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
         self._trials, self._asks = Trials(), True
@@ -114,12 +114,14 @@ class HistoryDrafts:
         prompt = self._prompts.pop(slot)
         if slot in self._waiting:
             self._waiting.remove(slot)
-            if keep:
-                self._ended.append((self._history.end_of(prompt), self._table.tokens_of(slot)))
+            if keep:  # an array: the tokens of so many texts as Python's numbers would take ten times the memory
+                output = self._table.output[slot, : self._table.generated[slot]].copy()
+                self._ended.append((self._history.end_of(prompt), output))
         else:
             self._history.close(slot, keep=keep)
         self._table.recalls[slot] = False
-        self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
+        if self.placed:
+            self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
 
     # ---- windows --------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ DEFAULT_BYTES = 64 << 20
 _LEAST_BITS = HISTORY_TOKENS.bit_length() - 1  # log2 of the tokens of a sequence that are always remembered
 _SPARE = 64  # tokens of output that a text has room for at first
 _REBASE = 1 << 30  # positions are int32
+_ROW_END = np.array([kernels.ROW_END], dtype=np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,23 +223,23 @@ class History:
             self._make_room()
             first = max(0, int(self._output[slot]) - self._tuning.orders[-1])
             kernels.copy_log(self._logs, slot, first, self._slots)
-            kernels.extend(self._logs, self._slots, np.array([kernels.ROW_END], dtype=np.int32))
+            kernels.extend(self._logs, self._slots, _ROW_END)
         self._release(slot)
         self._open[slot] = False
 
-    def remember(self, rows: Iterable[tuple[tuple[int, ...], Sequence[int]]]) -> None:
+    def remember(self, rows: Iterable[tuple[tuple[int, ...], TokenArray]]) -> None:
         """Let rows that ended join the finished rows, without opening them: as :meth:`close` does, one after the other.
 
         Args:
             rows: prompt and output of each.
         """
-        tokens: list[int] = []
+        parts: list[TokenArray] = []
         for prompt, output in rows:
-            if output:
-                tokens += (*self.end_of(prompt), *output, kernels.ROW_END)
-        if tokens:
+            if len(output):
+                parts += (np.array(self.end_of(prompt), dtype=np.int64), output, _ROW_END)
+        if parts:
             self._make_room()
-            kernels.extend(self._logs, self._slots, np.array(tokens, dtype=np.int64).astype(np.int32))
+            kernels.extend(self._logs, self._slots, np.concatenate(parts).astype(np.int32, copy=False))
 
     def end_of(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """What of a prompt joins the finished rows, before its output."""
