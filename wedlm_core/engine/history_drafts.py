@@ -71,7 +71,8 @@ class HistoryDrafts:
         self._history: History | None = None
         self._prompts: dict[int, tuple[int, ...]] = {}  # of the slots that it is for
         self._waiting: set[int] = set()  # those of them whose text the history has yet to get
-        self._ended = deque[tuple[tuple[int, ...], np.ndarray]](maxlen=_MOST_ENDED)  # and texts that ended before
+        self._ended = deque[tuple[tuple[int, ...], np.ndarray]]()  # and texts that ended before
+        self._ended_tokens = 0  # of their outputs
         self.placed = False
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
         self._trials, self._asks = Trials(), True
@@ -101,6 +102,7 @@ class HistoryDrafts:
         if self._ended:
             self._history.remember(list(self._ended))
             self._ended.clear()
+            self._ended_tokens = 0
         for slot in sorted(self._waiting):
             output = self._table.tokens_of(slot)
             text = np.array((*self._prompts[slot], *output), dtype=np.int64)
@@ -116,12 +118,19 @@ class HistoryDrafts:
             self._waiting.remove(slot)
             if keep:  # an array: the tokens of so many texts as Python's numbers would take ten times the memory
                 output = self._table.output[slot, : self._table.generated[slot]].copy()
-                self._ended.append((self._history.end_of(prompt), output))
+                self._remember_later(self._history.end_of(prompt), output)
         else:
             self._history.close(slot, keep=keep)
         self._table.recalls[slot] = False
-        if self.placed:
-            self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
+        self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
+
+    def _remember_later(self, end: tuple[int, ...], output: np.ndarray) -> None:
+        """Keep a text until the history takes texts in; of all that wait no more than it would not forget at once."""
+        assert self._history is not None
+        self._ended.append((end, output))
+        self._ended_tokens += len(output)
+        while len(self._ended) > _MOST_ENDED or self._ended_tokens > 1 << self._history.shared_bits:
+            self._ended_tokens -= len(self._ended.popleft()[1])
 
     # ---- windows --------------------------------------------------------------------------------------
 

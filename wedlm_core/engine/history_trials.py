@@ -20,7 +20,7 @@ _TRIED = 192  # of a trial at most: until then it ends as soon as the difference
 # trial does, as windows have yet to follow.
 _FIRST_UNCOUNTED, _UNCOUNTED = 16, 8
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
-_IDLE = 48  # in a row that gained nothing, after which drafts that paid are no longer asked for
+_IDLE = 48  # in a row that gained nothing, after which drafts that paid, or gained in a trial, are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
 _CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later

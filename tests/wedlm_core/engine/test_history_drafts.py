@@ -18,12 +18,14 @@ from wedlm_core.engine import Engine
 from wedlm_core.engine.history import check_bytes
 from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.history_trials import Trials
+from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu.purchase import buy_rows, step_seconds
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
+from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
@@ -162,6 +164,45 @@ def test_nothing_is_drafted_from_a_sequence_that_was_aborted() -> None:
     engine.abort(request.request_id)
     assert not engine._table.recalls.any()
     history.close(0, keep=True)  # one that never was remembered
+
+
+def resting(max_bytes: int) -> tuple[HistoryDrafts, SlotTable, Sequence]:
+    """A history that does not ask, and a sequence in the first of its slots that it has yet to take in."""
+    table = SlotTable(2, 9)
+    table.set_limit(0, 1 << 15)
+    drafts = HistoryDrafts(table, WindowPlanner(table, 4, 99), max_window=4, max_bytes=max_bytes)
+    sequence = Sequence(request=requests("verified", 0.0)[0], arrival=0, head=True, widest=4, slot=0)
+    drafts.open([sequence])
+    return drafts, table, sequence
+
+
+def test_drafts_of_a_slot_that_was_closed_are_none_of_the_next_windows() -> None:
+    """Grammars write some as well: they would seem to be there until the slot has another sequence."""
+    drafts, table, _ = resting(1 << 20)
+    table.source[0] = DraftSource.HISTORY
+    drafts.close(0, keep=False)
+    assert not table.source.any()
+
+
+def test_texts_that_wait_are_no_more_than_the_history_would_not_forget_at_once() -> None:
+    drafts, table, sequence = resting(1 << 20)
+    assert drafts._history is not None
+    most = 1 << drafts._history.shared_bits
+    table.generated[0] = most // 3
+    for number in range(20):
+        table.output[0] = number
+        drafts.close(0, keep=True)
+        drafts.open([sequence])
+    assert sum(len(output) for _, output in drafts._ended) == drafts._ended_tokens <= most
+    assert [int(output[0]) for _, output in drafts._ended] == [17, 18, 19], "the last ones"
+    table.generated[0] = 1
+    for _ in range(2000):
+        drafts.close(0, keep=True)
+        drafts.open([sequence])
+    assert len(drafts._ended) == 512
+    drafts._take_in()
+    assert not drafts._ended
+    assert drafts._ended_tokens == 0
 
 
 def test_too_little_memory_is_refused_at_once() -> None:

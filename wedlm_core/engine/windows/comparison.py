@@ -106,4 +106,6 @@ class Arms:
         row = max(0.0, (products + more_products) / both) if both > 0 else 0.0
         rows = (one.prefill + other.prefill) / (one.tokens + other.tokens)
         (here, here_error), (there, there_error) = (arm.seconds_per_token(row, rows) for arm in (one, other))
+        if min(here, there) <= 0:  # a clock that stood still
+            return None
         return Comparison(math.log(here / there), math.hypot(here_error, there_error))

@@ -39,7 +39,11 @@ _RECORDED = 128  # forwards before a visit from which on they are recorded: to c
 _BEFORE = 64  # forwards before the first visit: how often masks are right is not known sooner
 _FIRST_SHARES = 6  # times the share of the time that the first visit may cost: later ones tell less
 _LEAST_COST = 0.04  # of a visit, as a logarithm of rates: what is expected of what comes second may be wrong
-_TOKENS = 1, 4  # committed per sequence and forward, without masks and with: taken for the cost of the first visit
+_TOKENS = (
+    1,
+    4,
+)  # committed per sequence and forward, without masks and with: taken for the cost of the first visit, and for
+# the forwards until the next one
 
 
 class _Phase(Enum):
@@ -232,8 +236,9 @@ class MaskRace:
             elsewhere: whether drafts came from elsewhere as well.
         """
         if self._rest and elsewhere is self._elsewhere:
-            self._rest, self._carried = self._rest - 1, (0.0, 0)
-            self._forwards, self._tokens = self._forwards + 1, self._tokens + tokens
+            if sequences:
+                self._rest, self._carried = self._rest - 1, (0.0, 0)
+                self._forwards, self._tokens = self._forwards + 1, self._tokens + tokens
             return
         self._rest = 0
         seconds, prefill_rows = seconds + self._carried[0], prefill_rows + self._carried[1]

@@ -137,13 +137,17 @@ class CostCorrection:
 
     def record(self, rows: int, seconds: float, expected: float, times: int = 1) -> None:
         """Count a forward of these rows that was expected to take ``expected`` seconds as so many alike."""
+        if not (math.isfinite(seconds) and 0 < expected < math.inf):
+            return
         tuning, place = self._tuning, round(2 * math.log2(max(1, rows)))
         self._forwards += 1
         shape = self._shape.get(place)
         if shape is None:
             shape = self._shape[place] = _Estimate(self._nearby(place), tuning.shape_error**2, self._forwards)
         self._speed.variance += tuning.speed_drift**2
-        shape.variance += (self._forwards - shape.at) * tuning.shape_drift**2
+        # No less is known of rows that did not run for long than of those that never did.
+        drifted = shape.variance + (self._forwards - shape.at) * tuning.shape_drift**2
+        shape.variance = min(drifted, max(shape.variance, tuning.shape_error**2))
         shape.at = self._forwards
         variance = self._speed.variance + shape.variance + tuning.forward_error**2 / times
         most = tuning.unlikely * math.sqrt(variance)  # by more, the forward was disturbed

@@ -25,6 +25,15 @@ def test_what_is_compared_is_seconds_per_token_once_there_are_forwards_enough() 
     assert arms.compare() is None
 
 
+@pytest.mark.parametrize("stood_still", [(True,), (False,), (True, False)])
+def test_a_clock_that_stood_still_compares_nothing(stood_still: tuple[bool, ...]) -> None:
+    arms = Arms()
+    for kind in (True, False):
+        for _ in range(20):
+            arms.arm(kind).add(0.0 if kind in stood_still else 1e-3, 8.0, 0.0)
+    assert arms.compare() is None
+
+
 def test_forwards_are_compared_as_if_each_token_came_with_as_many_rows_of_prompts() -> None:
     rng, arms = np.random.default_rng(0), (Forwards(), Forwards())
     for number, arm in enumerate(arms):

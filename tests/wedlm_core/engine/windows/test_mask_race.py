@@ -108,6 +108,23 @@ def test_forwards_far_from_a_visit_are_only_counted(true: float, monkeypatch: py
     assert begins[0] >= 0.8 * begins[1] > 0
 
 
+def test_steps_in_which_none_decodes_age_nothing_that_is_known() -> None:
+    """Long prompts are read in hundreds of them: what was learned would fade before a token came."""
+    found = MaskRace()
+    found.follow(SEQUENCES, -0.05, False)
+    known = found._of(SEQUENCES, False)
+    known.value, known.variance, known.visited, known.since = 0.1, 1e-3, 1e4, 0.0
+    found.follow(SEQUENCES, -0.05, False)
+    for _ in range(1000):
+        found.record(1e-3, 0, 0, 512, elsewhere=False)
+    found.arrive(SEQUENCES)
+    assert found.bias(SEQUENCES) == 0.1
+    for _ in range(1000):
+        found.record(1e-3, 8, SEQUENCES, 0, elsewhere=False)
+    found.arrive(SEQUENCES)
+    assert found.bias(SEQUENCES) < 0.09
+
+
 def test_a_machine_that_becomes_slower_meanwhile_says_nothing_of_masks() -> None:
     """A visit is compared with what is before and behind it: with that before alone 0.11 would count."""
     biases = [

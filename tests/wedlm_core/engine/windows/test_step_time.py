@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -139,10 +140,26 @@ def test_forwards_that_do_not_run_become_faster_and_slower_with_those_that_do(sp
     assert found[1:] / found[0] == pytest.approx([2.5 * 1.2 / 1.5, 4.5 * 1.2 / 1.5], rel=0.15), "wider ones with them"
 
 
-def test_a_clock_that_stood_still_corrects_little() -> None:
+def test_a_clock_that_stood_still_corrects_little_and_no_number_nothing() -> None:
     correction, table = CostCorrection(), StepCost(rows=(1,), seconds=(1.0,))
+    for seconds, expected in ((math.nan, 1.0), (math.inf, 1.0), (1.0, 0.0), (1.0, math.inf)):
+        correction.record(1, seconds, expected)
+    assert correction.corrected(table) == table
     correction.record(1, 0.0, 1.0)
     assert correction.corrected(table).seconds[0] > 0.5
+
+
+@pytest.mark.parametrize("forwards", [100, 20_000])
+def test_rows_that_did_not_run_for_long_are_no_more_open_than_those_that_never_did(forwards: int) -> None:
+    """One that was disturbed would make them dear 23 times over, and it would be long until another says otherwise."""
+    table, correction = StepCost(rows=(8, 64), seconds=(1.0, 2.0)), CostCorrection()
+    for _ in range(20):
+        correction.record(8, 1.0, 1.0)
+        correction.record(64, 2.0, 2.0)
+    for _ in range(forwards):
+        correction.record(8, 1.0, 1.0)
+    correction.record(64, 200.0, 2.0, times=2)
+    assert correction.corrected(table).seconds[1] < 2.0 * 1.7
 
 
 def test_a_table_that_ends_before_the_rows_that_run_is_corrected_beyond_its_end() -> None:
