@@ -92,7 +92,8 @@ class WindowPlanner:
         table = self._table
         self._admitted += len(slots_S)
         self._acceptance.clear(slots_S, table.group[slots_S])
-        left_over = self._race.is_comparing and running <= len(slots_S)  # by a job that ended in a visit
+        # By a job that ended in a visit. Where one sequence runs at a time it goes on: each follows one that ended.
+        left_over = self._race.is_comparing and running <= len(slots_S) and running != self._planned_for
         if self._new_windows is None or running > 2 * self._planned_for or left_over:
             self._new_windows, self._chosen_windows = None, np.zeros(0, dtype=np.int64)
             return False

@@ -186,6 +186,15 @@ def test_what_comes_second_is_timed_ever_more_seldom_however_few_rows_it_has(mon
     assert 3 <= timed <= 8, "behind 128, 256, 512 and every 1024 forwards"
 
 
+@pytest.mark.parametrize(("before", "goes_on"), [(1, True), (COUNT, False)])
+def test_a_visit_outlives_a_sequence_where_one_runs_at_a_time(before: int, goes_on: bool) -> None:
+    """Outputs of 30 tokens end sooner than a visit: none was ever learned from, and another began soon."""
+    planner, _ = planned(running=before)
+    planner._race.follow(before, 0.02, False)
+    planner._race.begin(before)
+    assert planner.admit(np.array([0]), 1) == goes_on, "with one left of many, a job ended in the visit"
+
+
 def test_probes_that_change_nothing_become_rarer() -> None:
     def probed(patience: int) -> float:
         tuning = PlannerTuning(most_probe_patience=patience, visit_share=0.0, rival_within=9.0)
