@@ -20,9 +20,7 @@ class PlannerTuning:
     prior_failures: float = 12.0  # failures; weight of the job in a sequence's failure ratio: luck evens out
     # Forwards
     forward_error: float = 0.1  # standard error of the logarithm of one forward's seconds
-    speed_error: float = (
-        0.15  # of the machine's speed over that at which the cost table was measured, before any forward
-    )
+    speed_error: float = 0.15  # of the machine's speed over that of the table's day, before any forward
     speed_drift: float = 0.1  # by which that changes from one forward that counts to the next
     shape_error: float = 0.1  # of the table about some rows over others, before any forward of these
     shape_drift: float = 0.005  # by which that changes likewise
