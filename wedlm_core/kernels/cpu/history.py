@@ -220,6 +220,17 @@ def _tail(logs, slot, given, row, ahead, tail):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _hash(tail, depth, order, hashes):  # type: ignore[no-untyped-def]
+    """The hash of the last tokens of each order; of all of them where there are fewer."""
+    hashed, d = np.uint64(0), 0
+    for k in range(len(order)):
+        while d < min(order[k], depth):
+            hashed = _absorb(hashed, tail[d])
+            d += 1
+        hashes[k] = hashed
+
+
+@kernel
 def _match(logs, log, position, tail, depth):  # type: ignore[no-untyped-def]
     """How many tokens up to a position are those of the tail."""
     start, size = logs.start[log], 1 << logs.bits[log]
@@ -379,8 +390,8 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
         counts: int64 ``[S]``, written: drafts proposed.
         match: int64 ``[S]``, written: length of the match, negative in the shared log, 0 for none.
     """
-    shared, orders = len(logs.end) - 1, len(logs.order)
-    tail, hashes = np.empty(longest, np.int64), np.empty(orders, np.uint64)
+    shared = len(logs.end) - 1
+    tail, hashes = np.empty(longest, np.int64), np.empty(len(logs.order), np.uint64)
     found, follows = np.empty((SOURCES, walk), np.int64), np.empty((SOURCES, walk), np.int64)
     for i in range(len(slots)):
         slot, first, draft = slots[i], ahead[i], offer.token[slots[i]]
@@ -392,12 +403,7 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
         if most <= 0:
             continue
         depth = _tail(logs, slot, given, i, first, tail)
-        hashed, d = np.uint64(0), 0
-        for k in range(orders):
-            while d < min(logs.order[k], depth):
-                hashed = _absorb(hashed, tail[d])
-                d += 1
-            hashes[k] = hashed
+        _hash(tail, depth, logs.order, hashes)
         # The source whose first draft is most probable; of equals the first.
         source, log, number, length, chosen, votes, voters, best = -1, 0, 0, 0, -1, 0, 0, -1.0
         for one in range(SOURCES):
@@ -420,7 +426,7 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
                 chosen, votes, voters = following, own_votes, all_votes
         if source < 0:
             continue
-        places_of, own, ahead_of = found[source], log == slot, follows[source]
+        places_of, own, following_of = found[source], log == slot, follows[source]
         sure, j = 1.0, 0
         match[i] = length if own else -length
         offer.log[slot], offer.place[slot] = log, places_of[0] - first
@@ -434,10 +440,10 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
             acceptance[i, j] = sure
             offer.cell[slot, j], offer.hazard[slot, j] = cell, hazard
             if votes < number:
-                number = _agree(places_of, number, ahead_of, chosen)
+                number = _agree(places_of, number, following_of, chosen)
             j += 1
             offer.place[slot] = places_of[0] - first
             if j == most:
                 break
-            chosen, votes, voters = _vote(logs, log, places_of, number, j, own, draft, ahead_of)
+            chosen, votes, voters = _vote(logs, log, places_of, number, j, own, draft, following_of)
         counts[i] = offer.drafts[slot] = j
