@@ -221,24 +221,24 @@ class Subject:
             self.engine.step()
             quiet, before = (quiet + 1, before) if self.captured() == before else (0, self.captured())
 
-    def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None) -> Slice:
-        """Decode for ``seconds`` (or ``steps`` steps), or until a sequence has generated its maximum.
+    def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None, least: int = 0) -> Slice:
+        """Decode for ``seconds`` and ``least`` steps (or ``steps`` steps), or until a sequence has its maximum.
 
         A slice in which a graph was captured is thrown away and taken again, three times at most.
         """
         for _ in range(_TRIES):
             before = self.captured()
-            found = self._slice(ids, seconds, steps)
+            found = self._slice(ids, seconds, steps, least)
             if self.captured() == before:
                 break
         return found
 
-    def _slice(self, ids: Sequence[str], seconds: float, steps: int | None) -> Slice:
+    def _slice(self, ids: Sequence[str], seconds: float, steps: int | None, least: int) -> Slice:
         engine, device, most = self.engine, self._scene.device, self._scene.scale.max_tokens
         before = sum(len(engine.committed(i)) for i in ids)
         synchronise(device)
         begin, count = time.perf_counter(), 0
-        while count < (steps or 1 << 30) and (steps is not None or time.perf_counter() - begin < seconds):
+        while count < (least if steps is None else steps) or (steps is None and time.perf_counter() - begin < seconds):
             engine.step()
             count += 1
             if len(engine.committed(ids[0])) >= most:

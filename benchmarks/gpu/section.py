@@ -49,6 +49,7 @@ class Scale:
         host_batch: number of sequences at which host time is reported.
         max_rows: ``max_batch_rows`` of the engine.
         slice_seconds: length of one timed slice of decoding.
+        race_steps: steps of a slice of the races at least: windows change every few steps.
         slices: most timed slices of a point.
         max_tokens: most tokens that a sequence generates in one run.
         probes: runs to find the temperature of a regime.
@@ -73,6 +74,7 @@ class Scale:
     host_batch: int
     max_rows: int
     slice_seconds: float
+    race_steps: int
     slices: int
     max_tokens: int
     probes: int
@@ -98,6 +100,7 @@ FULL = Scale(
     host_batch=64,
     max_rows=8192,
     slice_seconds=0.35,
+    race_steps=64,
     slices=3,
     max_tokens=512,
     probes=7,
@@ -137,6 +140,7 @@ TOY = Scale(
     host_batch=4,
     max_rows=256,
     slice_seconds=0.02,
+    race_steps=4,
     slices=1,
     max_tokens=128,
     probes=2,

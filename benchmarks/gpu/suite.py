@@ -1,7 +1,7 @@
 """Run all measurements of the GPU path with one command, in less than 8 minutes on one GPU.
 
     python -m benchmarks.gpu.suite [--sections ceilings attention ...] [--minutes 7.8] [--output FOLDER]
-        [--shape 8b] [--weight-dtype auto] [--rows 1 8 64 ...]
+        [--shape 8b] [--weight-dtype auto] [--rows 1 8 64 ...] [--batches 1 8 ...] [--contexts 1024 ...]
     python -m benchmarks.gpu.suite --device cpu --tiny        # runs the code, measures nothing of interest
 
 Each group of sections runs in its own process, so that a device fault in one does not end the others. The result shows
@@ -38,6 +38,8 @@ _NO_DEVICE = 2
 # The first of each is the default.
 _SHAPES = ("8b", "1.7b", "0.6b")
 _WEIGHT_DTYPES = ("auto", "int8", "int4", "fp8_e4m3")
+# Options that take numbers, and what of the scale they say.
+_COUNTS = {"rows": "row_counts", "batches": "batches", "contexts": "contexts"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +141,12 @@ def _options(args: argparse.Namespace) -> list[str]:
         *(["--tiny"] if args.tiny else []),
         *(["--shape", args.shape] if args.shape != _SHAPES[0] else []),
         *(["--weight-dtype", args.weight_dtype] if args.weight_dtype != _WEIGHT_DTYPES[0] else []),
-        *(["--rows", *map(str, args.rows)] if args.rows else []),
+        *(part for name in _COUNTS for part in _option(name, getattr(args, name))),
     ]
+
+
+def _option(name: str, numbers: Sequence[int] | None) -> list[str]:
+    return [f"--{name}", *map(str, numbers)] if numbers else []
 
 
 def _ran(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> str:
@@ -168,8 +174,8 @@ def _run_group(args: argparse.Namespace) -> int:
         torch.cuda.set_device(device)
     results = Path(args.into)
     scale = scale_of(args.shape, args.weight_dtype, tiny=args.tiny)
-    if args.rows:
-        scale = replace(scale, row_counts=tuple(args.rows))
+    given: dict[str, Any] = {at: tuple(getattr(args, name)) for name, at in _COUNTS.items() if getattr(args, name)}
+    scale = replace(scale, **given)
     scene = Scene(device=device, scale=scale, clock=Clock(0), weight_dtype=args.weight_dtype)
     for number, name in enumerate(args.child):
         found = json.loads(results.read_text(encoding="utf-8"))
@@ -238,13 +244,15 @@ def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], sec
 
 
 def _count(text: str) -> int:
-    """A number of rows.
+    """A number of rows, sequences or tokens.
 
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
     if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: rows are whole numbers from 1 on, such as 1 8 64")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: rows, batches and contexts are whole numbers from 1 on, such as 1 8 64"
+        )
     return int(text)
 
 
@@ -256,6 +264,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shape", default=_SHAPES[0], choices=_SHAPES, help="of the random model; of no toy")
     parser.add_argument("--weight-dtype", default=_WEIGHT_DTYPES[0], choices=_WEIGHT_DTYPES, help="of the random model")
     parser.add_argument("--rows", type=_count, nargs="+", help="sequences of one row each whose steps are measured")
+    parser.add_argument("--batches", type=_count, nargs="+", help="sequences of the races, and of structured output")
+    parser.add_argument("--contexts", type=_count, nargs="+", help="tokens before those that the races generate")
     parser.add_argument("--minutes", type=float, default=7.8, help="limit of the whole run")
     parser.add_argument("--output", default=str(RESULTS), help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
