@@ -17,8 +17,9 @@ def load(scene: Scene) -> Report:
     """Race the contenders in rounds, in rotating order; ratios are between slices of the same round."""
     scale, subject = scene.scale, open_subject(scene)
     found = regimes(scene, subject)
-    points = [(context, batch, regime) for context in scale.contexts for batch in sorted(scale.batches, reverse=True)
-              for regime in found]  # fmt: skip
+    # One regime after the other: a job is of one kind, and that another has begun is found out by probes only.
+    points = [(context, batch, regime) for context in scale.contexts for regime in found
+              for batch in sorted(scale.batches, reverse=True)]  # fmt: skip
     rows: list[dict[str, Any]] = []
     gains = []
     for number, (context, batch, regime) in enumerate(points):

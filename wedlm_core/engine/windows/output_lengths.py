@@ -11,6 +11,8 @@ from wedlm_core.engine.windows.tuning import PlannerTuning
 
 __all__ = ["EndedOutputs", "OutputLengths"]
 
+_OUTGROWN = 2  # times the longest known output at which one that runs is of another job
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutputLengths:
@@ -26,7 +28,7 @@ class EndedOutputs:
     def __init__(self, tuning: PlannerTuning) -> None:
         self._least = tuning.lengths_trusted
         self._length_N = np.zeros(tuning.lengths_kept)
-        self._count = 0
+        self._count, self._longest = 0, 0.0
 
     def record(self, length_N: np.ndarray) -> None:
         """Take in outputs that ended, in any order."""
@@ -34,6 +36,12 @@ class EndedOutputs:
         for length in length_N[-size:].tolist():
             self._length_N[self._count % size] = length
             self._count += 1
+        self._longest = float(self._length_N[: self._count].max())
+
+    def compare(self, generated_S: np.ndarray) -> None:
+        """Forget the outputs that ended if most of those that run are much longer by now: they are of another job."""
+        if self._count and 2 * np.count_nonzero(generated_S > _OUTGROWN * self._longest) > len(generated_S):
+            self._length_N[:], self._count = 0.0, 0
 
     def lengths(self, otherwise: float) -> OutputLengths:
         """What they tell; while few have ended, ``otherwise`` is the mean and nothing is known of the spread."""

@@ -20,6 +20,7 @@ from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.kernels.cpu.grammar_rows import count_forced
 from wedlm_core.kernels.cpu.purchase import Prices
+from wedlm_core.statistics import DraftSource
 
 __all__ = ["WindowPlanner"]
 
@@ -56,13 +57,15 @@ class WindowPlanner:
         self._correction = CostCorrection(tuning)
         self._host = HostTime(tuning)
         self._race = MaskRace(tuning)
-        self._commits, self._prefill_rows, self._ends = tuning.prior_commits, 0.0, 0.0  # that went together
+        self._commits, self._prefill_rows = tuning.prior_commits, 0.0  # that went together
         self._prefills = 0.0  # forwards with prefill among these
+        self._outputs, self._ends = tuning.prior_commits, 0.0  # tokens of sequences that are planned; ends among these
         self._ended = EndedOutputs(tuning)
         self._forced, self._chosen = 0.0, 0.0  # tokens that grammars forced, and the others of these sequences
         # Of the forward observed last, if its host time is not known yet; sequences that came in with it.
         self._committed, self._drafted, self._admitted = 0.0, False, 0
         self._is_mixed = False  # the forward observed last had sequences whose windows are not planned
+        self._is_foreign = False  # it had no others
         self._last = 0.0, 0, 0  # tokens, sequences and rows of prefill of the forward observed last
         # Forwards since one without drafts, a wide one counting as several, and since one with as many rows again, of
         # about as many sequences.
@@ -79,7 +82,8 @@ class WindowPlanner:
         self._load: Load | None = None  # of the last plan
         self._prices: Prices | None = None  # of the last plan, once they were asked for
         self.by_masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))
-        self._probe_rows, self._probes = 0.0, 0  # rows that probes may take, and how many there were
+        self._probe_commits, self._probes = 0.0, 0  # commits that probes may delay, and how many there were
+        self._probed: IntArray = np.zeros(0, dtype=np.int64)  # slots of the last probes, until windows are planned anew
         self._probe_patience = 1  # how many times as rare probes are, as they change nothing
 
     def admit(self, slots_S: IntArray, running: int) -> bool:
@@ -132,12 +136,11 @@ class WindowPlanner:
         self._commits = self._commits * kept + tokens + (1 - kept) * self._tuning.prior_commits
         self._prefill_rows = self._prefill_rows * kept + prefill_rows * self._unread_row
         self._prefills = self._prefills * kept + (prefill_rows > 0)
-        ended = int(np.count_nonzero(ended_D))
-        self._ends = self._ends * kept + ended
-        if ended:
-            self._ended.record(self._table.generated[slots_D[ended_D]])
+        planned_D = self._table.adaptive[slots_D]
+        self._observe_ends(slots_D[planned_D], emit_D[planned_D], ended_D[planned_D])
         self._committed, self._drafted, self._last = tokens, rows > sequences, (tokens, sequences, prefill_rows)
-        self._is_mixed = bool(np.count_nonzero(self._table.adaptive[slots_D]) != sequences)
+        planned = int(np.count_nonzero(planned_D))
+        self._is_mixed, self._is_foreign = planned != sequences, sequences > 0 and not planned
         kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
         passed = rows / max(1, sequences), 1.0  # in forwards of sequences that have a row each; in forwards
         self._since_2 = [
@@ -150,7 +153,9 @@ class WindowPlanner:
         if not self._drafted:  # heads alone tell nothing
             return
         self._learned = True
-        own_D = self._table.adaptive[slots_D] & (rows_D > 1)
+        if len(self._probed):
+            self._observe_probes(slots_D, outcome.agreed_D, source_DC)
+        own_D = planned_D & (rows_D > 1)
         self._acceptance.observe(
             slots_D,
             outcome.valid_D,
@@ -161,6 +166,20 @@ class WindowPlanner:
             source_DC,
             own_D,
         )
+
+    def _observe_probes(self, slots_D: IntArray, agreed_D: IntArray, source_DC: np.ndarray) -> None:
+        """Let what masks of probes brought pay for the next ones: an easy job is found out sooner, and loses nothing."""
+        own_D = np.isin(slots_D, self._probed)
+        agreed_DC = np.arange(source_DC.shape[1]) < agreed_D[own_D, None]
+        self._probe_commits += np.count_nonzero(agreed_DC & (source_DC[own_D] == DraftSource.MASK))
+
+    def _observe_ends(self, slots_D: IntArray, emit_D: IntArray, ended_D: BoolArray) -> None:
+        """Count the outputs that ended: of sequences whose windows are planned, others have lengths of their own."""
+        kept, ended = self._tuning.prefill_kept, int(np.count_nonzero(ended_D))
+        self._outputs = self._outputs * kept + float(np.add.reduce(emit_D)) + (1 - kept) * self._tuning.prior_commits
+        self._ends = self._ends * kept + ended
+        if ended:
+            self._ended.record(self._table.generated[slots_D[ended_D]])
 
     def _observe_forced(self, slots_D: IntArray, agreed_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> None:
         """Count what grammars forced of what was committed."""
@@ -194,9 +213,12 @@ class WindowPlanner:
     def wants_forward(self) -> bool:
         """Whether to :meth:`record_forward` the last one; comparing all of them would take 2% of the smallest.
 
+        One whose sequences are all decoded otherwise tells nothing: they may do other work for as many rows.
         Who asks has costs that were measured, so now and then a forward is planned to be compared.
         """
         self._corrects = True
+        if self._is_foreign:
+            return False
         # As rare as plans are, while these change nothing.
         return self._timing or not self._age % (self._tuning.correction_interval * self._patience)
 
@@ -270,7 +292,7 @@ class WindowPlanner:
         masks_S = np.zeros(len(slots_S), dtype=np.int64)
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         self._timing = False
-        tried = self._probe(masks_S, widest_S, waited, lasts)
+        tried = self._probe(slots_S, masks_S, widest_S, waited, lasts)
         if tried:
             table.masks[slots_S] = table.keep_valid[slots_S] = masks_S
         self._patience = min(2 * self._patience, self._tuning.most_patience_alone)
@@ -334,10 +356,11 @@ class WindowPlanner:
         acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
         self.by_masks_2SW[:, slots_N] = stale_NW, valid_NW
+        self._ended.compare(table.generated[slots_S])
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price)
         constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all()).astype(np.float64)
         run = run.with_outputs(
-            self._ended.lengths(self._commits / max(self._ends, 1e-3)),
+            self._ended.lengths(self._outputs / max(self._ends, 1e-3)),
             forced_S=constrained_N * (self._forced / max(1.0, self._chosen)),
             forced_row=self._unread_row,
         )
@@ -352,9 +375,9 @@ class WindowPlanner:
         second = self._second(chosen, len(slots_S)) if self._corrects else None
         self._timing = tried = second is not None
         if second is not None:
-            masks_N = second.masks_S
+            masks_N, self._probed = second.masks_S, slots_S[:0]
         else:
-            tried = self._probe(masks_N[:-1], widest_S, waited, lasts)
+            tried = self._probe(slots_S, masks_N[:-1], widest_S, waited, lasts)
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
         stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
         table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
@@ -401,15 +424,29 @@ class WindowPlanner:
         self._rival_wait = min(2 * self._rival_wait, self._tuning.rival_interval)
         return True
 
-    def _probe(self, masks_S: IntArray, widest_S: IntArray, waited: int, lasts: int) -> bool:
-        """Give one sequence without masks a few, now and then: else one that became easy is never found out."""
-        masks, rows = self._tuning.probe_masks, 2 * self._tuning.probe_masks * lasts
+    def _probe(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray, waited: int, lasts: int) -> bool:
+        """Give sequences without masks a few, now and then: else a job that became easy is never found out."""
+        masks, (count, price) = self._tuning.probe_masks, self._probes_at_once(len(masks_S), lasts)
+        self._probed = slots_S[:0]
         idle = np.flatnonzero((masks_S < 2) & (widest_S >= masks))
-        self._probe_rows += self._tuning.probe_share * waited * len(masks_S) / self._probe_patience
-        due = bool(len(idle)) and self._probe_rows >= rows
+        self._probe_commits += self._tuning.probe_share * waited * len(masks_S) / self._probe_patience
+        due = bool(len(idle)) and self._probe_commits >= price
         if due:
-            masks_S[idle[self._probes % len(idle)]] = masks
-            self._probes += 1
+            self._probe_commits -= price
+            taken = idle[(self._probes + np.arange(min(count, len(idle)))) % len(idle)]
+            masks_S[taken], self._probed = masks, slots_S[taken]
+            self._probes += count
             self._probe_patience = min(2 * self._probe_patience, self._tuning.most_probe_patience)
-        self._probe_rows %= rows
+        self._probe_commits = min(self._probe_commits, price)
         return due
+
+    def _probes_at_once(self, sequences: int, forwards: int) -> tuple[int, float]:
+        """How many sequences to probe together for so many forwards, and how many commits come later by that.
+
+        What masks cost however few there are is paid once: so many are probed that their rows cost about as much.
+        """
+        fixed, each = self._tuning.probe_cost * sequences, 2 * self._tuning.probe_masks * self._row_price
+        if self._load is not None and self._seconds_per_commit > 0:
+            fixed = max(fixed, self._load.spared_alone / self._seconds_per_commit)
+        count = max(1, min(sequences, int(fixed / max(each, 1e-9))))
+        return count, (fixed + count * each) * forwards
