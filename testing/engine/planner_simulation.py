@@ -60,6 +60,7 @@ class Scenario:
         host_seconds: of a step besides its forward, without drafts and with some.
         hidden: what is missed of it, likewise, over the seconds of the forward: only those of steps as a whole show it.
         noise: relative spread of the seconds of a step.
+        ahead: whether forwards are padded to the rows that they have at most, as a host that launches ahead knows.
     """
 
     batch: int
@@ -73,6 +74,7 @@ class Scenario:
     host_seconds: tuple[float, float] = (0.0, 0.0)
     hidden: tuple[float, float] = (0.0, 0.0)
     noise: float = 0.0
+    ahead: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,7 @@ class Step:
     outcome: StepOutcome
     ended: BoolArray
     prefill_rows: int
+    forward_rows: int
     forward_seconds: float
     host_seconds: float
     hidden_seconds: float
@@ -131,14 +134,14 @@ class FixedWindow:
 class Planned:
     """The engine's planner, which sees outcomes and what forwards take, and believes ``cost`` at first."""
 
-    def __init__(self, cost: StepCost, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
-        self._cost, self._tuning = cost, tuning
+    def __init__(self, cost: StepCost, tuning: PlannerTuning = DEFAULT_TUNING, *, ahead: bool = False) -> None:
+        self._cost, self._tuning, self._ahead = cost, tuning, ahead
 
     def start(self, slots: SlotTable) -> None:
         """All slots are its own."""
         self._slots = slots
         self._every = np.arange(len(slots.masks))
-        self._planner = WindowPlanner(slots, WIDEST, 1 << 30, self._tuning)
+        self._planner = WindowPlanner(slots, WIDEST, 1 << 30, self._tuning, ahead=self._ahead)
         slots.adaptive[:], slots.widest[:] = True, WIDEST
         self.admit(self._every)
 
@@ -159,9 +162,9 @@ class Planned:
         self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows, source)
         self._planner.record_step(step.host_seconds + step.hidden_seconds + step.forward_seconds)
         self._planner.record_host_time(step.host_seconds)
-        forward_rows, kv_tokens = int(rows.sum()) + step.prefill_rows, int(self._slots.cached.sum())
+        kv_tokens = int(self._slots.cached.sum())
         if self._planner.wants_forward():
-            self._planner.record_forward(forward_rows, kv_tokens, len(rows), step.forward_seconds, self._cost)
+            self._planner.record_forward(step.forward_rows, kv_tokens, len(rows), step.forward_seconds, self._cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,9 +204,11 @@ class _Machine:
         masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
         slots.rows[:] = 1 + drafts + masks
         rows, prefill = int(slots.rows.sum()), self._prefill
+        kept = np.maximum(slots.keep_valid, slots.keep_stale) * (slots.rows > 1)
+        padded = int((1 + masks + np.maximum(kept, 0)).sum()) if scenario.ahead else rows
         factor = float(np.exp(self._random.normal(0.0, scenario.noise))) if scenario.noise else 1.0
         host = factor * scenario.host_seconds[int(rows > count)]
-        seconds = factor * float(self._cost(np.array([rows + prefill]), float(slots.cached.sum()), count)[0])
+        seconds = factor * float(self._cost(np.array([padded + prefill]), float(slots.cached.sum()), count)[0])
         hidden = seconds * scenario.hidden[int(rows > count)]
         agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, scenario.stale)), drafts)
         commits = agreed + 1
@@ -216,8 +221,8 @@ class _Machine:
         slots.generated += emitted
         ended = slots.generated >= slots.limit
         self._policy.observe(
-            Step(outcome=outcome, ended=ended, prefill_rows=prefill, forward_seconds=seconds, host_seconds=host,
-                 hidden_seconds=hidden)
+            Step(outcome=outcome, ended=ended, prefill_rows=prefill, forward_rows=padded + prefill,
+                 forward_seconds=seconds, host_seconds=host, hidden_seconds=hidden)
         )  # fmt: skip
         self._replace(np.flatnonzero(ended))
         return host + hidden + seconds, rows, int(emitted.sum())

@@ -25,8 +25,9 @@ from wedlm_core.kv.pages import PageManager, SequencePages
 __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 16  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 17  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
+_FIRST_STAIR = 64  # rows of a tile of products on a GPU
 _CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
 _SHORT, _BEFORE = 2e-3, 2  # seconds of forwards behind so many of their kind, which are not timed
@@ -229,9 +230,7 @@ def _points(
     contexts = sorted({min(c, deepest) for c in _contexts(device)})
     most, widest = _most_sequences(config, device), 2 * config.max_window + 1
     reachable = min(config.max_batch_rows, most * widest)
-    counts = [min(quantum, reachable)]
-    while counts[-1] * 2 <= reachable:
-        counts.append(counts[-1] * 2)
+    counts = _row_counts(quantum, reachable)
     few = {rows: -(-rows // min(16, widest)) for rows in counts}
     many = {rows: min(rows, most) for rows in counts}
     for context in contexts:
@@ -241,6 +240,20 @@ def _points(
                 if own > most or -(-rows // own) > widest or (sequences is many and own == few[rows]):
                     continue
                 yield rows, own, context
+
+
+def _row_counts(quantum: int, most: int) -> list[int]:
+    """Rows of which forwards are measured: powers of two, and where rows are padded, the first beyond each large one.
+
+    There a product has another tile of rows: a step in the cost, which a line between the powers of two would hide.
+    """
+    counts = [min(quantum, most)]
+    while counts[-1] * 2 <= most:
+        counts.append(counts[-1] * 2)
+    if quantum > 1:
+        beyond = (rows + quantum for rows in counts if rows >= _FIRST_STAIR)
+        counts = sorted({*counts, *(rows for rows in beyond if rows <= most)})
+    return counts
 
 
 def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:

@@ -86,7 +86,9 @@ def parts_of(model: Decoder, tokenizer: Tokenizer, config: EngineConfig, *, keep
     model_runner = ModelRunner(model, pool, backend, keep_weights=keep_weights)
     overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-    planner = WindowPlanner(table, config.max_window, config.max_batch_rows, unread_row=model_runner.unread_row)
+    planner = WindowPlanner(
+        table, config.max_window, config.max_batch_rows, unread_row=model_runner.unread_row, ahead=overlapping
+    )
     return Parts(
         pages=pages,
         runner=Runner(

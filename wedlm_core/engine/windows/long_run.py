@@ -49,6 +49,12 @@ class LongRun:
         add_ends(outputs.tokens, outputs.spread, forced_S, forced_row, commits_SW, rows_SW, self.sure_SW)
         return replace(self, commits_SW=commits_SW, rows_SW=rows_SW)
 
+    def with_bounds(self) -> LongRun:
+        """Count the rows that a forward is padded to, where the host launches it before it knows how many there are."""
+        width = self.rows_SW.shape[1]
+        bound_W = np.append(1.0, 2.0 * np.arange(1, width) + 1.0)  # the head, as many drafts as masks, the masks
+        return replace(self, rows_SW=np.tile(bound_W, (len(self.rows_SW), 1)))
+
 
 def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:
     """Solve a two-state chain per sequence and window: the drafts of a forward are valid or stale.

@@ -35,6 +35,7 @@ class WindowPlanner:
         most_rows: the engine's row budget.
         tuning: constants.
         unread_row: what a row costs on which no token is chosen, of one on which one is.
+        ahead: whether the host launches a forward before it knows the outcome of the last one, so that rows are bounds.
 
     Attributes:
         by_masks_2SW: float64, probability that masks' drafts up to each offset are all accepted (stale ones, valid
@@ -49,7 +50,9 @@ class WindowPlanner:
         tuning: PlannerTuning = DEFAULT_TUNING,
         *,
         unread_row: float = 1.0,
+        ahead: bool = False,
     ) -> None:
+        self._ahead = ahead
         self._table, self._most_rows, self._tuning, self._unread_row = table, most_rows, tuning, unread_row
         # The last place stands for a sequence without a past: each plan says what the next new sequence gets.
         self._nobody = len(table.limit)
@@ -168,7 +171,7 @@ class WindowPlanner:
         )
 
     def _observe_probes(self, slots_D: IntArray, agreed_D: IntArray, source_DC: np.ndarray) -> None:
-        """Let what masks of probes brought pay for the next ones: an easy job is found out sooner, and loses nothing."""
+        """Let what masks of probes brought pay for the next ones: an easy job is found out sooner and loses nothing."""
         own_D = np.isin(slots_D, self._probed)
         agreed_DC = np.arange(source_DC.shape[1]) < agreed_D[own_D, None]
         self._probe_commits += np.count_nonzero(agreed_DC & (source_DC[own_D] == DraftSource.MASK))
@@ -339,6 +342,7 @@ class WindowPlanner:
             most_rows=min(self._most_rows, int(every) + spare_tokens),
             prefill_rows=self._prefill_rows / self._commits,
             burst_rows=self._prefill_rows / self._prefills if self._prefills else 1.0,
+            are_bounds=self._ahead,
         )
 
     def _apply(self, slots_S: IntArray, load: Load, *, waited: int, lasts: int) -> bool:
@@ -357,13 +361,16 @@ class WindowPlanner:
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
         self.by_masks_2SW[:, slots_N] = stale_NW, valid_NW
         self._ended.compare(table.generated[slots_S])
-        run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price)
+        # Where forwards are padded to what they may have, a draft that is kept costs nothing.
+        kept_price = 0.0 if self._ahead else self._row_price
+        run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), kept_price)
         constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all()).astype(np.float64)
         run = run.with_outputs(
             self._ended.lengths(self._outputs / max(self._ends, 1e-3)),
             forced_S=constrained_N * (self._forced / max(1.0, self._chosen)),
             forced_row=self._unread_row,
         )
+        run = run.with_bounds() if self._ahead else run
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = self._allocate(run, widest_N, load)
@@ -379,6 +386,8 @@ class WindowPlanner:
         else:
             tried = self._probe(slots_S, masks_N[:-1], widest_S, waited, lasts)
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
+        if self._ahead:  # more drafts than masks would go beyond the rows that were paid for
+            most_N = np.where(masks_N > 0, masks_N, most_N)
         stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
         table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
             masks_N[:-1], most_N[:-1], stale_N[:-1]

@@ -205,6 +205,7 @@ class Load:
         most_rows: the row budget.
         prefill_rows: rows of the next prompts for each commit, which brings these nearer.
         burst_rows: of those that go into one forward together.
+        are_bounds: whether rows are those that a forward is padded to, and not what it has in the mean.
     """
 
     cost: StepCost
@@ -215,11 +216,17 @@ class Load:
     most_rows: int = 1 << 30
     prefill_rows: float = 0.0
     burst_rows: float = 1.0
+    are_bounds: bool = False
 
     def seconds(self, rows: FloatArray, sequences: int) -> FloatArray:
-        """Seconds of steps of ``rows [N]`` rows in the mean: they vary, so padding costs half a quantum more."""
-        out_N = np.empty(len(rows))
-        forward_seconds(rows, *self._table, self.cost.quantum, *self._beside(sequences), out_N)
+        """Seconds of steps of ``rows [N]`` rows in the mean: they vary, so padding costs half a quantum more.
+
+        Where they are bounds, forwards have so many exactly, rounded up.
+        """
+        out_N, quantum = np.empty(len(rows)), self.cost.quantum
+        if self.are_bounds:
+            rows = np.ceil(rows / quantum) * quantum - quantum / 2
+        forward_seconds(rows, *self._table, quantum, *self._beside(sequences), out_N)
         return out_N
 
     def _beside(self, sequences: int) -> tuple[float, float]:
@@ -252,7 +259,10 @@ class Load:
         return np.array((self.cost.rows, self.cost.seconds), dtype=np.float64)
 
     def slope(self, rows: float, sequences: int) -> float:
-        """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum."""
-        step = max(8.0, rows / 8, float(self.cost.quantum))
+        """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum.
+
+        Over as many again where rows are bounds: a step in the table is paid once, and not by each row.
+        """
+        step = max(8.0, rows if self.are_bounds else rows / 8, float(self.cost.quantum))
         here, there = self.seconds(np.array([rows, rows + step]), sequences)
         return float(there - here) / step
