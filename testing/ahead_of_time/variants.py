@@ -188,7 +188,7 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
 def products(shape: ModelConfig) -> list[tuple[int, int]]:
     """Rows and outputs of products that are compiled: all kinds of tiles, if the vocabulary is large."""
     some = (shape.hidden_size, shape.intermediate_size, shape.vocab_size)
-    return [(rows, outputs) for outputs in some for rows in (16, 32, 64, 128, 256, 512)]
+    return [(rows, outputs) for outputs in some for rows in (16, 32, 64, 128, 192, 256, 512)]
 
 
 def _exact(shape: ModelConfig, dtype: torch.dtype) -> None:

@@ -27,7 +27,8 @@ __all__ = ["cached_or_measured_cost"]
 _LOG = logging.getLogger(__name__)
 _VERSION = 17  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
-_FIRST_STAIR = 64  # rows of a tile of products on a GPU
+_FIRST_STEP = 64  # rows of a tile of products on a GPU
+_LARGE = 1024  # rows of forwards that are measured last
 _CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
 _SHORT, _BEFORE = 2e-3, 2  # seconds of forwards behind so many of their kind, which are not timed
@@ -227,10 +228,20 @@ def _points(
         deepest: context at most.
         device: of the engine.
     """
+    points = list(_all_points(quantum, config, deepest, device))
+    yield from sorted(points, key=lambda point: point[0] > _LARGE)  # these take long, and windows seldom have so many
+
+
+def _all_points(
+    quantum: int, config: EngineConfig, deepest: int, device: torch.device
+) -> Iterator[tuple[int, int, int]]:
+    """:func:`_points`, large ones among the others."""
     contexts = sorted({min(c, deepest) for c in _contexts(device)})
     most, widest = _most_sequences(config, device), 2 * config.max_window + 1
     reachable = min(config.max_batch_rows, most * widest)
-    counts = _row_counts(quantum, reachable)
+    counts = [min(quantum, reachable)]
+    while counts[-1] * 2 <= reachable:
+        counts.append(counts[-1] * 2)
     few = {rows: -(-rows // min(16, widest)) for rows in counts}
     many = {rows: min(rows, most) for rows in counts}
     for context in contexts:
@@ -240,20 +251,18 @@ def _points(
                 if own > most or -(-rows // own) > widest or (sequences is many and own == few[rows]):
                     continue
                 yield rows, own, context
+        if context == contexts[0]:
+            beyond = ((rows, -(-rows // min(16, widest)), context) for rows in _beyond(quantum, counts, reachable))
+            yield from (point for point in beyond if point[1] <= most)
 
 
-def _row_counts(quantum: int, most: int) -> list[int]:
-    """Rows of which forwards are measured: powers of two, and where rows are padded, the first beyond each large one.
+def _beyond(quantum: int, counts: list[int], most: int) -> list[int]:
+    """The first rows beyond each large count, where rows are padded.
 
-    There a product has another tile of rows: a step in the cost, which a line between the powers of two would hide.
+    There a product has another tile of rows: a step in the cost, which a line between the counts would hide.
     """
-    counts = [min(quantum, most)]
-    while counts[-1] * 2 <= most:
-        counts.append(counts[-1] * 2)
-    if quantum > 1:
-        beyond = (rows + quantum for rows in counts if rows >= _FIRST_STAIR)
-        counts = sorted({*counts, *(rows for rows in beyond if rows <= most)})
-    return counts
+    beyond = (rows + quantum for rows in counts if quantum > 1 and rows >= _FIRST_STEP)
+    return [rows for rows in beyond if rows <= most and rows not in counts]
 
 
 def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:

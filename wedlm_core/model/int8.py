@@ -39,7 +39,7 @@ def has_gpu_kernels(device: torch.device) -> bool:
 def why_no_gpu_products(device: torch.device) -> str | None:
     """Why :func:`multiply_int8_gpu` may not be used on a device; None if extreme values give exact sums."""
     weight_OI, one = _extreme_weights(device), torch.ones((), device=device)
-    for rows in (1, 20, 40, 70, 200):  # as many kinds of tiles
+    for rows in (1, 20, 40, 70, 200, 300):  # as many kinds of tiles
         byte_RI = weight_OI[torch.arange(rows, device=device) % len(weight_OI)].contiguous()
         given = RoundedRows(byte_RI, one.expand(rows).contiguous())
         try:

@@ -45,7 +45,7 @@ class Tiles:
 
 
 _ANY = 1 << 62
-_UP_TO_128_ROWS: Sequence[tuple[int, Sequence[tuple[int, Tiles]]]] = (
+_UP_TO_256_ROWS: Sequence[tuple[int, Sequence[tuple[int, Tiles]]]] = (
     (
         16,
         (
@@ -75,6 +75,15 @@ _UP_TO_128_ROWS: Sequence[tuple[int, Sequence[tuple[int, Tiles]]]] = (
             (_ANY, Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=3)),
         ),
     ),
+    (
+        192,  # of two tiles of 128 rows the last would be half empty
+        (
+            (_FEW_OUTPUTS, Tiles(rows=64, outputs=64, inputs=128, stages=5)),
+            (_MANY_OUTPUTS - 1, Tiles(rows=64, outputs=128, inputs=128, weights_first=True)),
+            (_ANY, Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3, band=2)),
+        ),
+    ),
+    (256, ((_FEW_OUTPUTS, Tiles(rows=64, outputs=64, inputs=128, stages=5)),)),
 )
 """Tiles by the most rows, and by the most outputs."""
 
@@ -86,9 +95,11 @@ def tiles_of(rows: int, outputs: int) -> Tiles:
     are many outputs. Many rows are bound by the tensor cores: large tiles, as long as no processor waits; where each
     has more than two, in fewer stages, so that three run beside each other.
     """
-    for most_rows, by_outputs in _UP_TO_128_ROWS:
+    for most_rows, by_outputs in _UP_TO_256_ROWS:
         if rows <= most_rows:
-            return next(tiles for most_outputs, tiles in by_outputs if outputs <= most_outputs)
+            found = next((tiles for most_outputs, tiles in by_outputs if outputs <= most_outputs), None)
+            if found is not None:
+                return found
     high = -(-rows // 128)
     if high > 2 and high * -(-outputs // 128) >= _MANY_TILES:
         return Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3, band=2)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,3 +106,16 @@ def test_a_table_is_held_against_what_it_was_made_of(
     monkeypatch.setattr(measure, "_measure", lambda *arguments: samples)
     Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), EngineConfig(max_num_seqs=1)).measure_step_cost()
     assert ("off from the table" in caplog.text) == warned
+
+
+def test_where_rows_are_padded_the_first_beyond_each_large_count_is_measured_once() -> None:
+    config = EngineConfig(max_num_seqs=256, max_batch_rows=2048)
+    padded, plain = (
+        list(measure._points(quantum, config, 512, torch.device(device)))
+        for quantum, device in ((8, "cuda"), (1, "cpu"))
+    )
+    beyond = [rows for rows, _, _ in padded if rows & (rows - 1)]
+    assert beyond == [72, 136, 264, 520, 1032], "where a product has another tile of rows"
+    assert not [rows for rows, _, _ in plain if rows & (rows - 1)]
+    large = [rows > 1024 for rows, _, _ in padded]
+    assert large == sorted(large), "what takes long comes last"

@@ -16,11 +16,11 @@ from wedlm_core.engine.windows.allocation import Allocation, Rival, allocate
 from wedlm_core.engine.windows.long_run import LongRun, long_run
 from wedlm_core.engine.windows.mask_race import MaskRace
 from wedlm_core.engine.windows.output_lengths import EndedOutputs
+from wedlm_core.engine.windows.probes import Probes
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.kernels.cpu.grammar_rows import count_forced
 from wedlm_core.kernels.cpu.purchase import Prices
-from wedlm_core.statistics import DraftSource
 
 __all__ = ["WindowPlanner"]
 
@@ -85,9 +85,7 @@ class WindowPlanner:
         self._load: Load | None = None  # of the last plan
         self._prices: Prices | None = None  # of the last plan, once they were asked for
         self.by_masks_2SW = np.zeros((2, self._nobody + 1, max(1, widest)))
-        self._probe_commits, self._probes = 0.0, 0  # commits that probes may delay, and how many there were
-        self._probed: IntArray = np.zeros(0, dtype=np.int64)  # slots of the last probes, until windows are planned anew
-        self._probe_patience = 1  # how many times as rare probes are, as they change nothing
+        self._probes = Probes(tuning)
 
     def admit(self, slots_S: IntArray, running: int) -> bool:
         """Give new sequences what the last plan has for them; False where a new plan is due at once.
@@ -156,8 +154,7 @@ class WindowPlanner:
         if not self._drafted:  # heads alone tell nothing
             return
         self._learned = True
-        if len(self._probed):
-            self._observe_probes(slots_D, outcome.agreed_D, source_DC)
+        self._probes.observe(slots_D, outcome.agreed_D, source_DC)
         own_D = planned_D & (rows_D > 1)
         self._acceptance.observe(
             slots_D,
@@ -169,12 +166,6 @@ class WindowPlanner:
             source_DC,
             own_D,
         )
-
-    def _observe_probes(self, slots_D: IntArray, agreed_D: IntArray, source_DC: np.ndarray) -> None:
-        """Let what masks of probes brought pay for the next ones: an easy job is found out sooner and loses nothing."""
-        own_D = np.isin(slots_D, self._probed)
-        agreed_DC = np.arange(source_DC.shape[1]) < agreed_D[own_D, None]
-        self._probe_commits += np.count_nonzero(agreed_DC & (source_DC[own_D] == DraftSource.MASK))
 
     def _observe_ends(self, slots_D: IntArray, emit_D: IntArray, ended_D: BoolArray) -> None:
         """Count the outputs that ended: of sequences whose windows are planned, others have lengths of their own."""
@@ -295,7 +286,9 @@ class WindowPlanner:
         masks_S = np.zeros(len(slots_S), dtype=np.int64)
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         self._timing = False
-        tried = self._probe(slots_S, masks_S, widest_S, waited, lasts)
+        tried = self._load is not None and self._probes.place(
+            slots_S, masks_S, widest_S, self._load, self._seconds_per_commit, waited=waited, lasts=lasts
+        )
         if tried:
             table.masks[slots_S] = table.keep_valid[slots_S] = masks_S
         self._patience = min(2 * self._patience, self._tuning.most_patience_alone)
@@ -376,15 +369,18 @@ class WindowPlanner:
         chosen = self._allocate(run, widest_N, load)
         self._chosen_windows = chosen.masks_S
         if chosen.masks_S.any():
-            self._probe_patience = 1
+            self._probes.patience = 1
         self._row_price, self._seconds_per_commit = chosen.row_price, chosen.seconds_per_commit
         masks_N: IntArray = chosen.masks_S.copy()
         second = self._second(chosen, len(slots_S)) if self._corrects else None
         self._timing = tried = second is not None
         if second is not None:
-            masks_N, self._probed = second.masks_S, slots_S[:0]
+            masks_N = second.masks_S
+            self._probes.stop()
         else:
-            tried = self._probe(slots_S, masks_N[:-1], widest_S, waited, lasts)
+            tried = self._probes.place(
+                slots_S, masks_N[:-1], widest_S, load, chosen.seconds_per_commit, waited=waited, lasts=lasts
+            )
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
         if self._ahead:  # more drafts than masks would go beyond the rows that were paid for
             most_N = np.where(masks_N > 0, masks_N, most_N)
@@ -432,30 +428,3 @@ class WindowPlanner:
         self._since_2[kind] = 0.0
         self._rival_wait = min(2 * self._rival_wait, self._tuning.rival_interval)
         return True
-
-    def _probe(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray, waited: int, lasts: int) -> bool:
-        """Give sequences without masks a few, now and then: else a job that became easy is never found out."""
-        masks, (count, price) = self._tuning.probe_masks, self._probes_at_once(len(masks_S), lasts)
-        self._probed = slots_S[:0]
-        idle = np.flatnonzero((masks_S < 2) & (widest_S >= masks))
-        self._probe_commits += self._tuning.probe_share * waited * len(masks_S) / self._probe_patience
-        due = bool(len(idle)) and self._probe_commits >= price
-        if due:
-            self._probe_commits -= price
-            taken = idle[(self._probes + np.arange(min(count, len(idle)))) % len(idle)]
-            masks_S[taken], self._probed = masks, slots_S[taken]
-            self._probes += count
-            self._probe_patience = min(2 * self._probe_patience, self._tuning.most_probe_patience)
-        self._probe_commits = min(self._probe_commits, price)
-        return due
-
-    def _probes_at_once(self, sequences: int, forwards: int) -> tuple[int, float]:
-        """How many sequences to probe together for so many forwards, and how many commits come later by that.
-
-        What masks cost however few there are is paid once: so many are probed that their rows cost about as much.
-        """
-        fixed, each = self._tuning.probe_cost * sequences, 2 * self._tuning.probe_masks * self._row_price
-        if self._load is not None and self._seconds_per_commit > 0:
-            fixed = max(fixed, self._load.spared_alone / self._seconds_per_commit)
-        count = max(1, min(sequences, int(fixed / max(each, 1e-9))))
-        return count, (fixed + count * each) * forwards

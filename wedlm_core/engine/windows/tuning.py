@@ -50,9 +50,7 @@ class PlannerTuning:
     lengths_kept: int = 64  # outputs whose lengths count: the last ones, so that changes are noticed
     lengths_trusted: int = 8  # outputs that have to end before their lengths count: those that end first are short
     probe_share: float = 0.01  # share of the time that probes of sequences without masks may take: hardly a cost
-    probe_cost: float = (
-        0.1  # share of a forward that the first masks in it cost: a GPU's attention has wider tiles then
-    )
+    probe_cost: float = 0.1  # share of a forward that its first masks cost besides rows: attention has wider tiles then
     most_probe_patience: int = 4  # times as rare at most, while no sequence gets masks: they take time for nothing then
     probe_masks: int = 4  # masks of a probe: enough to see three drafts
 

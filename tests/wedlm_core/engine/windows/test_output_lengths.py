@@ -29,6 +29,22 @@ def test_equal_lengths_have_no_spread_and_a_range_of_them_its_width() -> None:
     assert ranging.lengths(0.0).spread == pytest.approx(100.0, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("running", "forgotten"), [((201, 500, 7), True), ((201, 200, 7), False), ((900,), True), ((150, 150), False)]
+)
+def test_ended_outputs_are_forgotten_once_most_that_run_are_twice_as_long_as_any_of_them(
+    running: tuple[int, ...], forgotten: bool
+) -> None:
+    """Those were another job's: its rows of one token kept all windows of the next job closed."""
+    ended = EndedOutputs(TUNING)
+    ended.compare(np.array(running))  # nothing is known yet
+    ended.record(np.array([1, 100, 1, 1, 1]))
+    ended.compare(np.array(running))
+    assert (ended.lengths(4000.0).tokens == 4000.0) == forgotten
+    ended.record(np.full(4, 9))
+    assert ended.lengths(4000.0).tokens == pytest.approx(9.0 if forgotten else (104 + 36) / 9)
+
+
 def test_only_the_last_outputs_count_however_many_end_at_once() -> None:
     ended = EndedOutputs(TUNING)
     ended.record(np.full(40, 7))

@@ -136,8 +136,10 @@ def planned(unread_row: float = 1.0, running: int = COUNT) -> tuple[WindowPlanne
     return planner, table
 
 
-def observe_heads(planner: WindowPlanner, table: SlotTable, *, prefill_rows: int = 0, drafts: int = 0) -> None:
-    """A forward of heads, each with so many drafts that are wrong."""
+def observe_heads(
+    planner: WindowPlanner, table: SlotTable, *, prefill_rows: int = 0, drafts: int = 0, ends: bool = False
+) -> None:
+    """A forward of heads, each with so many drafts that are wrong; with ``ends`` the last of its output."""
     one, none, empty = np.ones(COUNT, np.int64), np.zeros(COUNT, np.int64), np.zeros((COUNT, 0))
     yes = one.astype(np.bool_)
     outcome = StepOutcome(
@@ -147,7 +149,7 @@ def observe_heads(planner: WindowPlanner, table: SlotTable, *, prefill_rows: int
     )  # fmt: skip
     source_DC = np.zeros((COUNT, 2 * WIDE), np.int8)
     planner.observe(
-        np.arange(COUNT), one + drafts, outcome, one, ~yes, prefill_rows, source_DC
+        np.arange(COUNT), one + drafts, outcome, one, yes & ends, prefill_rows, source_DC
     )  # fmt: skip
 
 
@@ -195,6 +197,105 @@ def test_a_visit_outlives_a_sequence_where_one_runs_at_a_time(before: int, goes_
     assert planner.admit(np.array([0]), 1) == goes_on, "with one left of many, a job ended in the visit"
 
 
+def test_outputs_of_other_decodings_tell_nothing_of_lengths() -> None:
+    """Rows of one token, decoded autoregressively, closed the windows of all that ran beside and after them."""
+    planner, table = planned()
+    table.adaptive[:], table.generated[:] = False, 1
+    for _ in range(20):
+        observe_heads(planner, table, ends=True)
+    table.adaptive[:] = True
+    assert planner._ended.lengths(77.0).tokens == 77.0
+    assert planner._outputs / max(planner._ends, 1e-3) > 1e4, "none of them has ended"
+    for _ in range(20):
+        observe_heads(planner, table, ends=True)
+    assert planner._ended.lengths(77.0).tokens == 1.0
+
+
+def test_forwards_of_other_decodings_do_not_correct_the_cost_of_forwards() -> None:
+    """They may do other work for as many rows: the published rule on a GPU takes twice as long."""
+    planner, table = planned()
+    for adaptive, counts in ((COUNT, True), (1, True), (0, False)):
+        table.adaptive[:] = np.arange(COUNT) < adaptive
+        asked = 0
+        for _ in range(64):
+            observe_heads(planner, table)
+            asked += planner.wants_forward()
+        assert (asked > 0) == counts
+
+
+def probing(
+    cost: StepCost, right: int = 0, source: DraftSource = DraftSource.MASK
+) -> tuple[int, list[int], WindowPlanner]:
+    """Probes, how many sequences each had, and the planner, of 4,000 forwards whose probed drafts bring so much."""
+    table, slots = SlotTable(COUNT, WIDE), np.arange(COUNT)
+    table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, WIDE, 10**6, 1
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(visit_share=0.0, rival_within=9.0))
+    planner._acceptance.by_kind = lambda slots_S: np.zeros((2, len(slots_S), WIDE))  # type: ignore[method-assign]
+    planner.admit(slots, COUNT)
+    one, empty, found = np.ones(COUNT, np.int64), np.zeros((COUNT, 0)), []
+    for _ in range(4000):
+        planner.plan(slots, cost, 1 << 20)
+        if planner._age == 0 and len(planner._probes.slots):
+            found.append(len(planner._probes.slots))
+        agreed, drafts = right * (table.masks > 0), table.masks.copy()
+        outcome = StepOutcome(
+            count_D=one + agreed, next_rows_D=one, context_D=one, drafts_D=drafts, agreed_D=agreed, offered_D=drafts,
+            valid_D=one > 0, next_valid_D=one > 0, token_DC=empty.astype(np.int64), early_DC=empty.astype(np.bool_),
+            entropy_DC=empty.astype(np.float32), logprob_DC=empty.astype(np.float32),
+        )  # fmt: skip
+        planner.observe(
+            slots, one + drafts, outcome, one + agreed, one < 0, 0, np.full((COUNT, 2 * WIDE), source, np.int8)
+        )
+    return len(found), found, planner
+
+
+def test_probes_take_their_share_of_the_time_whatever_rows_cost() -> None:
+    """By rows they were as rare where rows cost nothing: one sequence of a GPU was probed once in 6,400 forwards."""
+    (free, _, _), (dear, _, _) = (
+        probing(StepCost.linear(fixed=1e-3, per_row=row, floor_rows=floor)) for row, floor in ((1e-7, 8), (1e-3, 1))
+    )
+    assert free > 3 * dear > 0
+
+
+def test_more_sequences_are_probed_together_where_that_costs_as_much_as_one() -> None:
+    step = StepCost(rows=(COUNT, COUNT + 1, 64, 65), seconds=(1e-3, 2e-3, 2e-3, 9e-3))  # all beyond have two tiles
+    _, together, _ = probing(step)
+    assert set(together) == {4}, "of 8 rows each, behind which a third tile begins"
+    _, one_each, _ = probing(StepCost.linear(fixed=1e-6, per_row=1e-3))
+    assert set(one_each) == {1}
+
+
+def test_what_masks_of_probes_bring_pays_for_the_next() -> None:
+    cheap = StepCost.linear(fixed=1e-3, per_row=1e-6, floor_rows=8)
+    found = {
+        source: [probing(cheap, right, source)[0] for right in (0, 3)]
+        for source in (DraftSource.MASK, DraftSource.HISTORY)
+    }
+    nothing, much = found[DraftSource.MASK]
+    assert much > 3 * nothing
+    assert found[DraftSource.HISTORY][1] == nothing, "of other sources it says nothing of masks"
+
+
+STEPS = StepCost(
+    rows=(8, 64, 72, 128, 136, 256, 264, 512), seconds=(3.3e-3, 3.4e-3, 4.1e-3, 4.1e-3, 5.7e-3, 5.8e-3, 8.5e-3, 8.9e-3),
+    quantum=8,
+)  # fmt: skip
+"""A model of 8B parameters in int8 on an H200: tiles of products have 64 or 128 rows."""
+
+
+@pytest.mark.parametrize("hazard", [0.6, 0.75, 0.85, 0.93])
+def test_windows_of_a_host_that_launches_ahead_end_before_a_step_of_the_cost(hazard: float) -> None:
+    table, slots = SlotTable(COUNT, 2 * WIDE), np.arange(COUNT)
+    table.adaptive[:], table.widest[:], table.limit[:], table.masks[:] = True, WIDE, 10**6, 20
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0), ahead=True)
+    right_W = np.full(WIDE, hazard).cumprod()
+    planner._acceptance.by_kind = lambda slots_S: np.tile(right_W, (2, len(slots_S), 1))  # type: ignore[method-assign]
+    planner.admit(slots, COUNT)
+    planner.plan(slots, STEPS, 1 << 20)
+    bound = int((1 + table.masks + np.maximum(table.keep_valid, table.keep_stale)).sum())
+    assert min(edge - bound for edge in (64, 128, 256, 512) if edge >= bound) < 16, "more would have cost nothing"
+
+
 def test_probes_that_change_nothing_become_rarer() -> None:
     def probed(patience: int) -> float:
         tuning = PlannerTuning(most_probe_patience=patience, visit_share=0.0, rival_within=9.0)
@@ -205,12 +306,12 @@ def test_probes_that_change_nothing_become_rarer() -> None:
 
 def test_where_some_get_masks_the_others_are_probed_as_often_as_at_first() -> None:
     planner, table = planned()
-    planner._probe_patience, planner._learned = 4, True
+    planner._probes.patience, planner._learned = 4, True
     for _ in range(200):
         observe_heads(planner, table)
         planner.plan(np.arange(COUNT), CHEAP, 1 << 20)
     assert table.masks.any()
-    assert planner._probe_patience == 1
+    assert planner._probes.patience == 1
 
 
 @pytest.mark.parametrize("unread_row", [0.25, 1.0])

@@ -43,7 +43,7 @@ from wedlm_core.kernels.gpu.layer import add_rms_norm, add_rms_norm_int8, silu_m
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16]
-_ROWS, _OUTPUTS = (1, 17, 33, 65, 4096), (48, 6000, 20_000)
+_ROWS, _OUTPUTS = (1, 17, 33, 65, 160, 4096), (48, 6000, 20_000)
 OTHERS = (Tiles(rows=16, outputs=32, inputs=64, band=1), Tiles(rows=32, outputs=32, inputs=128, band=3))
 SMALLEST = Tiles(rows=16, outputs=64, inputs=32, weights_first=True, band=1)
 INT8_TILES = list(
