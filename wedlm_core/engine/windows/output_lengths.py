@@ -36,7 +36,7 @@ class EndedOutputs:
         for length in length_N[-size:].tolist():
             self._length_N[self._count % size] = length
             self._count += 1
-        self._longest = float(self._length_N[: self._count].max())
+        self._longest = float(self._length_N.max())
 
     def compare(self, generated_S: np.ndarray) -> None:
         """Forget the outputs that ended if most of those that run are much longer by now: they are of another job."""

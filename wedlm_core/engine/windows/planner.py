@@ -138,9 +138,10 @@ class WindowPlanner:
         self._prefill_rows = self._prefill_rows * kept + prefill_rows * self._unread_row
         self._prefills = self._prefills * kept + (prefill_rows > 0)
         planned_D = self._table.adaptive[slots_D]
-        self._observe_ends(slots_D[planned_D], emit_D[planned_D], ended_D[planned_D])
-        self._committed, self._drafted, self._last = tokens, rows > sequences, (tokens, sequences, prefill_rows)
         planned = int(np.count_nonzero(planned_D))
+        own = tokens if planned == sequences else float(np.add.reduce(emit_D[planned_D]))
+        self._observe_outputs(own, slots_D[ended_D & planned_D])
+        self._committed, self._drafted, self._last = tokens, rows > sequences, (tokens, sequences, prefill_rows)
         self._is_mixed, self._is_foreign = planned != sequences, sequences > 0 and not planned
         kinds, as_many = (not self._drafted, 2 * sequences <= rows), 2 * sequences >= self._planned_for
         passed = rows / max(1, sequences), 1.0  # in forwards of sequences that have a row each; in forwards
@@ -167,13 +168,13 @@ class WindowPlanner:
             own_D,
         )
 
-    def _observe_ends(self, slots_D: IntArray, emit_D: IntArray, ended_D: BoolArray) -> None:
-        """Count the outputs that ended: of sequences whose windows are planned, others have lengths of their own."""
-        kept, ended = self._tuning.prefill_kept, int(np.count_nonzero(ended_D))
-        self._outputs = self._outputs * kept + float(np.add.reduce(emit_D)) + (1 - kept) * self._tuning.prior_commits
-        self._ends = self._ends * kept + ended
-        if ended:
-            self._ended.record(self._table.generated[slots_D[ended_D]])
+    def _observe_outputs(self, tokens: float, ended_E: IntArray) -> None:
+        """Count tokens and ends of sequences whose windows are planned: others have lengths of their own."""
+        kept = self._tuning.prefill_kept
+        self._outputs = self._outputs * kept + tokens + (1 - kept) * self._tuning.prior_commits
+        self._ends = self._ends * kept + len(ended_E)
+        if len(ended_E):
+            self._ended.record(self._table.generated[ended_E])
 
     def _observe_forced(self, slots_D: IntArray, agreed_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> None:
         """Count what grammars forced of what was committed."""
