@@ -22,9 +22,10 @@ def load(scene: Scene) -> Report:
               for batch in sorted(scale.batches, reverse=True)]  # fmt: skip
     rows: list[dict[str, Any]] = []
     gains = []
+    longest = 0.0  # seconds of a round: a section that is ended in the middle of one shows nothing at all
     for number, (context, batch, regime) in enumerate(points):
         row: dict[str, Any] = {"context": context, "batch": batch, "regime": regime.name}
-        if scene.clock.left < 0:
+        if scene.clock.left < longest:
             rows.append({**row, "note": "not measured: the section's time was over"})
             continue
         fitting = min(batch, subject.capacity(context))
@@ -34,7 +35,9 @@ def load(scene: Scene) -> Report:
         if fitting < batch:
             row["note"] = f"measured at {fitting}: more do not fit in the pool"
         clock = Clock(scene.clock.left / (len(points) - number))
+        begin = scene.clock.left
         rounds = _race(scene, subject, fitting, context, regime, clock)
+        longest = max(longest, (begin - scene.clock.left) / len(rounds))
         gain = _ratio(rounds, "auto", "autoregressive")
         gains.append((gain.median, f"{regime.name}, batch {fitting}, context {context}"))
         rows.append({**row, **_figures(rounds, gain)})
