@@ -67,7 +67,7 @@ class Probes:
         self._commits += tuning.probe_share * waited * sequences / self.patience
         if not len(idle) or self._commits < lasts * tuning.probe_cost * sequences:
             return False
-        count, seconds = self._together(load, masks_S, len(idle))
+        count, seconds = self._how_many(load, masks_S, len(idle))
         price = lasts * seconds / seconds_per_commit
         if self._commits < price:
             return False
@@ -78,7 +78,7 @@ class Probes:
         self.patience = min(2 * self.patience, tuning.most_probe_patience)
         return True
 
-    def _together(self, load: Load, masks_S: IntArray, idle: int) -> tuple[int, float]:
+    def _how_many(self, load: Load, masks_S: IntArray, idle: int) -> tuple[int, float]:
         """How many sequences to probe at once, and how many seconds a forward takes longer by that.
 
         Part of what a probe costs is paid once: so many are probed that their rows cost no more than that, or than one.
