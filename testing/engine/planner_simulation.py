@@ -190,6 +190,7 @@ class _Machine:
         self.slots.generated[:] = self._random.integers(0, scenario.tokens, count)
         self._candidates, self._valid = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
         self._forwards, self._prefill = 0, 0
+        self._bound = np.ones(count, dtype=np.int64)
         policy.start(self.slots)
 
     def forward(self) -> tuple[float, int, int]:
@@ -204,8 +205,7 @@ class _Machine:
         masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
         slots.rows[:] = 1 + drafts + masks
         rows, prefill = int(slots.rows.sum()), self._prefill
-        kept = np.maximum(slots.keep_valid, slots.keep_stale) * (slots.rows > 1)
-        padded = int((1 + masks + np.maximum(kept, 0)).sum()) if scenario.ahead else rows
+        padded = self._padded(masks, left) if scenario.ahead else rows
         factor = float(np.exp(self._random.normal(0.0, scenario.noise))) if scenario.noise else 1.0
         host = factor * scenario.host_seconds[int(rows > count)]
         seconds = factor * float(self._cost(np.array([padded + prefill]), float(slots.cached.sum()), count)[0])
@@ -227,6 +227,12 @@ class _Machine:
         self._replace(np.flatnonzero(ended))
         return host + hidden + seconds, rows, int(emitted.sum())
 
+    def _padded(self, masks: IntArray, left: IntArray) -> int:
+        """Rows at most, as :meth:`wedlm_core.decoding.strategies.verified.Verified.next_rows` bounds them."""
+        kept = np.minimum(np.maximum(self.slots.keep_valid, self.slots.keep_stale), np.maximum(self._bound - 2, 0))
+        self._bound = 1 + np.minimum(masks + kept, np.maximum(left - 1, 0))
+        return int(self._bound.sum())
+
     def _run_of_hits(self, factor: np.ndarray) -> IntArray:
         hit = self._random.random((len(factor), 2 * WIDEST)) < (self._acceptance * factor)[:, None]
         return hit.cumprod(axis=1).sum(axis=1)
@@ -239,6 +245,7 @@ class _Machine:
             kinds = np.array(scenario.later if turned else scenario.acceptance)
             self._acceptance[taken] = kinds[taken % len(kinds)]
             self.slots.generated[taken], self._candidates[taken], self._valid[taken] = 0, 0, True
+            self._bound[taken] = 1
             self._policy.admit(taken)
 
 

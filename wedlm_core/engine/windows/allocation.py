@@ -25,6 +25,8 @@ __all__ = ["Allocation", "Rival", "allocate"]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
+_MOST_SPARED = 0.999  # share of a forward: none is free
+
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
@@ -99,8 +101,9 @@ def allocate(
     rows_N, commits_N = chain.rows_N, chain.commits_N
     seconds_N = load.seconds(rows_N, count)
     with_prefill_N = seconds_N + load.prefill_seconds(rows_N, commits_N, count)
-    seconds_N[0] -= load.spared_alone
-    with_prefill_N[0] -= load.spared_alone
+    spared = min(load.spared_alone, _MOST_SPARED * float(seconds_N[0]))
+    seconds_N[0] -= spared
+    with_prefill_N[0] -= spared
     more_N = np.minimum(1.0, (rows_N - rows_N[0]) / (rows_N[0] - load.other_rows))
     rates_N = commits_N / with_prefill_N * np.exp(bias * more_N)
     rates_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf

@@ -38,10 +38,12 @@ class EndedOutputs:
             self._count += 1
         self._longest = float(self._length_N.max())
 
-    def compare(self, generated_S: np.ndarray) -> None:
+    def outgrown(self, generated_S: np.ndarray) -> bool:
         """Forget the outputs that ended if most of those that run are much longer by now: they are of another job."""
-        if self._count and 2 * np.count_nonzero(generated_S > _OUTGROWN * self._longest) > len(generated_S):
-            self._length_N[:], self._count = 0.0, 0
+        if not self._count or 2 * np.count_nonzero(generated_S > _OUTGROWN * self._longest) <= len(generated_S):
+            return False
+        self._length_N[:], self._count = 0.0, 0
+        return True
 
     def lengths(self, otherwise: float) -> OutputLengths:
         """What they tell; while few have ended, ``otherwise`` is the mean and nothing is known of the spread."""

@@ -16,6 +16,7 @@ from wedlm_core.engine.windows.allocation import Allocation, Rival, allocate
 from wedlm_core.engine.windows.long_run import LongRun, long_run
 from wedlm_core.engine.windows.mask_race import MaskRace
 from wedlm_core.engine.windows.output_lengths import EndedOutputs
+from wedlm_core.engine.windows.padded_rows import PaddedRows
 from wedlm_core.engine.windows.probes import Probes
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
@@ -53,6 +54,7 @@ class WindowPlanner:
         ahead: bool = False,
     ) -> None:
         self._ahead = ahead
+        self._padded = PaddedRows(len(table.limit)) if ahead else None
         self._table, self._most_rows, self._tuning, self._unread_row = table, most_rows, tuning, unread_row
         # The last place stands for a sequence without a past: each plan says what the next new sequence gets.
         self._nobody = len(table.limit)
@@ -106,9 +108,10 @@ class WindowPlanner:
         for slot in slots_S.tolist():  # they come by ones and twos: plain indices are quicker than an array of them
             self.by_masks_2SW[:, slot] = self.by_masks_2SW[:, self._nobody]
             if table.adaptive[slot]:
-                widest = int(table.widest[slot])
-                table.masks[slot] = table.keep_valid[slot] = min(masks, widest)
-                table.keep_stale[slot] = min(stale, widest)
+                own = min(masks, int(table.widest[slot]))
+                own = own if self._padded is None else self._padded.admit(slot, own)
+                table.masks[slot] = table.keep_valid[slot] = own
+                table.keep_stale[slot] = min(stale, own)
         return True
 
     def observe(
@@ -354,7 +357,8 @@ class WindowPlanner:
         acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
         self.by_masks_2SW[:, slots_N] = stale_NW, valid_NW
-        self._ended.compare(table.generated[slots_S])
+        if self._ended.outgrown(table.generated[slots_S]):
+            self._outputs, self._ends = self._tuning.prior_commits, 0.0
         # Where forwards are padded to what they may have, a draft that is kept costs nothing.
         kept_price = 0.0 if self._ahead else self._row_price
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), kept_price)
@@ -390,6 +394,8 @@ class WindowPlanner:
             masks_N[:-1], most_N[:-1], stale_N[:-1]
         )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
+        if self._padded is not None:
+            self._padded.plan(slots_S, masks_N[:-1], widest_S, int(masks_N[-1]), load)
         return tried
 
     def _allocate(self, run: LongRun, widest_N: IntArray, load: Load) -> Allocation:

@@ -67,7 +67,11 @@ class Probes:
         self._commits += tuning.probe_share * waited * sequences / self.patience
         if not len(idle) or self._commits < lasts * tuning.probe_cost * sequences:
             return False
-        count, seconds = self._how_many(load, masks_S, len(idle))
+        rows = load.other_rows + sequences + 2.0 * masks_S.sum()
+        most = min(len(idle), int(load.most_rows - rows) // (2 * tuning.probe_masks))
+        if most < 1:
+            return False
+        count, seconds = self._how_many(load, rows, masks_S, most)
         price = lasts * seconds / seconds_per_commit
         if self._commits < price:
             return False
@@ -78,12 +82,12 @@ class Probes:
         self.patience = min(2 * self.patience, tuning.most_probe_patience)
         return True
 
-    def _how_many(self, load: Load, masks_S: IntArray, idle: int) -> tuple[int, float]:
+    def _how_many(self, load: Load, rows: float, masks_S: IntArray, most: int) -> tuple[int, float]:
         """How many sequences to probe at once, and how many seconds a forward takes longer by that.
 
         Part of what a probe costs is paid once: so many are probed that their rows cost no more than that, or than one.
         """
-        rows, count_P = load.other_rows + len(masks_S) + 2.0 * masks_S.sum(), 1 << np.arange(idle.bit_length())
+        count_P = 1 << np.arange(most.bit_length())
         seconds_P = load.seconds(rows + 2.0 * self._tuning.probe_masks * np.append(0, count_P), len(masks_S))
         once = max(self._tuning.probe_cost * float(seconds_P[0]), 0.0 if masks_S.any() else load.spared_alone)
         rows_P = seconds_P[1:] - seconds_P[0]

@@ -37,9 +37,9 @@ def test_ended_outputs_are_forgotten_once_most_that_run_are_twice_as_long_as_any
 ) -> None:
     """Those were another job's: its rows of one token kept all windows of the next job closed."""
     ended = EndedOutputs(TUNING)
-    ended.compare(np.array(running))  # nothing is known yet
+    assert not ended.outgrown(np.array(running)), "nothing is known yet"
     ended.record(np.array([1, 100, 1, 1, 1]))
-    ended.compare(np.array(running))
+    assert ended.outgrown(np.array(running)) == forgotten
     assert (ended.lengths(4000.0).tokens == 4000.0) == forgotten
     ended.record(np.full(4, 9))
     assert ended.lengths(4000.0).tokens == pytest.approx(9.0 if forgotten else (104 + 36) / 9)

@@ -136,6 +136,13 @@ def planned(unread_row: float = 1.0, running: int = COUNT) -> tuple[WindowPlanne
     return planner, table
 
 
+def table_of(count: int) -> SlotTable:
+    """Sequences whose windows are planned, of no known end."""
+    table = SlotTable(count, WIDE)
+    table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, WIDE, 10**6, 1
+    return table
+
+
 def observe_heads(
     planner: WindowPlanner, table: SlotTable, *, prefill_rows: int = 0, drafts: int = 0, ends: bool = False
 ) -> None:
@@ -274,6 +281,42 @@ def test_what_masks_of_probes_bring_pays_for_the_next() -> None:
     nothing, much = found[DraftSource.MASK]
     assert much > 3 * nothing
     assert found[DraftSource.HISTORY][1] == nothing, "of other sources it says nothing of masks"
+
+
+@pytest.mark.parametrize(("most_rows", "spare"), [(200, 1 << 20), (1 << 20, 40), (COUNT + 7, 1 << 20)])
+def test_probes_stay_within_the_row_budget_and_the_free_pages(most_rows: int, spare: int) -> None:
+    """Sequences that found no room in forwards full of probes waited for as long as these lasted."""
+    flat = StepCost.linear(fixed=1e-3, per_row=1e-9, floor_rows=8)
+    count = 8 * COUNT
+    table, slots = SlotTable(count, WIDE), np.arange(count)
+    table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, WIDE, 10**6, 1
+    planner = WindowPlanner(table, WIDE, max(most_rows, count), PlannerTuning(visit_share=0.0, rival_within=9.0))
+    planner._acceptance.by_kind = lambda slots_S: np.zeros((2, len(slots_S), WIDE))  # type: ignore[method-assign]
+    planner.admit(slots, count)
+    probed = 0
+    for _ in range(600):
+        planner._age += 1
+        planner.plan(slots, flat, spare)
+        rows = int((1 + 2 * table.masks).sum())
+        probed += len(planner._probes.slots)
+        assert rows <= min(max(most_rows, count), count + spare)
+    assert (probed > 0) == (min(max(most_rows, count), count + spare) >= count + 8)
+
+
+@pytest.mark.parametrize("ended", [1, 8, 24])
+def test_a_job_of_long_outputs_after_one_of_short_ones_gets_the_windows_of_a_new_engine(ended: int) -> None:
+    fresh, after = (WindowPlanner(table_of(COUNT), WIDE, 1 << 20, PlannerTuning(probe_share=0.0)) for _ in range(2))
+    for planner in (after, fresh):
+        table = planner._table
+        if planner is after:
+            table.generated[:] = ended
+            for _ in range(40):
+                observe_heads(planner, table, ends=True)
+        table.generated[:] = 2 * ended + 1
+        planner.admit(np.arange(COUNT), COUNT)
+        planner.plan(np.arange(COUNT), CHEAP, 1 << 20)
+    np.testing.assert_array_equal(after._table.masks, fresh._table.masks)
+    assert fresh._table.masks.all()
 
 
 STEPS = StepCost(

@@ -43,10 +43,14 @@ STEPS = StepCost(
 
 
 @pytest.mark.parametrize(
-    ("batch", "acceptance", "gain"), [(8, 0.87, 0.99), (32, 0.87, 1.05), (32, 0.68, 1.05), (128, 0.25, 0.99)]
-)
-def test_a_planner_that_knows_of_padding_and_steps_gains_by_it(batch: int, acceptance: float, gain: float) -> None:
-    scenario = Scenario(batch=batch, context=1024, acceptance=(acceptance,), stale=0.9, tokens=1500, ahead=True)
+    ("batch", "acceptance", "tokens", "gain"),
+    [(8, 0.87, 1500, 0.99), (32, 0.87, 1500, 1.05), (32, 0.68, 1500, 1.05), (128, 0.25, 1500, 0.99), (8, 0.9, 8, 0.97),
+     (32, 0.9, 256, 1.05), (32, 0.6, 24, 1.0)],
+)  # fmt: skip
+def test_a_planner_that_knows_of_padding_and_steps_gains_by_it(
+    batch: int, acceptance: float, tokens: int, gain: float
+) -> None:
+    scenario = Scenario(batch=batch, context=1024, acceptance=(acceptance,), stale=0.9, tokens=tokens, ahead=True)
     powers = [place for place, rows in enumerate(STEPS.rows) if not rows & (rows - 1)]
     line = replace(STEPS, rows=tuple(STEPS.rows[i] for i in powers), seconds=tuple(STEPS.seconds[i] for i in powers))
     plain, before, knowing = (
