@@ -294,3 +294,12 @@ def test_a_bias_counts_for_masks_and_not_for_none(bias: float, has_masks: bool) 
     assert plain.masks_over_none is not None
     assert found.masks_over_none is not None
     assert found.masks_over_none == pytest.approx(plain.masks_over_none + bias, abs=0.05)
+
+
+@pytest.mark.parametrize("spared", [0.999, 1.0, 1.5])
+def test_no_forward_is_free_however_much_of_the_host_one_without_masks_spares(spared: float) -> None:
+    """Times that are measured apart may say so; a rate without end, or below none, would be compared with others."""
+    load = Load(cost=StepCost.linear(fixed=1e-3, per_row=0.0), host_seconds=1e-3, spared_alone=spared * 2e-3)
+    found = allocate(alike(0.9, 4), np.full(4, WIDE), load, tuning=EXACT)
+    assert 0 < found.rate < 1e9
+    assert not found.masks_S.any()
