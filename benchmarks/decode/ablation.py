@@ -42,6 +42,8 @@ GATES: Mapping[str, Mapping[str, object]] = {
     "lengths of the outputs that ended": {"lengths_trusted": 1 << 30},
     "prefill counted with commits": {"prior_commits": 1e12},
     "probes": {"probe_share": 0.0},
+    "what a probe costs besides its rows": {"probe_cost": 0.0},
+    "rarer probes while they change nothing": {"most_probe_patience": 1},
     "what comes second is timed": {"rival_within": 1e9},
     "and early": {"first_rival_interval": 1024},
     "masks and none are compared": {"visit_share": 0.0},
