@@ -33,6 +33,9 @@ def structured(scene: Scene) -> Report:
     """Race verified and autoregressive decoding under a schema with long keys, and free autoregressive decoding."""
     scale, ids = scene.scale, itertools.count()
     batches = [batch for batch in scale.batches if batch <= scale.host_batch]
+    if not batches:
+        given = ", ".join(map(str, scale.batches))
+        raise ValueError(f"batches {given}: structured output is measured with {scale.host_batch} sequences at most")
     engine = _engine(scene, max(batches))
     rows, over_free, over_constrained = [], [], []
     for batch in batches:

@@ -60,7 +60,7 @@ class Scenario:
         host_seconds: of a step besides its forward, without drafts and with some.
         hidden: what is missed of it, likewise, over the seconds of the forward: only those of steps as a whole show it.
         noise: relative spread of the seconds of a step.
-        ahead: whether forwards are padded to the rows that they have at most, as a host that launches ahead knows.
+        overlap: whether forwards are padded to the rows that they have at most, as a host knows these that overlaps.
     """
 
     batch: int
@@ -74,7 +74,7 @@ class Scenario:
     host_seconds: tuple[float, float] = (0.0, 0.0)
     hidden: tuple[float, float] = (0.0, 0.0)
     noise: float = 0.0
-    ahead: bool = False
+    overlap: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,14 +134,14 @@ class FixedWindow:
 class Planned:
     """The engine's planner, which sees outcomes and what forwards take, and believes ``cost`` at first."""
 
-    def __init__(self, cost: StepCost, tuning: PlannerTuning = DEFAULT_TUNING, *, ahead: bool = False) -> None:
-        self._cost, self._tuning, self._ahead = cost, tuning, ahead
+    def __init__(self, cost: StepCost, tuning: PlannerTuning = DEFAULT_TUNING, *, overlap: bool = False) -> None:
+        self._cost, self._tuning, self._overlap = cost, tuning, overlap
 
     def start(self, slots: SlotTable) -> None:
         """All slots are its own."""
         self._slots = slots
         self._every = np.arange(len(slots.masks))
-        self._planner = WindowPlanner(slots, WIDEST, 1 << 30, self._tuning, ahead=self._ahead)
+        self._planner = WindowPlanner(slots, WIDEST, 1 << 30, self._tuning, overlap=self._overlap)
         slots.adaptive[:], slots.widest[:] = True, WIDEST
         self.admit(self._every)
 
@@ -205,7 +205,7 @@ class _Machine:
         masks = np.clip(slots.masks, 0, np.maximum(left - drafts, 0))
         slots.rows[:] = 1 + drafts + masks
         rows, prefill = int(slots.rows.sum()), self._prefill
-        padded = self._padded(masks, left) if scenario.ahead else rows
+        padded = self._padded(masks, left) if scenario.overlap else rows
         factor = float(np.exp(self._random.normal(0.0, scenario.noise))) if scenario.noise else 1.0
         host = factor * scenario.host_seconds[int(rows > count)]
         seconds = factor * float(self._cost(np.array([padded + prefill]), float(slots.cached.sum()), count)[0])

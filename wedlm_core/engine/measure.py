@@ -27,7 +27,7 @@ __all__ = ["cached_or_measured_cost"]
 _LOG = logging.getLogger(__name__)
 _VERSION = 17  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
-_FIRST_STEP = 64  # rows of a tile of products on a GPU
+_FIRST_JUMP = 64  # rows of a tile of products on a GPU
 _LARGE = 1024  # rows of forwards that are measured last
 _CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
@@ -259,9 +259,9 @@ def _all_points(
 def _beyond(quantum: int, counts: list[int], most: int) -> list[int]:
     """The first rows beyond each large count, where rows are padded.
 
-    There a product has another tile of rows: a step in the cost, which a line between the counts would hide.
+    There a product has another tile of rows: a jump in the cost, which a line between the counts would hide.
     """
-    beyond = (rows + quantum for rows in counts if quantum > 1 and rows >= _FIRST_STEP)
+    beyond = (rows + quantum for rows in counts if quantum > 1 and rows >= _FIRST_JUMP)
     return [rows for rows in beyond if rows <= most and rows not in counts]
 
 

@@ -87,7 +87,7 @@ def parts_of(model: Decoder, tokenizer: Tokenizer, config: EngineConfig, *, keep
     overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
     planner = WindowPlanner(
-        table, config.max_window, config.max_batch_rows, unread_row=model_runner.unread_row, ahead=overlapping
+        table, config.max_window, config.max_batch_rows, unread_row=model_runner.unread_row, overlap=overlapping
     )
     return Parts(
         pages=pages,

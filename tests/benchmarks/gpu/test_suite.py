@@ -176,3 +176,10 @@ def test_models_of_full_size_have_the_published_parameter_counts() -> None:
         "7b": 7_615_616_512,
         "8b": 8_190_735_360,
     }
+
+
+def test_structured_output_says_how_many_sequences_it_takes(tmp_path: Path) -> None:
+    done = suite("--device", "cpu", "--tiny", "--sections", "structured", "--batches", "128", "--output", str(tmp_path))
+    assert done.returncode == 1
+    (text,) = tmp_path.glob("*.md")
+    assert "batches 128: structured output is measured with 4 sequences at most" in text.read_text()

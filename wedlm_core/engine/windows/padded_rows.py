@@ -11,13 +11,13 @@ __all__ = ["PaddedRows"]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 _MANY = 4  # one in so many
-_FLAT = 1.02  # times the seconds of a forward that rows behind it may take to belong to the same step
+_FLAT = 1.02  # times the seconds of a forward that rows behind it may take before that is a jump
 
 
 class PaddedRows:
     """Rows that sequences may have at most: a head, as many drafts as masks, the masks.
 
-    Windows fill forwards up to a step of the cost. One sequence that comes in with more masks than the one that ended
+    Windows fill forwards up to a jump of the cost. One sequence that comes in with more masks than the one that ended
     would put every forward up to the next plan beyond it.
 
     Args:
@@ -29,7 +29,7 @@ class PaddedRows:
         self._most = 0
 
     def plan(self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray, new_masks: int, load: Load) -> None:
-        """Take in a plan: rows up to the end of the step that it is on are paid for.
+        """Take in a plan: rows up to the next jump of the cost are paid for.
 
         Args:
             slots_S: sequences whose windows were planned.

@@ -36,7 +36,7 @@ class WindowPlanner:
         most_rows: the engine's row budget.
         tuning: constants.
         unread_row: what a row costs on which no token is chosen, of one on which one is.
-        ahead: whether the host launches a forward before it knows the outcome of the last one, so that rows are bounds.
+        overlap: whether a forward is launched before the outcome of the last one is known, so that rows are bounds.
 
     Attributes:
         by_masks_2SW: float64, probability that masks' drafts up to each offset are all accepted (stale ones, valid
@@ -51,10 +51,9 @@ class WindowPlanner:
         tuning: PlannerTuning = DEFAULT_TUNING,
         *,
         unread_row: float = 1.0,
-        ahead: bool = False,
+        overlap: bool = False,
     ) -> None:
-        self._ahead = ahead
-        self._padded = PaddedRows(len(table.limit)) if ahead else None
+        self._overlap, self._padded = overlap, PaddedRows(len(table.limit))
         self._table, self._most_rows, self._tuning, self._unread_row = table, most_rows, tuning, unread_row
         # The last place stands for a sequence without a past: each plan says what the next new sequence gets.
         self._nobody = len(table.limit)
@@ -109,7 +108,7 @@ class WindowPlanner:
             self.by_masks_2SW[:, slot] = self.by_masks_2SW[:, self._nobody]
             if table.adaptive[slot]:
                 own = min(masks, int(table.widest[slot]))
-                own = own if self._padded is None else self._padded.admit(slot, own)
+                own = self._padded.admit(slot, own) if self._overlap else own
                 table.masks[slot] = table.keep_valid[slot] = own
                 table.keep_stale[slot] = min(stale, own)
         return True
@@ -339,7 +338,7 @@ class WindowPlanner:
             most_rows=min(self._most_rows, int(every) + spare_tokens),
             prefill_rows=self._prefill_rows / self._commits,
             burst_rows=self._prefill_rows / self._prefills if self._prefills else 1.0,
-            are_bounds=self._ahead,
+            are_bounds=self._overlap,
         )
 
     def _apply(self, slots_S: IntArray, load: Load, *, waited: int, lasts: int) -> bool:
@@ -360,7 +359,7 @@ class WindowPlanner:
         if self._ended.outgrown(table.generated[slots_S]):
             self._outputs, self._ends = self._tuning.prior_commits, 0.0
         # Where forwards are padded to what they may have, a draft that is kept costs nothing.
-        kept_price = 0.0 if self._ahead else self._row_price
+        kept_price = 0.0 if self._overlap else self._row_price
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), kept_price)
         constrained_N = np.append(table.constrained[slots_S], table.constrained[slots_S].all()).astype(np.float64)
         run = run.with_outputs(
@@ -368,7 +367,7 @@ class WindowPlanner:
             forced_S=constrained_N * (self._forced / max(1.0, self._chosen)),
             forced_row=self._unread_row,
         )
-        run = run.with_bounds() if self._ahead else run
+        run = run.with_bounds() if self._overlap else run
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         widest_N = np.append(widest_S, table.widest[slots_S].max())
         chosen = self._allocate(run, widest_N, load)
@@ -387,14 +386,14 @@ class WindowPlanner:
                 slots_S, masks_N[:-1], widest_S, load, chosen.seconds_per_commit, waited=waited, lasts=lasts
             )
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
-        if self._ahead:  # more drafts than masks would go beyond the rows that were paid for
+        if self._overlap:  # more drafts than masks would go beyond the rows that were paid for
             most_N = np.where(masks_N > 0, masks_N, most_N)
         stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
         table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
             masks_N[:-1], most_N[:-1], stale_N[:-1]
         )  # fmt: skip
         self._new_windows = int(masks_N[-1]), int(stale_N[-1])
-        if self._padded is not None:
+        if self._overlap:
             self._padded.plan(slots_S, masks_N[:-1], widest_S, int(masks_N[-1]), load)
         return tried
 

@@ -261,7 +261,7 @@ class Load:
     def slope(self, rows: float, sequences: int) -> float:
         """Seconds that one more row costs at ``rows``, over the next eighth of rows, 8 of them or a quantum.
 
-        Over as many again where rows are bounds: a step in the table is paid once, and not by each row.
+        Over as many again where rows are bounds: a jump in the table is paid once, and not by each row.
         """
         step = max(8.0, rows if self.are_bounds else rows / 8, float(self.cost.quantum))
         here, there = self.seconds(np.array([rows, rows + step]), sequences)

@@ -11,18 +11,18 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.windows.padded_rows import PaddedRows
 from wedlm_core.engine.windows.step_time import Load
 
-STEPS = StepCost(rows=(8, 64, 72, 128, 136, 256), seconds=(3.3e-3, 3.4e-3, 4.1e-3, 4.1e-3, 5.7e-3, 5.8e-3), quantum=8)
-LOAD = Load(cost=STEPS, are_bounds=True)
+JUMPS = StepCost(rows=(8, 64, 72, 128, 136, 256), seconds=(3.3e-3, 3.4e-3, 4.1e-3, 4.1e-3, 5.7e-3, 5.8e-3), quantum=8)
+LOAD = Load(cost=JUMPS, are_bounds=True)
 
 
 @given(
     st.lists(st.integers(0, 5), min_size=4, max_size=12), st.data(), st.integers(0, 9),
     st.sampled_from([1 << 30, 80]), st.integers(0, 20),
 )  # fmt: skip
-def test_forwards_stay_on_the_step_of_the_plan_whoever_is_replaced(
+def test_forwards_stay_below_the_jump_behind_the_plan_whoever_is_replaced(
     planned: list[int], data: st.DataObject, new_masks: int, most_rows: int, other_rows: int
 ) -> None:
-    load = Load(cost=STEPS, are_bounds=True, most_rows=most_rows, other_rows=float(other_rows))
+    load = Load(cost=JUMPS, are_bounds=True, most_rows=most_rows, other_rows=float(other_rows))
     masks_S, slots_S = np.array(planned), np.arange(len(planned))
     room, running = PaddedRows(16), dict(enumerate(planned))
     room.plan(slots_S, masks_S, np.full(len(planned), 32), new_masks, load)
@@ -39,7 +39,7 @@ def test_forwards_stay_on_the_step_of_the_plan_whoever_is_replaced(
 
 def test_what_a_wide_sequence_left_is_taken_by_those_that_follow() -> None:
     room = PaddedRows(4)
-    room.plan(np.arange(4), np.array([12, 6, 6, 6]), np.full(4, 32), 9, LOAD)  # 64 rows: the end of a step
+    room.plan(np.arange(4), np.array([12, 6, 6, 6]), np.full(4, 32), 9, LOAD)  # 64 rows: the last before a jump
     assert room.admit(1, 9) == 6, "no more than the one before had"
     assert room.admit(0, 9) == 9
     assert room.admit(2, 9) == 9, "of the 12 three were left over"

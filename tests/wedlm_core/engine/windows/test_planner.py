@@ -322,35 +322,33 @@ def test_a_job_of_long_outputs_after_one_of_short_ones_gets_the_windows_of_a_new
     assert fresh._table.masks.all()
 
 
-STEPS = StepCost(
+JUMPS = StepCost(
     rows=(8, 64, 72, 128, 136, 256, 264, 512), seconds=(3.3e-3, 3.4e-3, 4.1e-3, 4.1e-3, 5.7e-3, 5.8e-3, 8.5e-3, 8.9e-3),
     quantum=8,
 )  # fmt: skip
 """A model of 8B parameters in int8 on an H200: tiles of products have 64 or 128 rows."""
 
 
-@pytest.mark.parametrize(("ahead", "seconds"), [(True, 3.4e-3), (False, 3.75e-3)])
-def test_a_forward_that_ends_before_a_step_costs_half_of_the_step_only_where_rows_vary(
-    ahead: bool, seconds: float
-) -> None:
+@pytest.mark.parametrize(("overlap", "seconds"), [(True, 3.4e-3), (False, 3.75e-3)])
+def test_a_forward_that_ends_before_a_jump_costs_half_of_it_only_where_rows_vary(overlap: bool, seconds: float) -> None:
     table, slots = table_of(64), np.arange(64)
-    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0), ahead=ahead)
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0), overlap=overlap)
     planner._acceptance.by_kind = lambda slots_S: np.zeros((2, len(slots_S), WIDE))  # type: ignore[method-assign]
     planner.admit(slots, 64)
-    planner.plan(slots, STEPS, 1 << 20)
+    planner.plan(slots, JUMPS, 1 << 20)
     assert not table.masks.any()
     assert planner.seconds_of(64.0) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("hazard", [0.6, 0.75, 0.85, 0.93])
-def test_windows_of_a_host_that_launches_ahead_end_before_a_step_of_the_cost(hazard: float) -> None:
+def test_windows_of_overlapping_forwards_end_before_a_jump_of_the_cost(hazard: float) -> None:
     table, slots = SlotTable(COUNT, 2 * WIDE), np.arange(COUNT)
     table.adaptive[:], table.widest[:], table.limit[:], table.masks[:] = True, WIDE, 10**6, 20
-    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0), ahead=True)
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0), overlap=True)
     right_W = np.full(WIDE, hazard).cumprod()
     planner._acceptance.by_kind = lambda slots_S: np.tile(right_W, (2, len(slots_S), 1))  # type: ignore[method-assign]
     planner.admit(slots, COUNT)
-    planner.plan(slots, STEPS, 1 << 20)
+    planner.plan(slots, JUMPS, 1 << 20)
     bound = int((1 + table.masks + np.maximum(table.keep_valid, table.keep_stale)).sum())
     assert min(edge - bound for edge in (64, 128, 256, 512) if edge >= bound) < 16, "more would have cost nothing"
 

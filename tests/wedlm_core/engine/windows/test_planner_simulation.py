@@ -34,12 +34,12 @@ def test_a_fixed_window_is_slower_than_none_at_large_batch() -> None:
     assert wide < 0.5 * none
 
 
-STEPS = StepCost(
+JUMPS = StepCost(
     rows=(8, 64, 72, 128, 136, 256, 264, 512, 520, 1024, 1032, 2048),
     seconds=(3.3e-3, 3.4e-3, 4.1e-3, 4.1e-3, 5.7e-3, 5.8e-3, 8.5e-3, 8.9e-3, 12.2e-3, 15.7e-3, 19.5e-3, 30e-3),
     per_kv=3.4e-8, quantum=8,
 )  # fmt: skip
-"""A model of 8B parameters in int8 on an H200, measured; a line between powers of two leaves out its steps."""
+"""A model of 8B parameters in int8 on an H200, measured; a line between powers of two leaves out its jumps."""
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ STEPS = StepCost(
     [(8, 0.87, 1500, 0.99), (32, 0.87, 1500, 1.05), (32, 0.68, 1500, 1.05), (128, 0.25, 1500, 0.99), (8, 0.9, 8, 0.97),
      (32, 0.9, 256, 1.05), (32, 0.6, 24, 1.0)],
 )  # fmt: skip
-def test_a_planner_that_knows_of_padding_and_steps_gains_by_it(
+def test_a_planner_that_knows_of_padding_and_jumps_gains_by_it(
     batch: int, acceptance: float, tokens: int, gain: float
 ) -> None:
-    scenario = Scenario(batch=batch, context=1024, acceptance=(acceptance,), stale=0.9, tokens=tokens, ahead=True)
-    powers = [place for place, rows in enumerate(STEPS.rows) if not rows & (rows - 1)]
-    line = replace(STEPS, rows=tuple(STEPS.rows[i] for i in powers), seconds=tuple(STEPS.seconds[i] for i in powers))
+    scenario = Scenario(batch=batch, context=1024, acceptance=(acceptance,), stale=0.9, tokens=tokens, overlap=True)
+    powers = [place for place, rows in enumerate(JUMPS.rows) if not rows & (rows - 1)]
+    line = replace(JUMPS, rows=tuple(JUMPS.rows[i] for i in powers), seconds=tuple(JUMPS.seconds[i] for i in powers))
     plain, before, knowing = (
-        simulate(scenario, policy, forwards=600, warm_up=150, cost=STEPS).rate
-        for policy in (FixedWindow(0), Planned(line), Planned(STEPS, ahead=True))
+        simulate(scenario, policy, forwards=600, warm_up=150, cost=JUMPS).rate
+        for policy in (FixedWindow(0), Planned(line), Planned(JUMPS, overlap=True))
     )
     assert knowing >= 0.98 * plain
     assert knowing >= gain * before

@@ -44,15 +44,15 @@ def test_the_slope_is_what_a_row_costs_once_the_free_ones_are_taken(quantum: int
 
 @given(st.integers(1, 600), st.sampled_from([1, 8, 32]))
 def test_bounds_cost_what_a_forward_of_so_many_rows_rounded_up_takes(rows: int, quantum: int) -> None:
-    """They do not vary: half a quantum more would put a forward that ends before a step half way up to the next."""
+    """They do not vary: half a quantum more would put a forward that ends before a jump half way up it."""
     cost = StepCost(rows=(1, 128, 160, 256, 600), seconds=(3.0, 4.0, 6.0, 6.5, 9.0), per_kv=0.1, quantum=quantum)
     load = Load(cost=cost, kv_tokens=7.0, are_bounds=True)
     assert load.seconds(np.array([float(rows)]), 4)[0] == pytest.approx(cost(np.array([rows]), 7.0, 4)[0])
 
 
-def test_of_bounds_a_step_is_shared_by_the_rows_up_to_twice_as_many() -> None:
-    step = StepCost(rows=(8, 128, 136, 256), seconds=(4.0, 4.0, 6.0, 6.0), quantum=8)
-    assert Load(cost=step, are_bounds=True).slope(128.0, 128) == pytest.approx(2.0 / 128)
+def test_of_bounds_a_jump_is_shared_by_the_rows_up_to_twice_as_many() -> None:
+    jump = StepCost(rows=(8, 128, 136, 256), seconds=(4.0, 4.0, 6.0, 6.0), quantum=8)
+    assert Load(cost=jump, are_bounds=True).slope(128.0, 128) == pytest.approx(2.0 / 128)
 
 
 def test_host_time_is_the_mean_over_recent_steps_and_outlives_a_machine_that_slept() -> None:
