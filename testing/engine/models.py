@@ -46,7 +46,14 @@ def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
 
 
 def random_decoder(
-    *, qwen3: bool, seed: int, sharpness: float = 1.0, common: float = 0.0, max_positions: int = 512, heads: int = 4
+    *,
+    qwen3: bool,
+    seed: int,
+    sharpness: float = 1.0,
+    common: float = 0.0,
+    max_positions: int = 512,
+    heads: int = 4,
+    hidden: int = 32,
 ) -> Decoder:
     """A decoder with random weights, scaled so that entropies range from nearly 0 to several nats.
 
@@ -58,10 +65,11 @@ def random_decoder(
             mask's logits more like the next-token head's, so that drafts are accepted more often.
         max_positions: ``max_position_embeddings`` of the configuration.
         heads: query heads; there are half as many KV heads.
+        hidden: width of the hidden states.
     """
     config = ModelConfig(
         vocab_size=336,  # more than the tokenizer has: the rest is padding
-        hidden_size=32,
+        hidden_size=hidden,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=heads,

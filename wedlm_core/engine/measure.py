@@ -25,7 +25,7 @@ from wedlm_core.kv.pages import PageManager, SequencePages
 __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 17  # of the measurement: raise it when steps change so much that kept tables mislead
+_VERSION = 18  # of the measurement: raise it when steps change so much that kept tables mislead
 _CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
 _FIRST_JUMP = 64  # rows of a tile of products on a GPU
 _LARGE = 1024  # rows of forwards that are measured last

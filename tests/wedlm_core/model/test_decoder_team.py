@@ -31,6 +31,7 @@ from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
 from wedlm_core.model.draw import Drawn
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.panels import pack
+from wedlm_core.model.quantised import quantise
 from wedlm_core.model.team import Team
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -242,8 +243,20 @@ def test_it_is_the_same_whether_threads_take_rows_or_outputs(
     """All rows and some, of forwards with few rows and many, in layers that follow each other without a pause."""
     torch.set_num_threads(threads)
     model = load_model(qwen3_folder, max_positions=700, weight_dtype=weights, dtype=getattr(torch, dtype))
+    assert_same_either_way(model, weights, qwen3_folder, threads)
+
+
+@pytest.mark.parametrize(("dtype", "weights"), TABLES)
+def test_so_it_is_where_rows_are_whole_pages(qwen3_folder: Path, dtype: str, weights: str, two_threads: None) -> None:
+    """Such rows are held apart from each other, if they are few: each thread's where no other's are."""
+    model = random_decoder(qwen3=True, seed=1, hidden=4096).to(getattr(torch, dtype))
+    assert_same_either_way(quantise(model, weights) if weights != "auto" else model, weights, qwen3_folder, 2)
+
+
+def assert_same_either_way(model: Decoder, weights: str, tokenizer: Path, threads: int) -> None:
+    """Rows of hidden states, whether threads take rows or outputs."""
     config = EngineConfig(weight_dtype=weights, page_size=16, prefill_chunk=40, prefix_caching=False)
-    engine = Engine(model, Tokenizer.load(qwen3_folder), config)
+    engine = Engine(model, Tokenizer.load(tokenizer), config)
     runner, rng, apart = engine._runner.model_runner, np.random.default_rng(0), []
     decoder = runner._decoder_cpu
     assert isinstance(decoder, DecoderTeam)

@@ -155,15 +155,11 @@ def _run_layers(task_address, me, members):  # type: ignore[no-untyped-def]
             first, last = rows_of(task, rows, me, members)
             context = task.qkv  # as wide at least, and read by no one any more
             _gather(floats_at(task.context, task.rows, wide), places, floats_at(context, rows, wide), first, last)
-            if not task.narrows and not by_rows(task, rows, members):
-                meet(state, members)
         call_at(task.product, (task_address, rows, context, line + O_PLACE, task.delta, me, members))
         weight = array_at(layer.post_norm, (task.hidden,), np.float32)
         add_rms_norm(stream, delta, weight, task.eps, normed, places, first, last)
         call_at(task.product, (task_address, rows, task.normed, line + GATE_UP_PLACE, task.gate_up, me, members))
         silu_mul(gate_up, gated, first, last)
-        if not task.narrows and not by_rows(task, rows, members):
-            meet(state, members)
         call_at(task.product, (task_address, rows, task.gated, line + DOWN_PLACE, task.delta, me, members))
         following = task.final_norm if number + 1 == task.layers else layer_at(line + _LINE_BYTES).input_norm
         weight = array_at(following, (task.hidden,), np.float32)

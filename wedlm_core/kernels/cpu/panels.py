@@ -16,6 +16,7 @@ Matrices are given by the address of their first element and the bytes from one 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,12 @@ from wedlm_core.kernels.cpu.panel_tiles import HALF, features, panel_tile
 from wedlm_core.kernels.cpu.tile import address
 from wedlm_core.kernels.cpu.views import floats_at
 
-__all__ = ["PANEL", "depth_step", "has_digits", "multiply_panels", "numbers_here", "numeric_kind", "pieces",
-           "row_step", "tile_rows"]  # fmt: skip
+__all__ = ["PANEL", "depth_step", "has_digits", "line_units", "multiply_panels", "numbers_here", "numeric_kind",
+           "pieces", "row_step", "tile_rows"]  # fmt: skip
 
 PANEL = 64
 """Outputs of a panel."""
+_PAGE_UNITS, _GAP_UNITS = 1024, 80  # of a page, and between rows of whole pages: five cache lines
 _AHEAD_BYTES = 2048  # of weights that are fetched as they are read: the processor stops at each page
 
 
@@ -73,6 +75,22 @@ def depth_step(numbers: str) -> int:
     if has_digits(numbers):
         return BLOCK_INPUTS
     return STEP if numbers.endswith("_amx") else 1
+
+
+@functools.cache
+def line_units(numbers: str) -> Any:
+    """A kernel: units of four bytes from one row to the next, of rows of ``depth`` units.
+
+    A tile reads a number of each of its rows, then the next of each. Rows of whole pages would compete for one set of
+    the L1 cache, which holds 12 lines at most. So such rows are some lines apart; those of matrix units are not.
+    """
+    gap = 0 if numbers.endswith("_amx") else _GAP_UNITS
+
+    @kernel(label=f"_{numbers}")
+    def units(depth):  # type: ignore[no-untyped-def]
+        return depth + (gap if depth % _PAGE_UNITS == 0 else 0)
+
+    return units
 
 
 def row_step(numbers: str) -> int:

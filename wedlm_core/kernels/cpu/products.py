@@ -9,21 +9,42 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.digits import split_rows
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
-from wedlm_core.kernels.cpu.panels import has_digits, multiply_panels, numbers_here, numeric_kind, pieces, tile_rows
+from wedlm_core.kernels.cpu.panels import (
+    has_digits,
+    line_units,
+    multiply_panels,
+    numbers_here,
+    numeric_kind,
+    pieces,
+    tile_rows,
+)
 from wedlm_core.kernels.cpu.records import product_at, task_at
+from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.shares import by_rows, part_of, rows_of
 from wedlm_core.kernels.cpu.team import STATE_SIZE, meet
+from wedlm_core.kernels.cpu.vector import LANES, load, store
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
 __all__ = ["PRODUCTS"]
 
 
-def _narrowing(numbers: str) -> Any:
-    """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, rows behind each other.
+@kernel
+def _copy_rows(x, out, first, last):  # type: ignore[no-untyped-def]
+    """Copy rows to others with longer lines."""
+    size, step = x.shape[1], out.shape[1]
+    for t in range(first, last):
+        for i in range(0, size, LANES):
+            store(out, t * step + i, size - i, load(x, t * size + i, size - i, F32(0.0)))
 
-    It returns where the first of all rows is, or would be, and the bytes of a row: of x itself where nothing changes.
+
+def _narrowing(numbers: str) -> Any:
+    """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, apart as tiles read them.
+
+    It returns where the first of all rows is, or would be, and the bytes from row to row: of x itself where more rows
+    of float32 are multiplied than a tile has. These read weights from the cache, and to copy them would take longer
+    than they are kept up.
     """
-    kind = numeric_kind(numbers)
+    kind, units, together = numeric_kind(numbers), line_units(numbers), tile_rows(numbers)
     if has_digits(numbers):
 
         @kernel(label=f"_{numbers}")
@@ -36,35 +57,41 @@ def _narrowing(numbers: str) -> Any:
     if kind == "float32":
 
         @kernel(label=f"_{numbers}")
-        def as_they_are(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
-            return x, 4 * product.depth
+        def apart(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+            step = units(product.depth)
+            if rows > together or step == product.depth:
+                return x, 4 * product.depth
+            _copy_rows(floats_at(x, rows, product.inputs), floats_at(to, rows, step), first, last)
+            return to, 4 * step
 
-        return as_they_are
+        return apart
     if kind == "bfloat16":
 
         @kernel(label=f"_{numbers}")
         def to_bfloat16(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
-            bits = array_at(x, (rows, product.inputs), np.uint32)
-            round_to_bfloat16(bits, array_at(to, (rows, 2 * product.depth), np.uint16), first, last)
-            return to, 4 * product.depth
+            bits, step = array_at(x, (rows, product.inputs), np.uint32), units(product.depth)
+            round_to_bfloat16(bits, array_at(to, (rows, 2 * step), np.uint16), first, last)
+            return to, 4 * step
 
         return to_bfloat16
     if kind == "int8":
 
         @kernel(label=f"_{numbers}")
         def to_int8(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
-            wide, byte = floats_at(x, rows, product.inputs), array_at(to, (rows, 4 * product.depth), np.int8)
+            wide, step = floats_at(x, rows, product.inputs), units(product.depth)
+            byte = array_at(to, (rows, 4 * step), np.int8)
             round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
             sum_rows(byte, 128, array_at(task.row_sum, (rows,), np.int32), first, last)
-            return to, 4 * product.depth
+            return to, 4 * step
 
         return to_int8
 
     @kernel(label=f"_{numbers}")
     def to_int16(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
-        wide, byte = floats_at(x, rows, product.inputs), array_at(to, (rows, 2 * product.depth), np.int16)
+        wide, step = floats_at(x, rows, product.inputs), units(product.depth)
+        byte = array_at(to, (rows, 2 * step), np.int16)
         round_rows(wide, byte, array_at(task.row_scale, (rows,), np.float32), first, last)
-        return to, 4 * product.depth
+        return to, 4 * step
 
     return to_int16
 
@@ -72,6 +99,7 @@ def _narrowing(numbers: str) -> Any:
 def _producing(numbers: str) -> Any:
     """The kernel of one product; ``numbers`` of weights and of the rows that meet them."""
     narrow, multiply, together = _narrowing(numbers), multiply_panels(numbers), tile_rows(numbers)
+    units = line_units(numbers)
 
     @kernel(label=f"_{numbers}")
     def product(task_address, rows, x, one_address, out, me, members):  # type: ignore[no-untyped-def]
@@ -92,11 +120,10 @@ def _producing(numbers: str) -> Any:
         apart, (first, last) = by_rows(task, rows, members), rows_of(task, rows, me, members)
         state = numbers_at(task.state, STATE_SIZE)
         # By rows, a member may be a product ahead of another, whose rows of another width must not be in its way.
-        offset = first * (task.narrow_step - 4 * one.depth) if apart else 0
+        offset = first * (task.narrow_step - 4 * units(one.depth)) if apart else 0
         own, step = narrow(task, rows, x, one, task.narrow + offset, first, last)
         if not apart:
-            if task.narrows or x == task.normed:
-                meet(state, members)
+            meet(state, members)
             first, last = 0, rows
         count = last - first
         begin, end = part_of(pieces(count, one.outputs, together), 0 if apart else me, 1 if apart else members)

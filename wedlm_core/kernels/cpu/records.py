@@ -66,7 +66,7 @@ ADVANCE = _record("decoding columns spans states mask places counts flags token 
 - ``places``: C of the outcome, whose arrays are the others.
 """
 TASK = _record(
-    "product place attend narrows row_block state rows layers hidden inner heads kv_heads dim eps "
+    "product place attend row_block state rows layers hidden inner heads kv_heads dim eps "
     "stream normed q context gated qkv gate_up delta narrow narrow_step row_scale row_sum apart "
     "cos sin reach positions entries "
     "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
@@ -77,11 +77,11 @@ TASK = _record(
 
 - ``product, place, attend``: functions for the numbers at hand (:mod:`wedlm_core.kernels.cpu.entries`); without layers
   the first alone.
-- ``narrows, row_block``: 0 where rows meet weights as they are, and in blocks of how many rows they are held.
+- ``row_block``: in blocks of how many rows they meet weights.
 - ``state``: of the team.
 - ``stream``: float32 ``[rows, hidden]``, the embedded rows, changed.
 - ``normed, q, context, gated, qkv, gate_up, delta``: float32 scratch as wide as the model has them.
-- ``narrow, row_scale, row_sum``: scratch for rows in the numbers of the weights, ``narrow_step`` bytes each at most.
+- ``narrow, row_scale, row_sum``: scratch for rows as they meet weights, ``narrow_step`` bytes each at most.
 - ``apart``: rows for each member from which members take rows of a product, and not outputs
   (:func:`wedlm_core.kernels.cpu.shares.by_rows`); 0 where they never do.
 - ``cos, sin``: float32 ``[reach, dim / 2]``.

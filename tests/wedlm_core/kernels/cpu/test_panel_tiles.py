@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.kernels.cpu.panels import has_digits, numbers_here, numeric_kind, tile_rows
+from wedlm_core.kernels.cpu.panels import has_digits, line_units, numbers_here, numeric_kind, tile_rows
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Team
 
@@ -49,6 +49,27 @@ def test_a_row_alone_has_the_bits_it_has_among_others(
     together = Team().product(weight, x_RI)
     for first, count in ((0, 1), (rows - 1, 1), (0, 2), (0, min(rows, 7))):
         assert_same(Team().product(weight, x_RI[first : first + count]), together[first : first + count])
+
+
+@pytest.mark.parametrize("numbers", numbers_here())
+def test_rows_of_whole_pages_have_the_same_bits_too(numbers: str) -> None:
+    """Such rows are held apart from each other, whatever was in between before."""
+    generator, team, inputs = torch.Generator().manual_seed(5), Team(), 4096
+    weight, wider = (a_weight(numbers, 100, size, 0.0, generator) for size in (inputs, inputs + 90))
+    for rows in range(1, tile_rows(numbers) + 3):
+        team.product(wider, torch.full((rows, inputs + 90), 3e38))
+        x_RI = torch.randn(rows, inputs, generator=generator)
+        together = team.product(weight, x_RI)
+        for row in (0, rows - 1):
+            assert_same(Team().product(weight, x_RI[row : row + 1])[0], together[row])
+
+
+@pytest.mark.parametrize("numbers", [one for one in numbers_here() if not one.endswith("_amx")])
+def test_rows_of_a_tile_do_not_share_sets_of_the_cache(numbers: str) -> None:
+    """Of 64 sets of lines of 64 bytes: of 12 lines each, there is room for as many rows of a tile and for weights."""
+    for depth in (512, 1024, 2048, 3072, 4096, 11008, 12288):
+        lines = [row * line_units(numbers)(depth) // 16 % 64 for row in range(tile_rows(numbers))]
+        assert max(lines.count(line) for line in lines) <= 6
 
 
 @pytest.mark.parametrize("numbers", [one for one in FLOATS if not has_digits(one)])
