@@ -370,6 +370,72 @@ def _resumes(logs, offer, slot, first):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _best_source(logs, slot, first, tail, depth, hashes, learned, offer, found, follows):  # type: ignore[no-untyped-def]
+    """The source whose first draft is most probable, of equals the first.
+
+    Returns:
+        Source (-1 for none), log, how many places of it were found, length of the match; the first draft, its votes,
+        and all votes.
+    """
+    best, chosen = -1.0, (-1, 0, 0, 0, -1, 0, 0)
+    for one in range(SOURCES):
+        log = slot if one == 0 else len(logs.end) - 1
+        if one < 2:
+            places, matched = _find(logs, log, tail, depth, hashes, found.shape[1], found[one])
+        elif _resumes(logs, offer, slot, first):
+            log, places, matched = offer.log[slot], 1, 1
+            found[one, 0] = offer.place[slot] + first
+        else:
+            continue
+        token, votes, voters = _vote(logs, log, found[one], places, 0, log == slot, offer.token[slot], follows[one])
+        if voters == 0:
+            continue
+        hazard = _hazard(learned, _cell(one, matched, votes, voters), matched, votes, voters)
+        if hazard > best:
+            best, chosen = hazard, (one, log, places, matched, token, votes, voters)
+    return chosen
+
+
+@kernel
+def _follow(logs, slot, first, chosen, places, follows, most, least, learned, offer, token, acceptance):  # type: ignore[no-untyped-def]
+    """Propose what follows the places of a source; how many drafts that are.
+
+    Args:
+        logs: :class:`Logs`.
+        slot: of the sequence.
+        first: drafts from elsewhere that stand before those proposed here.
+        chosen: of :func:`_best_source`.
+        places: of the source, of which those are kept that go on alike.
+        follows: what follows each.
+        most: drafts.
+        least: acceptance below which nothing is proposed.
+        learned: :class:`Learned`.
+        offer: :class:`Offer`, written for this slot.
+        token: int32 ``[D]``, written.
+        acceptance: float32 ``[D]``, written.
+    """
+    source, log, number, length, draft, votes, voters = chosen
+    sure, j = 1.0, 0
+    while voters > 0:
+        cell = _cell(source, length + j, votes, voters)
+        hazard = _hazard(learned, cell, length + j, votes, voters)
+        sure *= _of_slot(learned, slot, hazard)
+        if sure < least:
+            break
+        offer.token[slot, first + j] = token[j] = draft
+        acceptance[j] = sure
+        offer.cell[slot, j], offer.hazard[slot, j] = cell, hazard
+        if votes < number:
+            number = _agree(places, number, follows, draft)
+        j += 1
+        offer.place[slot] = places[0] - first
+        if j == most:
+            break
+        draft, votes, voters = _vote(logs, log, places, number, j, log == slot, offer.token[slot], follows)
+    return j
+
+
+@kernel
 def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, offer, token, acceptance, counts, match):  # type: ignore[no-untyped-def]
     """Propose drafts for sequences, behind drafts that they have from elsewhere.
 
@@ -390,60 +456,26 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
         counts: int64 ``[S]``, written: drafts proposed.
         match: int64 ``[S]``, written: length of the match, negative in the shared log, 0 for none.
     """
-    shared = len(logs.end) - 1
     tail, hashes = np.empty(longest, np.int64), np.empty(len(logs.order), np.uint64)
     found, follows = np.empty((SOURCES, walk), np.int64), np.empty((SOURCES, walk), np.int64)
     for i in range(len(slots)):
-        slot, first, draft = slots[i], ahead[i], offer.token[slots[i]]
+        slot, first = slots[i], ahead[i]
         counts[i] = match[i] = 0
         offer.ahead[slot], offer.drafts[slot] = first, 0
         for j in range(first):
-            draft[j] = given[i, j]
+            offer.token[slot, j] = given[i, j]
         most = min(budget[i], token.shape[1])
         if most <= 0:
             continue
         depth = _tail(logs, slot, given, i, first, tail)
         _hash(tail, depth, logs.order, hashes)
-        # The source whose first draft is most probable; of equals the first.
-        source, log, number, length, chosen, votes, voters, best = -1, 0, 0, 0, -1, 0, 0, -1.0
-        for one in range(SOURCES):
-            there = slot if one == 0 else shared
-            if one < 2:
-                places, matched = _find(logs, there, tail, depth, hashes, walk, found[one])
-            elif _resumes(logs, offer, slot, first):
-                there, places, matched = offer.log[slot], 1, 1
-                found[one, 0] = offer.place[slot] + first
-            else:
-                continue
-            following, own_votes, all_votes = _vote(
-                logs, there, found[one], places, 0, there == slot, draft, follows[one]
-            )  # fmt: skip
-            if all_votes == 0:
-                continue
-            hazard = _hazard(learned, _cell(one, matched, own_votes, all_votes), matched, own_votes, all_votes)
-            if hazard > best:
-                source, log, number, length, best = one, there, places, matched, hazard
-                chosen, votes, voters = following, own_votes, all_votes
+        chosen = _best_source(logs, slot, first, tail, depth, hashes, learned, offer, found, follows)
+        source, log, _, length, _, _, _ = chosen
         if source < 0:
             continue
-        places_of, own, following_of = found[source], log == slot, follows[source]
-        sure, j = 1.0, 0
-        match[i] = length if own else -length
-        offer.log[slot], offer.place[slot] = log, places_of[0] - first
-        while voters > 0:
-            cell = _cell(source, length + j, votes, voters)
-            hazard = _hazard(learned, cell, length + j, votes, voters)
-            sure *= _of_slot(learned, slot, hazard)
-            if sure < least:
-                break
-            draft[first + j] = token[i, j] = chosen
-            acceptance[i, j] = sure
-            offer.cell[slot, j], offer.hazard[slot, j] = cell, hazard
-            if votes < number:
-                number = _agree(places_of, number, following_of, chosen)
-            j += 1
-            offer.place[slot] = places_of[0] - first
-            if j == most:
-                break
-            chosen, votes, voters = _vote(logs, log, places_of, number, j, own, draft, following_of)
-        counts[i] = offer.drafts[slot] = j
+        match[i] = length if log == slot else -length
+        offer.log[slot], offer.place[slot] = log, found[source, 0] - first
+        counts[i] = offer.drafts[slot] = _follow(
+            logs, slot, first, chosen, found[source], follows[source], most, least, learned, offer, token[i],
+            acceptance[i],
+        )  # fmt: skip
