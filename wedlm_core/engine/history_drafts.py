@@ -30,6 +30,7 @@ __all__ = ["LEAST_ACCEPTANCE", "HistoryDrafts", "Suggestions"]
 LEAST_ACCEPTANCE = 0.05
 """Probability of acceptance below which no row is worth its bookkeeping."""
 
+_MASK = int(DraftSource.MASK)  # as a number, as which numpy takes it in half the time
 _MOST_DRAFTS = 32  # of a sequence in a forward
 _MOST_ENDED = 512  # texts that wait to be taken in, the last ones: a trial without them would not show what they bring
 
@@ -76,6 +77,7 @@ class HistoryDrafts:
         self.placed = False
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
         self._trials, self._asks = Trials(), True
+        self._resting = 0  # forwards to come that tell nothing
         self._learns_last = False  # the forward behind the last that was asked for any says if these were right
         # Tokens that are output of the last one, its sequences, and its rows of prompts.
         self._forward: tuple[int, int, int] | None = None
@@ -116,18 +118,18 @@ class HistoryDrafts:
         prompt = self._prompts.pop(slot)
         if slot in self._waiting:
             self._waiting.remove(slot)
-            if keep:  # an array: the tokens of so many texts as Python's numbers would take ten times the memory
-                output = self._table.output[slot, : self._table.generated[slot]].copy()
-                self._remember_later(self._history.end_of(prompt), output)
+            if keep:
+                self._remember_later(prompt, self._table.output[slot, : self._table.generated[slot]])
         else:
             self._history.close(slot, keep=keep)
         self._table.recalls[slot] = False
-        self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
+        self._table.source[slot] = _MASK  # none of its drafts is there any more
 
-    def _remember_later(self, end: tuple[int, ...], output: np.ndarray) -> None:
+    def _remember_later(self, prompt: tuple[int, ...], output: np.ndarray) -> None:
         """Keep a text until the history takes texts in; of all that wait no more than it would not forget at once."""
         assert self._history is not None
-        self._ended.append((end, output))
+        # Arrays: the tokens of so many texts as Python's numbers would take ten times the memory.
+        self._ended.append((self._history.end_of(prompt), output.copy()))
         self._ended_tokens += len(output)
         while len(self._ended) > _MOST_ENDED or self._ended_tokens > 1 << self._history.shared_bits:
             self._ended_tokens -= len(self._ended.popleft()[1])
@@ -141,8 +143,15 @@ class HistoryDrafts:
             emit_D: how much of its commits is output.
             prefill_rows: rows of prompts in it.
         """
+        if not self._prompts:
+            self._forward = None
+            return False
+        if self._resting:
+            self._resting -= 1
+            return False
         self._forward = None
-        if not self._prompts or (not self._learns_last and not self._asks and self._trials.skip()):
+        if not self._learns_last and not self._asks and (far := self._trials.rest()):
+            self._resting = far - 1
             return False
         self._forward, before = (int(np.add.reduce(emit_D)), len(emit_D), prefill_rows), self._asks
         self._asks = self._trials.asks

@@ -84,12 +84,12 @@ class Trials:
             return False
         return _pays(found, _CLEAR if self.asks else _SURE) or found.ratio - _FUTILE * found.error > _PAYS
 
-    def skip(self) -> bool:
-        """Whether a forward tells nothing, as it is far from the next trial; it is counted then."""
+    def rest(self) -> int:
+        """How many forwards tell nothing from here on, as they are far from the next trial; they are counted then."""
         if self.asks or self._is_steady or self._left <= _BASELINE:
-            return False
-        self._left -= 1
-        return True
+            return 0
+        far, self._left = self._left - _BASELINE, _BASELINE
+        return far
 
     @property
     def _compares(self) -> bool:

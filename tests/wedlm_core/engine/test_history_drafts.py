@@ -205,6 +205,28 @@ def test_texts_that_wait_are_no_more_than_the_history_would_not_forget_at_once()
     assert drafts._ended_tokens == 0
 
 
+@pytest.mark.parametrize("pause", [50, 96, 97, 300])
+def test_forwards_that_tell_nothing_count_until_the_next_trial(pause: int) -> None:
+    """Those with a prompt that history is for: others are not of its sequences."""
+    drafts, _, sequence = resting(1 << 20)
+    drafts._trials._begin(asks=False, forwards=pause)
+    drafts._trials._is_steady = drafts._asks = False
+    one, woken = np.array([1]), 0
+    for _ in range(pause):
+        assert not drafts.asks
+        woken += drafts.wakes(one, 0)
+        drafts.record_step(1e-3)
+    assert drafts.wakes(one, 0)
+    assert drafts.asks
+    assert woken == 0
+    drafts._trials._begin(asks=False, forwards=pause)
+    drafts._asks = drafts._learns_last = False
+    drafts.close(sequence.slot, keep=False)
+    for _ in range(2 * pause):
+        assert not drafts.wakes(one, 0)
+    assert drafts._trials._left == pause
+
+
 def test_too_little_memory_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="history_bytes=1000"):
         engine_of(history_bytes=1000)

@@ -129,7 +129,7 @@ def with_prompts(trials: Trials, forwards: int, speed: float, seed: int) -> floa
 
     The machine is shared: it is faster and slower from forward to forward, and a hundredth of them are disturbed.
     """
-    rng, asked, drift = np.random.default_rng(seed), 0, 0.0
+    rng, asked, drift, rest = np.random.default_rng(seed), 0, 0.0, 0
     for _ in range(forwards):
         drift = 0.8 * drift + float(rng.normal(0, 0.05))
         noise = float(np.exp(drift)) * (3.0 if rng.random() < 0.01 else 1.0)
@@ -137,7 +137,8 @@ def with_prompts(trials: Trials, forwards: int, speed: float, seed: int) -> floa
         prompts = 80 * int(rng.poisson(tokens / 60))
         seconds = 16e-4 / speed if trials.asks else 8e-4
         asked += trials.asks
-        if trials.asks or not trials.skip():
+        rest = rest - 1 if rest else trials.rest()
+        if not rest:
             trials.record((seconds + 3e-5 * prompts) * noise, tokens, 8, prompts)
         trials.gained(1e-3)
     return asked / forwards
