@@ -477,9 +477,10 @@ class Engine:
     # ---- results --------------------------------------------------------------------------------------
 
     def _finish(self, sequence: Sequence) -> None:
-        self._done.append(self._generations.of(sequence, trace=self.config.trace))
+        done = self._generations.of(sequence, trace=self.config.trace)
+        self._done.append(done)
         if self._history is not None:
-            self._history.close(sequence.slot, keep=sequence.finish != FinishReason.ERROR)
+            self._history.close(sequence.slot, done.token_ids, keep=sequence.finish != FinishReason.ERROR)
         del self._sequences[sequence.request.request_id]
         self._constraints.close(sequence)
         self._scheduler.finish(sequence)

@@ -33,6 +33,7 @@ LEAST_ACCEPTANCE = 0.05
 _MASK = int(DraftSource.MASK)  # as a number, as which numpy takes it in half the time
 _MOST_DRAFTS = 32  # of a sequence in a forward
 _MOST_ENDED = 512  # texts that wait to be taken in, the last ones: a trial without them would not show what they bring
+_MOST_ENDED_TOKENS = 1 << 18  # of these texts: as Python's numbers they take 10 MB
 
 
 @dataclass(kw_only=True)
@@ -72,7 +73,7 @@ class HistoryDrafts:
         self._history: History | None = None
         self._prompts: dict[int, tuple[int, ...]] = {}  # of the slots that it is for
         self._waiting: set[int] = set()  # those of them whose text the history has yet to get
-        self._ended = deque[tuple[tuple[int, ...], np.ndarray]]()  # and texts that ended before
+        self._ended = deque[tuple[tuple[int, ...], tuple[int, ...]]]()  # and texts that ended before
         self._ended_tokens = 0  # of their outputs
         self.placed = False
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
@@ -111,27 +112,34 @@ class HistoryDrafts:
             self._history.open(slot, text, output=len(output))
         self._waiting.clear()
 
-    def close(self, slot: int, *, keep: bool) -> None:
-        """Forget the text of a sequence that ended, or let later ones draw on it."""
+    def close(self, slot: int, output: tuple[int, ...] = (), *, keep: bool) -> None:
+        """Forget the text of a sequence that ended, or let later ones draw on it.
+
+        Args:
+            slot: of the sequence.
+            output: its tokens, if they are to be kept.
+            keep: whether they are.
+        """
         if self._history is None or slot < 0 or slot not in self._prompts:
             return
         prompt = self._prompts.pop(slot)
-        if slot in self._waiting:
+        if slot not in self._waiting:
+            self._history.close(slot, keep=keep)
+        else:
             self._waiting.remove(slot)
             if keep:
-                self._remember_later(prompt, self._table.output[slot, : self._table.generated[slot]])
-        else:
-            self._history.close(slot, keep=keep)
+                self._remember_later(prompt, output)
         self._table.recalls[slot] = False
         self._table.source[slot] = _MASK  # none of its drafts is there any more
 
-    def _remember_later(self, prompt: tuple[int, ...], output: np.ndarray) -> None:
+    def _remember_later(self, prompt: tuple[int, ...], output: tuple[int, ...]) -> None:
         """Keep a text until the history takes texts in; of all that wait no more than it would not forget at once."""
         assert self._history is not None
-        # Arrays: the tokens of so many texts as Python's numbers would take ten times the memory.
-        self._ended.append((self._history.end_of(prompt), output.copy()))
+        # Not in arrays: while history rests, it should cost next to nothing.
+        self._ended.append((self._history.end_of(prompt), output))
         self._ended_tokens += len(output)
-        while len(self._ended) > _MOST_ENDED or self._ended_tokens > 1 << self._history.shared_bits:
+        most = min(_MOST_ENDED_TOKENS, 1 << self._history.shared_bits)
+        while len(self._ended) > _MOST_ENDED or self._ended_tokens > most:
             self._ended_tokens -= len(self._ended.popleft()[1])
 
     # ---- windows --------------------------------------------------------------------------------------

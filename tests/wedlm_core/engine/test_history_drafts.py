@@ -185,24 +185,31 @@ def test_drafts_of_a_slot_that_was_closed_are_none_of_the_next_windows() -> None
 
 
 def test_texts_that_wait_are_no_more_than_the_history_would_not_forget_at_once() -> None:
-    drafts, table, sequence = resting(1 << 20)
+    drafts, _, sequence = resting(1 << 20)
     assert drafts._history is not None
     most = 1 << drafts._history.shared_bits
-    table.generated[0] = most // 3
     for number in range(20):
-        table.output[0] = number
-        drafts.close(0, keep=True)
+        drafts.close(0, (number,) * (most // 3), keep=True)
         drafts.open([sequence])
     assert sum(len(output) for _, output in drafts._ended) == drafts._ended_tokens <= most
-    assert [int(output[0]) for _, output in drafts._ended] == [17, 18, 19], "the last ones"
-    table.generated[0] = 1
+    assert [output[0] for _, output in drafts._ended] == [17, 18, 19], "the last ones"
+    assert {len(end) for end, _ in drafts._ended} == {8}, "no whole prompts"
     for _ in range(2000):
-        drafts.close(0, keep=True)
+        drafts.close(0, (1,), keep=True)
         drafts.open([sequence])
     assert len(drafts._ended) == 512
     drafts._take_in()
     assert not drafts._ended
     assert drafts._ended_tokens == 0
+
+
+def test_texts_that_wait_take_little_memory() -> None:
+    """However much the history may hold: they wait as numbers of Python's."""
+    drafts, _, sequence = resting(1 << 27)
+    for _ in range(200):
+        drafts.close(0, (7,) * 9999, keep=True)
+        drafts.open([sequence])
+    assert drafts._ended_tokens <= 1 << 18
 
 
 @pytest.mark.parametrize("pause", [50, 96, 97, 300])
@@ -221,10 +228,12 @@ def test_forwards_that_tell_nothing_count_until_the_next_trial(pause: int) -> No
     assert woken == 0
     drafts._trials._begin(asks=False, forwards=pause)
     drafts._asks = drafts._learns_last = False
+    drafts.wakes(one, 0)
+    left = drafts._trials._left, drafts._resting
     drafts.close(sequence.slot, keep=False)
     for _ in range(2 * pause):
         assert not drafts.wakes(one, 0)
-    assert drafts._trials._left == pause
+    assert (drafts._trials._left, drafts._resting) == left
 
 
 def test_too_little_memory_is_refused_at_once() -> None:

@@ -227,7 +227,7 @@ class History:
         self._release(slot)
         self._open[slot] = False
 
-    def remember(self, rows: Iterable[tuple[tuple[int, ...], TokenArray]]) -> None:
+    def remember(self, rows: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
         """Let rows that ended join the finished rows, without opening them: as :meth:`close` does, one after the other.
 
         Args:
@@ -235,8 +235,8 @@ class History:
         """
         parts: list[TokenArray] = []
         for prompt, output in rows:
-            if len(output):
-                parts += (np.array(self.end_of(prompt), dtype=np.int64), output, _ROW_END)
+            if output:
+                parts += (np.array(self.end_of(prompt) + output, dtype=np.int64), _ROW_END)
         if parts:
             self._make_room()
             kernels.extend(self._logs, self._slots, np.concatenate(parts).astype(np.int32, copy=False))

@@ -159,7 +159,7 @@ def test_a_row_that_was_never_opened_is_remembered_as_others_are(sizes: list[tup
         row = rng.integers(0, 2**40, prompt + output)
         opened.open(0, row, output=output)
         opened.close(0)
-        whole.remember([(tuple(row[:prompt].tolist()), row[prompt:])])
+        whole.remember([(tuple(row[:prompt].tolist()), tuple(row[prompt:].tolist()))])
     assert opened.shared_tokens == whole.shared_tokens
     half = len(opened._logs.token) // 2
     for name in ("token", "before", "head"):
