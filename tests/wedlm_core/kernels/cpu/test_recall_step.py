@@ -24,7 +24,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 def history_of(rng: np.random.Generator) -> History:
     """Texts of few tokens, so that they repeat, and finished rows."""
     history = History(SLOTS, DRAFTS, most_ahead=PLACES, max_bytes=1 << 16)
-    history.remember([(tuple(rng.integers(4, 7, 5).tolist()), rng.integers(4, 7, 30)) for _ in range(3)])
+    history.remember(
+        [(tuple(rng.integers(4, 7, 5).tolist()), tuple(rng.integers(4, 7, 30).tolist())) for _ in range(3)]
+    )
     for slot in range(SLOTS - 1):  # the last has no text
         history.open(slot, rng.integers(4, 7, int(rng.integers(1, 60))))
     return history
