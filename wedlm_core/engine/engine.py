@@ -139,7 +139,7 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             if self._history is not None:
-                self._history.close(sequence.slot, keep=False)
+                self._history.close(sequence.slot)
             self._constraints.close(sequence)
             self._scheduler.finish(sequence)
 
@@ -480,7 +480,8 @@ class Engine:
         done = self._generations.of(sequence, trace=self.config.trace)
         self._done.append(done)
         if self._history is not None:
-            self._history.close(sequence.slot, done.token_ids, keep=sequence.finish != FinishReason.ERROR)
+            failed = sequence.finish == FinishReason.ERROR
+            self._history.close(sequence.slot, None if failed else done.token_ids)
         del self._sequences[sequence.request.request_id]
         self._constraints.close(sequence)
         self._scheduler.finish(sequence)

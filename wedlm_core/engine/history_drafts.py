@@ -30,7 +30,6 @@ __all__ = ["LEAST_ACCEPTANCE", "HistoryDrafts", "Suggestions"]
 LEAST_ACCEPTANCE = 0.05
 """Probability of acceptance below which no row is worth its bookkeeping."""
 
-_MASK = int(DraftSource.MASK)  # as a number, as which numpy takes it in half the time
 _MOST_DRAFTS = 32  # of a sequence in a forward
 _MOST_ENDED = 512  # texts that wait to be taken in, the last ones: a trial without them would not show what they bring
 _MOST_ENDED_TOKENS = 1 << 18  # of these texts: as Python's numbers they take 10 MB
@@ -112,28 +111,22 @@ class HistoryDrafts:
             self._history.open(slot, text, output=len(output))
         self._waiting.clear()
 
-    def close(self, slot: int, output: tuple[int, ...] = (), *, keep: bool) -> None:
-        """Forget the text of a sequence that ended, or let later ones draw on it.
-
-        Args:
-            slot: of the sequence.
-            output: its tokens, if they are to be kept.
-            keep: whether they are.
-        """
+    def close(self, slot: int, output: tuple[int, ...] | None = None) -> None:
+        """Let later sequences draw on the text of one that ended, whose output this is; None: forget it."""
         if self._history is None or slot < 0 or slot not in self._prompts:
             return
         prompt = self._prompts.pop(slot)
         if slot not in self._waiting:
-            self._history.close(slot, keep=keep)
+            self._history.close(slot, keep=output is not None)
         else:
             self._waiting.remove(slot)
-            if keep:
+            if output is not None:
                 self._remember_later(prompt, output)
         self._table.recalls[slot] = False
-        self._table.source[slot] = _MASK  # none of its drafts is there any more
+        self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
 
     def _remember_later(self, prompt: tuple[int, ...], output: tuple[int, ...]) -> None:
-        """Keep a text until the history takes texts in; of all that wait no more than it would not forget at once."""
+        """Keep a text until the history takes texts in; of those that wait the last, as many as it would not forget."""
         assert self._history is not None
         # Not in arrays: while history rests, it should cost next to nothing.
         self._ended.append((self._history.end_of(prompt), output))

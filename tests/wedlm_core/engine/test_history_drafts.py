@@ -163,7 +163,7 @@ def test_nothing_is_drafted_from_a_sequence_that_was_aborted() -> None:
     engine.step()
     engine.abort(request.request_id)
     assert not engine._table.recalls.any()
-    history.close(0, keep=True)  # one that never was remembered
+    history.close(0, (1,))  # one that never was remembered
 
 
 def resting(max_bytes: int) -> tuple[HistoryDrafts, SlotTable, Sequence]:
@@ -180,7 +180,7 @@ def test_drafts_of_a_slot_that_was_closed_are_none_of_the_next_windows() -> None
     """Grammars write some as well: they would seem to be there until the slot has another sequence."""
     drafts, table, _ = resting(1 << 20)
     table.source[0] = DraftSource.HISTORY
-    drafts.close(0, keep=False)
+    drafts.close(0)
     assert not table.source.any()
 
 
@@ -189,13 +189,13 @@ def test_texts_that_wait_are_no_more_than_the_history_would_not_forget_at_once()
     assert drafts._history is not None
     most = 1 << drafts._history.shared_bits
     for number in range(20):
-        drafts.close(0, (number,) * (most // 3), keep=True)
+        drafts.close(0, (number,) * (most // 3))
         drafts.open([sequence])
     assert sum(len(output) for _, output in drafts._ended) == drafts._ended_tokens <= most
     assert [output[0] for _, output in drafts._ended] == [17, 18, 19], "the last ones"
     assert {len(end) for end, _ in drafts._ended} == {8}, "no whole prompts"
     for _ in range(2000):
-        drafts.close(0, (1,), keep=True)
+        drafts.close(0, (1,))
         drafts.open([sequence])
     assert len(drafts._ended) == 512
     drafts._take_in()
@@ -207,7 +207,7 @@ def test_texts_that_wait_take_little_memory() -> None:
     """However much the history may hold: they wait as numbers of Python's."""
     drafts, _, sequence = resting(1 << 27)
     for _ in range(200):
-        drafts.close(0, (7,) * 9999, keep=True)
+        drafts.close(0, (7,) * 9999)
         drafts.open([sequence])
     assert drafts._ended_tokens <= 1 << 18
 
@@ -230,7 +230,7 @@ def test_forwards_that_tell_nothing_count_until_the_next_trial(pause: int) -> No
     drafts._asks = drafts._learns_last = False
     drafts.wakes(one, 0)
     left = drafts._trials._left, drafts._resting
-    drafts.close(sequence.slot, keep=False)
+    drafts.close(sequence.slot)
     for _ in range(2 * pause):
         assert not drafts.wakes(one, 0)
     assert (drafts._trials._left, drafts._resting) == left

@@ -38,11 +38,10 @@ def _copy_rows(x, out, first, last):  # type: ignore[no-untyped-def]
 
 
 def _narrowing(numbers: str) -> Any:
-    """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, apart as tiles read them.
+    """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, see :func:`line_units`.
 
-    It returns where the first of all rows is, or would be, and the bytes from row to row: of x itself where more rows
-    of float32 are multiplied than a tile has. These read weights from the cache, and to copy them would take longer
-    than they are kept up.
+    It returns where the first of all rows is, or would be, and the bytes from row to row: of x itself where float32
+    needs no gaps or fills more than one tile, as copying takes longer than gaps save then.
     """
     kind, units, together = numeric_kind(numbers), line_units(numbers), tile_rows(numbers)
     if has_digits(numbers):
@@ -57,14 +56,14 @@ def _narrowing(numbers: str) -> Any:
     if kind == "float32":
 
         @kernel(label=f"_{numbers}")
-        def apart(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
+        def to_float32(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
             step = units(product.depth)
             if rows > together or step == product.depth:
                 return x, 4 * product.depth
             _copy_rows(floats_at(x, rows, product.inputs), floats_at(to, rows, step), first, last)
             return to, 4 * step
 
-        return apart
+        return to_float32
     if kind == "bfloat16":
 
         @kernel(label=f"_{numbers}")
@@ -123,7 +122,9 @@ def _producing(numbers: str) -> Any:
         offset = first * (task.narrow_step - 4 * units(one.depth)) if apart else 0
         own, step = narrow(task, rows, x, one, task.narrow + offset, first, last)
         if not apart:
-            meet(state, members)
+            # Only what attention wrote was waited for: all else is there in parts by now, and what was converted.
+            if own != x or x != task.context:
+                meet(state, members)
             first, last = 0, rows
         count = last - first
         begin, end = part_of(pieces(count, one.outputs, together), 0 if apart else me, 1 if apart else members)
